@@ -22,7 +22,7 @@ import torch
 
 from nemo_brorl.algorithm.losses import Sequences, TokenBatch
 from nemo_brorl.core.metric_sinks import read_metrics
-from nemo_brorl.policy.update import MeasuredGain
+from nemo_brorl.policy.rank.update import MeasuredGain
 from nemo_brorl.rollouts.ledger import sampled_mass
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.scoring.response_arrays import response_keys

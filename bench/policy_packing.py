@@ -24,15 +24,15 @@ import numpy as np
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.device import open_device
+from nemo_brorl.policy.process.device import open_device
 
 DEVICE = open_device(on_gpu=False, num_threads=1)  # before megatron is imported
 
-from nemo_brorl.policy import process_groups  # noqa: E402
-from nemo_brorl.policy.layout import layout_of  # noqa: E402
-from nemo_brorl.policy.learner import Learner  # noqa: E402
 from nemo_brorl.policy.model.log_probs import TokenScores  # noqa: E402
-from nemo_brorl.policy.pipeline import train_rows  # noqa: E402
+from nemo_brorl.policy.process import process_groups  # noqa: E402
+from nemo_brorl.policy.process.layout import layout_of  # noqa: E402
+from nemo_brorl.policy.rank.learner import Learner  # noqa: E402
+from nemo_brorl.policy.rank.pipeline import train_rows  # noqa: E402
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row  # noqa: E402
 
 MICRO_BATCH = 64  # responses

@@ -89,14 +89,14 @@ class PolicyRank:
 
     def __init__(self, folder: Path, rank: int, world_size: int, meeting: str) -> None:
         from nemo_brorl.config.schema import BroRLConfig, OptimConfig
-        from nemo_brorl.policy.device import open_device
+        from nemo_brorl.policy.process.device import open_device
 
         device = open_device(on_gpu=False, num_threads=1)
         import torch.distributed as dist
 
-        from nemo_brorl.policy import process_groups
-        from nemo_brorl.policy.layout import layout_of
-        from nemo_brorl.policy.learner import Learner
+        from nemo_brorl.policy.process import process_groups
+        from nemo_brorl.policy.process.layout import layout_of
+        from nemo_brorl.policy.rank.learner import Learner
 
         config = BroRLConfig()
         config.policy.data_parallel_size = world_size
@@ -118,7 +118,7 @@ class PolicyRank:
 
     def step(self, batches: Sequence[Any]) -> Step:
         """What `Update` does for a mini-batch."""
-        from nemo_brorl.policy.pipeline import train_rows
+        from nemo_brorl.policy.rank.pipeline import train_rows
         from nemo_brorl.policy.state.optimizer import guarded_step
 
         def loss(index: int, row: Any, scores: Any) -> tuple[Any, dict[str, Any]]:

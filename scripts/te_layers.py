@@ -28,8 +28,8 @@ SIGNATURES = ("Linear", "LayerNormLinear", "GroupedLinear", "RMSNorm", "checkpoi
 def layers_of(family: str, folder: Path, **policy: Any) -> dict[str, Any]:
     """Shapes of the parameters by Megatron's names, and the modules that sum weight gradients in fp32 buffers."""
     from nemo_brorl.core.model_shape import read_model_shape
-    from nemo_brorl.policy.layout import ParallelLayout
     from nemo_brorl.policy.model.model import build_model
+    from nemo_brorl.policy.process.layout import ParallelLayout
     from tests.support.model_factory import make_config, make_model
     from tests.support.te_families import FAMILIES
 
@@ -47,7 +47,7 @@ def recipes() -> dict[str, str]:
     from megatron.core.fp8_utils import get_fp8_recipe
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    from nemo_brorl.policy.numerics.precision import precision_settings
+    from nemo_brorl.policy.model.precision import precision_settings
     from tests.support.model_factory import make_config
 
     found = {}
@@ -69,14 +69,14 @@ def main() -> None:
         import torch
         import torch.distributed as dist
 
-        from nemo_brorl.policy.device import open_device
-        from nemo_brorl.policy.layout import ParallelLayout
+        from nemo_brorl.policy.process.device import open_device
+        from nemo_brorl.policy.process.layout import ParallelLayout
 
         device = open_device(on_gpu=False, num_threads=1)
         transformer_engine_stub.install(Path(sys.argv[1]), VERSION)
         import transformer_engine.pytorch as te
 
-        from nemo_brorl.policy import process_groups
+        from nemo_brorl.policy.process import process_groups
         from tests.support.te_families import FAMILIES
 
         torch.nn.Module.cuda = lambda self, *arguments: self  # type: ignore[assignment,method-assign,return-value]

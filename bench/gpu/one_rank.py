@@ -45,9 +45,9 @@ class OneRank:
     def learner(self, folder: Path, config: BroRLConfig) -> Iterator[Any]:
         """A model, gone from the device afterwards, whoever still has the object: two of the 1.5B shape are too much
         for one card."""
-        from nemo_brorl.policy.device import forget_compiled
-        from nemo_brorl.policy.layout import layout_of
-        from nemo_brorl.policy.learner import Learner
+        from nemo_brorl.policy.process.device import forget_compiled
+        from nemo_brorl.policy.process.layout import layout_of
+        from nemo_brorl.policy.rank.learner import Learner
 
         made = Learner(config, layout_of(config), folder, self.device)
         try:
@@ -63,13 +63,13 @@ class OneRank:
 @contextmanager
 def open_rank(setting: Setting) -> Iterator[OneRank]:
     """Before anything imports megatron."""
-    from nemo_brorl.policy.device import open_device
+    from nemo_brorl.policy.process.device import open_device
 
     device = open_device(on_gpu=not setting.is_tiny, num_threads=1)
     import torch.distributed as dist
 
-    from nemo_brorl.policy import process_groups
-    from nemo_brorl.policy.layout import ParallelLayout
+    from nemo_brorl.policy.process import process_groups
+    from nemo_brorl.policy.process.layout import ParallelLayout
 
     process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
     try:
@@ -93,7 +93,7 @@ class TrainingStep:
         self.learner, self.rows = learner, rows
 
     def __call__(self) -> None:
-        from nemo_brorl.policy.pipeline import train_rows
+        from nemo_brorl.policy.rank.pipeline import train_rows
         from nemo_brorl.policy.state.optimizer import guarded_step
 
         learner = self.learner

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
-from nemo_brorl.policy.device import open_device
+from nemo_brorl.policy.process.device import open_device
 
 HIDDEN, EXPERTS, CHOSEN, LAYERS = 2048, 128, 8, 48
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -69,10 +69,10 @@ def draw(folder: Path, num: int, num_tokens: int) -> tuple[Tensor, dict[str, Ten
 def score(folder: Path, tokens: Tensor) -> dict[str, Tensor]:
     """Log-probs [num, T] of the same by the policy with either head."""
     device = open_device(on_gpu=False, num_threads=torch.get_num_threads())
-    from nemo_brorl.policy import process_groups
-    from nemo_brorl.policy.layout import layout_of
-    from nemo_brorl.policy.learner import Learner
     from nemo_brorl.policy.model import log_probs
+    from nemo_brorl.policy.process import process_groups
+    from nemo_brorl.policy.process.layout import layout_of
+    from nemo_brorl.policy.rank.learner import Learner
 
     config = BroRLConfig()
     config.policy.precision = "bf16"

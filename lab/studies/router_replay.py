@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
-from nemo_brorl.policy.device import open_device
+from nemo_brorl.policy.process.device import open_device
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutRequest, Sampling
 
 HIDDEN, PROMPT_TOKENS, RESPONSE_TOKENS = 256, 64, 64
@@ -109,10 +109,10 @@ class Watched:
 def score(folder: Path, prompt: Prompt, arrays: ChunkArrays) -> list[tuple[float, float, float, float]]:
     """Without replay and with it: shares in a layer and in any, mean and largest mismatch."""
     device = open_device(on_gpu=False, num_threads=torch.get_num_threads())
-    from nemo_brorl.policy import process_groups
-    from nemo_brorl.policy.layout import layout_of
-    from nemo_brorl.policy.learner import Learner
-    from nemo_brorl.policy.pipeline import score_rows
+    from nemo_brorl.policy.process import process_groups
+    from nemo_brorl.policy.process.layout import layout_of
+    from nemo_brorl.policy.rank.learner import Learner
+    from nemo_brorl.policy.rank.pipeline import score_rows
     from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedSegment, Response
 
     config = replayed_config()

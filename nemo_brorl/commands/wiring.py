@@ -30,7 +30,7 @@ from nemo_brorl.evaluation.benchmarks import held_out_prompts
 from nemo_brorl.evaluation.constant_answers import check_constants
 from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.policy.megatron_policy import MegatronPolicy
+from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
 from nemo_brorl.ports import MetricSink
 from nemo_brorl.prompts.file_source import FOLDER as INDEX_FOLDER
 from nemo_brorl.prompts.sources import make_source

@@ -41,8 +41,9 @@ OVERDUE = "has not ended after"  # how the pool begins to say that a deadline ha
 
 def _is_there(layout: Mapping[str, str]) -> bool:
     """Whether the package in use has the layout; an editable install would find modules of another beside it."""
-    module = layout["code"].removeprefix("nemo_brorl.").replace(".", "/")
-    return (Path(nemo_brorl.__file__ or "").parent / f"{module}.py").exists()
+    root = Path(nemo_brorl.__file__ or "").parents[1]
+    module = layout["code"].replace(".", "/") + ".py"
+    return any((house / module).exists() for house in (root, root / "graders"))
 
 
 LAYOUT = next(filter(_is_there, LAYOUTS))

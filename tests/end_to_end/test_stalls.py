@@ -13,9 +13,10 @@ import ray
 
 from nemo_brorl.core.errors import StallError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
-from nemo_brorl.policy import megatron_policy, rank_progress
-from nemo_brorl.policy.megatron_policy import MegatronPolicy
-from nemo_brorl.policy.rank_progress import POLL_GROUP
+from nemo_brorl.policy.driver import megatron_policy
+from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
+from nemo_brorl.policy.process import rank_progress
+from nemo_brorl.policy.process.rank_progress import POLL_GROUP
 from tests.support.model_factory import make_config, make_model, make_plan
 
 pytestmark = pytest.mark.end_to_end

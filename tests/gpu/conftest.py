@@ -31,11 +31,11 @@ def gpu_device() -> Iterator[Any]:
     """With process groups of a single rank open."""
     import torch.distributed as dist
 
-    from nemo_brorl.policy.device import open_device
+    from nemo_brorl.policy.process.device import open_device
 
     device = open_device(on_gpu=True, num_threads=1)
-    from nemo_brorl.policy import process_groups
-    from nemo_brorl.policy.layout import ParallelLayout
+    from nemo_brorl.policy.process import process_groups
+    from nemo_brorl.policy.process.layout import ParallelLayout
 
     process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
     yield device
@@ -45,9 +45,9 @@ def gpu_device() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def new_gpu_learner(gpu_device: Any) -> Callable[[Path, BroRLConfig], Any]:
     """A function that makes the Learner of a model folder and a config on the GPU."""
-    from nemo_brorl.policy.device import forget_compiled
-    from nemo_brorl.policy.layout import layout_of
-    from nemo_brorl.policy.learner import Learner
+    from nemo_brorl.policy.process.device import forget_compiled
+    from nemo_brorl.policy.process.layout import layout_of
+    from nemo_brorl.policy.rank.learner import Learner
 
     def new(folder: Path, config: BroRLConfig) -> Learner:
         forget_compiled()  # variants of other models count against the limit of recompilations

@@ -103,7 +103,7 @@ def test_transformer_engine_and_the_emulation_compute_the_same_linear_layer(
     accumulator."""
     import transformer_engine.pytorch as te
 
-    from nemo_brorl.policy.numerics.fp8_recipes import Delayed, Phase, make_recipe, product
+    from nemo_brorl.policy.cpu.fp8_recipes import Delayed, Phase, make_recipe, product
 
     policy = make_config(precision="bf16", **settings).policy
     x, w, g = tensors()
@@ -137,7 +137,7 @@ def test_both_quantise_a_tensor_to_the_same_bits(gpu_device: Any) -> None:
     from transformer_engine.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
     from transformer_engine.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer
 
-    from nemo_brorl.policy.numerics.fp8_recipes import (
+    from nemo_brorl.policy.cpu.fp8_recipes import (
         E4M3,
         E5M2,
         TILE,

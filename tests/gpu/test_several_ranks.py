@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.layout import layout_of
+from nemo_brorl.policy.process.layout import layout_of
 from tests.support.model_factory import make_config, make_model, make_plan, scale_matrices
 from tests.support.scenario import Outcome, Scenario
 from tests.support.shared_card import ENABLE, RankPool, gradients, play
@@ -126,7 +126,7 @@ def test_three_updates_in_fp32_are_those_of_one_rank(layout: str, ranks: RankPoo
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_log_probs_are_those_of_transformers(layout: str, ranks: RankPool, folders: dict[str, Path]) -> None:
-    from nemo_brorl.policy.weights.hf_folder import hf_log_probs
+    from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
 
     family, policy = LAYOUTS[layout]
     scored = Scenario(config_of(policy), folders[family], score=(PROMPTS, RESPONSES))

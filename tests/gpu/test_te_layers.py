@@ -61,7 +61,7 @@ def test_log_probs_are_those_of_transformers(
 def test_gradients_of_a_shared_prompt_are_those_of_separate_sequences(
     family: str, is_fused: bool, new_gpu_learner: Callable[..., Any], tmp_path: Path
 ) -> None:
-    from nemo_brorl.policy.pipeline import train_rows
+    from nemo_brorl.policy.rank.pipeline import train_rows
     from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
 
     folder = family_folder(tmp_path / "model", family)

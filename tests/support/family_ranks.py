@@ -15,7 +15,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import UpdatePlan
 from tests.support.policy_ranks import Learner, new_learner  # makes this process ready for megatron
 
-from nemo_brorl.policy.pipeline import score_rows  # isort: skip
+from nemo_brorl.policy.rank.pipeline import score_rows  # isort: skip
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response  # isort: skip
 
 

@@ -146,7 +146,7 @@ def _import_libraries(kind: str) -> None:
         prepare_process(on_cpu=True)
         names = ENGINE_MODULES
     else:
-        from nemo_brorl.policy.device import open_device
+        from nemo_brorl.policy.process.device import open_device
 
         open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
         names = (*sorted(_imported_by(PACKAGE / "policy")), *RANK_MODULES)

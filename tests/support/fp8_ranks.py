@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.layout import layout_of
+from nemo_brorl.policy.process.layout import layout_of
 from nemo_brorl.types import Float32, UpdatePlan
 from tests.support.policy_ranks import new_learner  # makes this process ready for megatron
 
@@ -22,12 +22,12 @@ def emulated_linear(config: BroRLConfig, kind: str, x: Tensor, w: Tensor, g: Ten
     from megatron.core import parallel_state
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    from nemo_brorl.policy.numerics.fp8_emulation import (
+    from nemo_brorl.policy.cpu.fp8_emulation import (
         ChunkEmulation,
         EmulatedColumnParallelLinear,
         EmulatedRowParallelLinear,
     )
-    from nemo_brorl.policy.numerics.precision import param_dtype
+    from nemo_brorl.policy.model.precision import param_dtype
 
     layout, group = layout_of(config), parallel_state.get_tensor_model_parallel_group()
 
@@ -66,7 +66,7 @@ def histories(
 ) -> list[Tensor]:
     """The state of every delayed recipe of this rank after some updates, [3, 1 + history] each; `off` scores without
     FP8 after them."""
-    from nemo_brorl.policy.numerics.fp8_emulation import chunks_of
+    from nemo_brorl.policy.cpu.fp8_emulation import chunks_of
 
     learner = new_learner(config, model_folder)
     for plan in plans:

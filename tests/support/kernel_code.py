@@ -161,7 +161,7 @@ def _available() -> Iterator[None]:
 
 def kernels_of(part: str, function: Callable[[], None]) -> Iterator[Kernel]:
     """Every configuration of every kernel that a function makes torch compile."""
-    from nemo_brorl.policy.device import forget_compiled
+    from nemo_brorl.policy.process.device import forget_compiled
 
     forget_compiled()
     sources.clear()

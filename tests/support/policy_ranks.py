@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.device import open_device
-from nemo_brorl.policy.layout import layout_of
+from nemo_brorl.policy.process.device import open_device
+from nemo_brorl.policy.process.layout import layout_of
 from tests.support import fork_server
 from tests.support.scenario import Outcome, Scenario
 
@@ -23,8 +23,8 @@ fork_server.preload(__name__, is_first=True)  # what others name may import mega
 # Before the first import of megatron.
 _DEVICE = open_device(on_gpu=False, num_threads=int(os.environ["OMP_NUM_THREADS"]))
 
-from nemo_brorl.policy import process_groups  # noqa: E402
-from nemo_brorl.policy.learner import Learner  # noqa: E402
+from nemo_brorl.policy.process import process_groups  # noqa: E402
+from nemo_brorl.policy.rank.learner import Learner  # noqa: E402
 
 _outcomes: dict[bytes, list[Outcome]] = {}  # by pickled scenario
 

@@ -25,7 +25,7 @@ class Scenario:
     score: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]] | None = None  # prompts, responses
 
     def play(self, learner: Any) -> Outcome:
-        """One rank's part, by its `nemo_brorl.policy.learner.Learner`."""
+        """One rank's part, by its `nemo_brorl.policy.rank.learner.Learner`."""
         if self.load_from:
             learner.load(self.load_from)
         reports = [learner.update(plan) for plan in self.plans]

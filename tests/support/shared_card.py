@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.layout import layout_of
+from nemo_brorl.policy.process.layout import layout_of
 from tests.support.scenario import Outcome, Scenario
 
 ENABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
@@ -92,7 +92,7 @@ def _serve(pipe: Connection, on_gpu: bool) -> None:
     """A rank's process: play what comes, one after another."""
     os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"  # as a run's ranks have it
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    from nemo_brorl.policy.device import open_device
+    from nemo_brorl.policy.process.device import open_device
 
     device = open_device(on_gpu, num_threads=1)
     while True:
@@ -112,9 +112,9 @@ def _play(
 ) -> Any:
     import torch.distributed as dist
 
-    from nemo_brorl.policy import process_groups
-    from nemo_brorl.policy.device import forget_compiled
-    from nemo_brorl.policy.learner import Learner
+    from nemo_brorl.policy.process import process_groups
+    from nemo_brorl.policy.process.device import forget_compiled
+    from nemo_brorl.policy.rank.learner import Learner
 
     forget_compiled()  # kinds of input of other models count against torch's limit
     layout = layout_of(config)
@@ -142,7 +142,7 @@ def gradients(
     ranks hold in parts, gathered as weights are."""
     import torch
 
-    from nemo_brorl.policy.pipeline import train_rows
+    from nemo_brorl.policy.rank.pipeline import train_rows
     from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
 
     learner = new_learner(folder)

@@ -58,8 +58,8 @@ def trace(case: Case, watch: FakeValues) -> dict[str, float]:
     """Bytes at the peak of an update, by kind."""
     from torch._subclasses import FakeTensorMode
 
-    from nemo_brorl.policy.layout import layout_of
-    from nemo_brorl.policy.update import Update
+    from nemo_brorl.policy.process.layout import layout_of
+    from nemo_brorl.policy.rank.update import Update
     from tests.support import fake_rank
 
     plan = case.plan()
@@ -128,8 +128,8 @@ def _ranks(layout: Any, rank: int) -> Iterator[None]:
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from nemo_brorl.policy import process_groups
-    from nemo_brorl.policy.device import Device
+    from nemo_brorl.policy.process import process_groups
+    from nemo_brorl.policy.process.device import Device
 
     process_groups.open_groups(layout, rank, FakeStore(), Device(torch.device("cuda", 0), "fake"), seed=1)
     try:
@@ -142,8 +142,8 @@ def _state(plan: Plan, layout: Any, watch: FakeValues) -> Any:
     """As `build_rank_state`, without a model folder."""
     import torch
 
-    from nemo_brorl.policy.device import Device
     from nemo_brorl.policy.model.model import build_model
+    from nemo_brorl.policy.process.device import Device
     from nemo_brorl.policy.state.optimizer import build_optimizer, wrap_model
     from nemo_brorl.policy.state.rank_state import RankState, ReferenceWeights, _row_settings
 

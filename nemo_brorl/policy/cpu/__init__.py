@@ -1,1 +1,1 @@
-"""Stand-ins for GPU kernels, for Megatron on CPU."""
+"""What the policy needs to run without a GPU: stand-ins for CUDA, kernels, Adam, and the emulation of FP8."""

@@ -38,9 +38,9 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.policy.cpu.kernels import attend_on_cpu
-from nemo_brorl.policy.device import compiled, fix_sizes
-from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention_flash import attend_with_flash
+from nemo_brorl.policy.process.device import compiled, fix_sizes
+from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Sight, Span
 
 

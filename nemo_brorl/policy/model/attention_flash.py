@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import attention
 
-from nemo_brorl.policy.device import compiled, fix_sizes
+from nemo_brorl.policy.process.device import compiled, fix_sizes
 from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Span
 
 

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nemo_brorl.policy.device import compiled, fix_sizes
+from nemo_brorl.policy.process.device import compiled, fix_sizes
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:

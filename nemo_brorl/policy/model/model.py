@@ -28,7 +28,6 @@ from torch import Tensor
 from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.policy.cpu.kernels import RMSNorm
-from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention import PackedAttention, PackedRotary, inverse_frequencies
 from nemo_brorl.policy.model.log_probs import take_rows, token_scores, vocab_slice
 from nemo_brorl.policy.model.moe import (
@@ -38,12 +37,13 @@ from nemo_brorl.policy.model.moe import (
     moe_settings,
     prepare_experts,
 )
-from nemo_brorl.policy.numerics.precision import (
+from nemo_brorl.policy.model.precision import (
     follow_forwards,
     precision_settings,
     sum_gradients_in_buffers,
     with_fp8_emulated,
 )
+from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.policy.rows.packed_rows import Packing
 
 _RECOMPUTE: dict[str | None, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nemo_brorl.config.schema import MoeConfig
 from nemo_brorl.core.model_shape import ModelShape
-from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.process.layout import ParallelLayout
 
 
 class BalancedRouter(TopKRouter):

@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.device import Device, open_device
+from nemo_brorl.policy.process.device import Device, open_device
 
 # Before test modules import what imports megatron.
 _DEVICE = open_device(on_gpu=False, num_threads=int(os.environ["OMP_NUM_THREADS"]))
@@ -20,8 +20,8 @@ _DEVICE = open_device(on_gpu=False, num_threads=int(os.environ["OMP_NUM_THREADS"
 @pytest.fixture(scope="session")
 def device() -> Iterator[Device]:
     """With process groups of a single rank open."""
-    from nemo_brorl.policy import process_groups
-    from nemo_brorl.policy.layout import ParallelLayout
+    from nemo_brorl.policy.process import process_groups
+    from nemo_brorl.policy.process.layout import ParallelLayout
 
     process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), _DEVICE, seed=1)
     yield _DEVICE
@@ -39,8 +39,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def new_learner(device: Device) -> Callable[[Path, BroRLConfig], Any]:
     """A function that makes the Learner of a model folder and a config."""
-    from nemo_brorl.policy.layout import layout_of
-    from nemo_brorl.policy.learner import Learner
+    from nemo_brorl.policy.process.layout import layout_of
+    from nemo_brorl.policy.rank.learner import Learner
 
     def new(folder: Path, config: BroRLConfig) -> Learner:
         return Learner(config, layout_of(config), folder, device)

@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.testing import CompileCounter
 
-from nemo_brorl.policy.device import compiled, forget_compiled
+from nemo_brorl.policy.process.device import compiled, forget_compiled
 
 
 def scaled(tensor: torch.Tensor, by: float) -> torch.Tensor:

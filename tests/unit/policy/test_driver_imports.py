@@ -10,12 +10,13 @@ from typing import get_args
 import pytest
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.policy import layout
-from nemo_brorl.policy.worker import LearnerMethod
+from nemo_brorl.policy.process import layout
+from nemo_brorl.policy.rank.worker import LearnerMethod
 
 CODE = """
 import sys
-from nemo_brorl.policy import megatron_policy, rank_progress, worker
+from nemo_brorl.policy.driver import megatron_policy
+from nemo_brorl.policy.rank import worker
 heavy = {"torch", "megatron", "transformers"} & set(sys.modules)
 assert not heavy, heavy
 """
@@ -27,7 +28,7 @@ def test_the_driver_side_of_the_policy_imports_nothing_heavy() -> None:
 
 
 def test_every_method_that_the_driver_calls_by_name_is_one_of_the_learner() -> None:
-    from nemo_brorl.policy.learner import Learner
+    from nemo_brorl.policy.rank.learner import Learner
 
     assert [method for method in get_args(LearnerMethod) if not callable(getattr(Learner, method, None))] == []
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nemo_brorl.policy.numerics.fp8_emulation import ChunkEmulation
-from nemo_brorl.policy.numerics.fp8_recipes import E4M3, E5M2, TILE, Fp8Format, Phase, make_recipe, per_tile
+from nemo_brorl.policy.cpu.fp8_emulation import ChunkEmulation
+from nemo_brorl.policy.cpu.fp8_recipes import E4M3, E5M2, TILE, Fp8Format, Phase, make_recipe, per_tile
 from tests.support.closeness import share_of_largest
 from tests.support.fp8_ranks import emulated_linear
 from tests.support.model_factory import make_config

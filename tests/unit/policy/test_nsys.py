@@ -17,7 +17,7 @@ from ray.core.generated.common_pb2 import Language
 from ray.runtime_env import RuntimeEnv
 
 from nemo_brorl.config.schema import BroRLConfig, ProfileConfig
-from nemo_brorl.policy.layout import rank_process
+from nemo_brorl.policy.process.layout import rank_process
 
 # Runs the program behind its options as a child and leaves a report, as nsys does.
 NSYS = f"""#!{sys.executable}

@@ -15,9 +15,9 @@ import torch
 
 from nemo_brorl.config.rules import unmet
 from nemo_brorl.config.schema import BroRLConfig, ProfileConfig
-from nemo_brorl.policy.layout import layout_of, nsight_options, profile_folder, rank_process
-from nemo_brorl.policy.profiling import Profiling
-from nemo_brorl.policy.worker import PolicyWorker
+from nemo_brorl.policy.process.layout import layout_of, nsight_options, profile_folder, rank_process
+from nemo_brorl.policy.process.profiling import Profiling
+from nemo_brorl.policy.rank.worker import PolicyWorker
 from nemo_brorl.types import UpdatePlan
 from tests.support.model_factory import make_config, make_plan
 

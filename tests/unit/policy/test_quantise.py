@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nemo_brorl.policy.numerics.fp8_recipes import (
+from nemo_brorl.policy.cpu.fp8_recipes import (
     E4M3,
     E5M2,
     AmaxHistory,

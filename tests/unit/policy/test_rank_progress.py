@@ -8,7 +8,7 @@ from types import FrameType, SimpleNamespace
 from typing import cast
 
 from nemo_brorl.core.timeline import Timeline, Work
-from nemo_brorl.policy.rank_progress import (
+from nemo_brorl.policy.process.rank_progress import (
     SHORTEST_S,
     Answer,
     ProgressMarks,

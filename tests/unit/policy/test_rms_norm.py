@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nemo_brorl.policy.device import open_device
+from nemo_brorl.policy.process.device import open_device
 
 pytestmark = pytest.mark.numbers
 

@@ -65,7 +65,7 @@ def test_rows_that_were_scored_hold_integers_and_one_table_for_all(
     new_learner: Callable[[Path, BroRLConfig], Any], model_folder: Path
 ) -> None:
     """Cosines and sines of its own would be 8 · D / 2 bytes a token: 8.4 MB for 16,384 tokens of D = 128."""
-    from nemo_brorl.policy.pipeline import score_rows
+    from nemo_brorl.policy.rank.pipeline import score_rows
     from tests.unit.policy.test_learner import packed_segments
 
     state = new_learner(model_folder, make_config()).state

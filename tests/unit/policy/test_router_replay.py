@@ -190,7 +190,7 @@ def with_routes(row: Row, routes: Tensor | None) -> Row:
 
 def gradients(learner: Any, routes: Callable[[int, int], Tensor | None]) -> dict[str, Tensor]:
     """Of the sum of log-probs over two rows; `routes` by (tokens, number of the row)."""
-    from nemo_brorl.policy.pipeline import train_rows
+    from nemo_brorl.policy.rank.pipeline import train_rows
 
     segments = [PackedSegment(np.array([3, 4, 5], np.int32), (routed([seed, 7, 8, 9]),)) for seed in (10, 20)]
     rows = []
@@ -203,7 +203,7 @@ def gradients(learner: Any, routes: Callable[[int, int], Tensor | None]) -> dict
 
 def own_routes(learner: Any, segment: PackedSegment) -> Tensor:
     """[T, 4 layers, 2] where the routers send a row by themselves."""
-    from nemo_brorl.policy.pipeline import score_rows
+    from nemo_brorl.policy.rank.pipeline import score_rows
 
     maps: list[Tensor] = []
     hooks = []

@@ -12,8 +12,8 @@ import torch
 from nemo_brorl.cluster.fit.memory import check_policy_fits
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
 from nemo_brorl.core.model_shape import read_model_shape
-from nemo_brorl.policy.device import open_device
-from nemo_brorl.policy.layout import ParallelLayout, layout_of
+from nemo_brorl.policy.process.device import open_device
+from nemo_brorl.policy.process.layout import ParallelLayout, layout_of
 from tests.support.model_factory import make_config
 
 

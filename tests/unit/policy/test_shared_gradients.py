@@ -12,7 +12,7 @@ import torch
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
-from nemo_brorl.policy.pipeline import train_rows
+from nemo_brorl.policy.rank.pipeline import train_rows
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
 from tests.support.closeness import GRADIENT_BOUND, share_of_largest
 from tests.support.model_factory import VOCAB_SIZE, make_config

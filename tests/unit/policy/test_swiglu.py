@@ -31,7 +31,7 @@ def test_value_and_gradient_are_those_of_torch(
 
 
 def test_megatron_runs_it() -> None:
-    from nemo_brorl.policy.device import open_device
+    from nemo_brorl.policy.process.device import open_device
 
     open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
     from megatron.core.fusions import fused_bias_swiglu

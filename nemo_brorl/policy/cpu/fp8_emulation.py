@@ -1,0 +1,287 @@
+"""Emulation of FP8 training without FP8 hardware: Megatron's parallel linears with Transformer Engine's rounding.
+
+What Transformer Engine would multiply in FP8 is quantised here (linear_qkv, linear_proj, linear_fc1, linear_fc2, those
+of experts and shared experts), forward and backward. Attention, embedding, output layer, norms and router stay as they
+are. Nothing is faster or smaller for it: this measures what a recipe does to log-probs and to learning.
+
+Where it departs from Transformer Engine: under full recomputation the gradient's history takes one step for a
+micro-batch, there one for a layer; with virtual pipeline stages a chunk's history moves with its own forwards only,
+there with every chunk's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.tensor_parallel.mappings import _gather_along_first_dim, _reduce_scatter_along_first_dim
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlock, TransformerBlockSubmodules
+from torch import Tensor
+
+from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.policy.cpu.fp8_recipes import (
+    AmaxHistory,
+    Delayed,
+    LinearRecipe,
+    Operands,
+    Phase,
+    Quantised,
+    make_recipe,
+    product,
+)
+
+
+class ChunkEmulation:
+    """What the emulated linears of one model chunk share: the switch, the phase of a pass, and the end of a step."""
+
+    def __init__(self) -> None:
+        self.is_on = True
+        self.linears: list[EmulatedLinear] = []
+        self._is_training_forward = False
+        self._first: EmulatedLinear | None = None  # to run forward, so the last to run backward
+
+    def attach(self, block: TransformerBlock) -> None:
+        """Follow the forward passes of the chunk's transformer block."""
+        block.register_forward_pre_hook(self._before)
+        block.register_forward_hook(self._after)
+
+    def _before(self, block: TransformerBlock, arguments: Any) -> None:
+        self._is_training_forward = torch.is_grad_enabled() and self.is_on
+        self._first = None
+
+    def _after(self, block: TransformerBlock, arguments: Any, output: Any) -> None:
+        if self._is_training_forward:
+            histories: list[AmaxHistory] = []
+            for recipe in self._delayed():
+                histories += [recipe.x, recipe.w]
+            self._end_step(histories)
+        self._is_training_forward = False
+
+    def enter(self, linear: EmulatedLinear) -> Phase:
+        """A linear begins a forward product. Inside a training forward of the block, gradients are off only while a
+        part of it is checkpointed; outside, they are on only while it is recomputed."""
+        if self._first is None:
+            self._first = linear
+        if torch.is_grad_enabled() == self._is_training_forward:
+            return Phase.FORWARD
+        if self._is_training_forward:
+            return Phase.CHECKPOINTED
+        return Phase.RECOMPUTED
+
+    def leave_backward(self, linear: EmulatedLinear) -> None:
+        """A linear has computed its gradients."""
+        if linear is self._first:
+            self._end_step([recipe.g for recipe in self._delayed()])
+
+    def _delayed(self) -> list[Delayed]:
+        recipes = [linear.recipe for linear in self.linears]
+        return [recipe for recipe in recipes if isinstance(recipe, Delayed)]
+
+    @staticmethod
+    def _end_step(histories: Sequence[AmaxHistory]) -> None:
+        """Collective over tensor-, context- and data-parallel ranks, as Megatron sets Transformer Engine's amax
+        group."""
+        if not histories:
+            return
+        group = parallel_state.get_amax_reduction_group(with_context_parallel=True)
+        amaxes = torch.stack([history.amaxes[0] for history in histories])
+        dist.all_reduce(amaxes, dist.ReduceOp.MAX, group=group)
+        for history, amax in zip(histories, amaxes, strict=True):
+            history.end_step(amax)
+
+
+class EmulatedLinear:
+    """What both kinds of linear add to Megatron's. Made with `policy` and `chunk` besides Megatron's own arguments."""
+
+    recipe: LinearRecipe
+    chunk: ChunkEmulation
+
+    def _emulate(self, policy: PolicyConfig, chunk: ChunkEmulation) -> None:
+        self.recipe = make_recipe(policy)
+        self.chunk = chunk
+        chunk.linears.append(self)
+
+    def get_extra_state(self) -> Any:
+        """The history of the delayed recipe, one object per layer in a checkpoint."""
+        return self.recipe.extra_state()
+
+    def set_extra_state(self, state: Any) -> None:
+        self.recipe.load_extra_state(state)
+
+    def _forward_impl(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        if not self.chunk.is_on:
+            return super()._forward_impl(input, weight, *args, **kwargs)  # type: ignore[misc]
+        is_gathered = kwargs["sequence_parallel"]
+        group = None
+        if is_gathered or kwargs["allreduce_dgrad"]:
+            group = kwargs["tp_group"]
+        phase = self.chunk.enter(self)  # not in the function's forward, where gradients are always off
+        return _Fp8Linear.apply(input, weight, kwargs["bias"], self, phase, group, is_gathered)
+
+
+class EmulatedColumnParallelLinear(EmulatedLinear, ColumnParallelLinear):
+    """Output features split over tensor-parallel ranks."""
+
+    def __init__(
+        self,
+        *args: Any,
+        policy: PolicyConfig,
+        chunk: ChunkEmulation,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._emulate(policy, chunk)
+
+
+class EmulatedRowParallelLinear(EmulatedLinear, RowParallelLinear):
+    """Input features split over tensor-parallel ranks."""
+
+    def __init__(
+        self,
+        *args: Any,
+        policy: PolicyConfig,
+        chunk: ChunkEmulation,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._emulate(policy, chunk)
+
+
+class _Fp8Linear(torch.autograd.Function):
+    """x [..., in], weight [out, in] to [..., out]: the three products in FP8. `group`: tensor-parallel ranks that share
+    the input; its gradient is then summed over them, or, under sequence parallelism, the input gathered and its
+    gradient scattered."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        linear: EmulatedLinear,
+        phase: Phase,
+        group: Any,
+        is_gathered: bool,
+    ) -> Tensor:
+        whole = _gather_along_first_dim(x, group) if is_gathered else x
+        rows = whole.flatten(0, -2)
+        operands, quantised_weight = linear.recipe.inputs(rows, weight, phase)
+        ctx.linear = linear
+        ctx.group = group
+        ctx.is_gathered = is_gathered
+        ctx.has_bias = bias is not None
+        ctx.shape = whole.shape
+        ctx.dtype = x.dtype
+        ctx.weight_dtype = weight.dtype
+        _save(ctx, operands.by_column, quantised_weight)
+        y = product(operands.by_row, quantised_weight.transposed(), x.dtype)
+        leading = whole.shape[:-1]
+        y = y.view(*leading, weight.size(0))
+        if bias is None:
+            return y
+        return y + bias
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = _saved(ctx)
+        flat = grad.flatten(0, -2)
+        operands: Operands = ctx.linear.recipe.gradient(flat)
+        dx = None
+        dw = None
+        bias_grad = None
+        if ctx.needs_input_grad[0]:
+            dx = product(operands.by_row, weight, ctx.dtype).view(ctx.shape)
+            if ctx.is_gathered:
+                dx = _reduce_scatter_along_first_dim(dx, ctx.group)
+            elif ctx.group is not None:
+                dist.all_reduce(dx, group=ctx.group)
+        if ctx.needs_input_grad[1]:
+            dw = product(operands.by_column.transposed(), x, ctx.weight_dtype)
+        if ctx.has_bias:  # of the gradient before quantising, as Transformer Engine's
+            bias_grad = flat.sum(0)
+        ctx.linear.chunk.leave_backward(ctx.linear)
+        return dx, dw, bias_grad, None, None, None, None
+
+
+def _save(ctx: Any, x: Quantised, weight: Quantised) -> None:
+    ctx.save_for_backward(x.values, x.factor, weight.values, weight.factor)
+
+
+def _saved(ctx: Any) -> tuple[Quantised, Quantised]:
+    x_values, x_factor, weight_values, weight_factor = ctx.saved_tensors
+    return Quantised(x_values, x_factor), Quantised(weight_values, weight_factor)
+
+
+def emulated_layers(
+    layers: TransformerBlockSubmodules,
+    policy: PolicyConfig,
+    num_layers: int,
+    first_layer: int,
+) -> TransformerBlockSubmodules:
+    """A chunk's layers with the linears of FP8 layers emulated. `first_layer`: how many of the model's layers come
+    before."""
+    chunk = ChunkEmulation()
+    specs = []
+    for layer, spec in enumerate(layers.layer_specs, start=first_layer):
+        if not is_bf16_layer(policy, layer, num_layers):
+            spec = _emulated(spec, policy, chunk)
+        specs.append(spec)
+    return dataclasses.replace(layers, layer_specs=specs)
+
+
+def is_bf16_layer(policy: PolicyConfig, layer: int, num_layers: int) -> bool:
+    """Whether a layer, counted from 0 over all pipeline stages, is left out of FP8."""
+    return layer < policy.fp8_bf16_first_layers or layer >= num_layers - policy.fp8_bf16_last_layers
+
+
+def _emulated(part: Any, policy: PolicyConfig, chunk: ChunkEmulation) -> Any:
+    """A part of a layer's spec with every Megatron linear in it exchanged."""
+    module = part.module if isinstance(part, ModuleSpec) else part
+    if isinstance(module, type) and module in _EMULATED:
+        params = {"policy": policy, "chunk": chunk}
+        return ModuleSpec(module=_EMULATED[module], params=params)
+    if isinstance(part, ModuleSpec) and dataclasses.is_dataclass(part.submodules):
+        submodules: Any = part.submodules
+        exchanged = {}
+        for field in dataclasses.fields(submodules):
+            submodule = getattr(submodules, field.name)
+            exchanged[field.name] = _emulated(submodule, policy, chunk)
+        emulated = dataclasses.replace(submodules, **exchanged)
+        return dataclasses.replace(part, submodules=emulated)
+    return part
+
+
+_EMULATED: dict[type, type] = {
+    ColumnParallelLinear: EmulatedColumnParallelLinear,
+    RowParallelLinear: EmulatedRowParallelLinear,
+}
+
+
+def chunks_of(model: torch.nn.Module) -> list[ChunkEmulation]:
+    """The emulation of a built model chunk, in a list; empty without one."""
+    chunks: list[ChunkEmulation] = []
+    for module in model.modules():
+        if isinstance(module, EmulatedLinear) and module.chunk not in chunks:
+            chunks.append(module.chunk)
+    return chunks
+
+
+def histories(model: torch.nn.Module) -> set[str]:
+    """Names in a model's state of the histories that emulated linears keep: numbers, which no layer unpickles."""
+    names = set()
+    for name, module in model.named_modules():
+        if isinstance(module, EmulatedLinear):
+            names.add(f"{name}._extra_state")
+    return names

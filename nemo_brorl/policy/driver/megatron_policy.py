@@ -1,0 +1,270 @@
+"""The Policy port on Megatron: all policy ranks as one object. Driver side: imports neither torch nor megatron."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from nemo_brorl.cluster.fit.memory import check_policy_fits
+from nemo_brorl.cluster.process_placement import Places
+from nemo_brorl.config.derived import shares_gpus
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.errors import BroRLError, RankLostError
+from nemo_brorl.core.stall_watch import Heartbeat
+from nemo_brorl.policy.process.layout import layout_of, rank_process
+from nemo_brorl.policy.process.rank_progress import POLL_GROUP, ProgressPoll, values_of
+from nemo_brorl.policy.rank.worker import LearnerMethod, PolicyWorker
+from nemo_brorl.types import Float32, KeptCopy, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
+from nemo_brorl.weights.source import SLICE_S, Calls, WeightSource
+
+_CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
+_CLOSE_TIMEOUT_S = 30.0
+_DEATH_TIMEOUT_S = 5.0  # to learn which rank is gone once one call has failed
+_log = get_logger(__name__)
+
+TokenLists = Sequence[Sequence[int]]
+
+
+class _Call(NamedTuple):
+    """A method that ranks are at."""
+
+    method: str
+    references: Calls
+    asked_at: float  # by the timeline's clock, or earlier
+
+
+class MegatronPolicy:
+    """The trained model on all its ranks. Life cycle: the constructor starts the ranks and returns at once;
+    `wait_ready` waits for their model; then any method, one at a time; `close`.
+
+    Where engines share its GPUs (`loads_last`) the model is loaded in `wait_ready`, to be called once they are ready:
+    vLLM counts what is taken from the GPU while it starts as its own, and asks for its whole share to be free.
+    """
+
+    def __init__(
+        self,
+        config: BroRLConfig,
+        model_folder: Path,
+        heartbeat: Heartbeat | None = None,
+        places: Places | None = None,
+    ) -> None:
+        """`heartbeat` hears where the ranks are; `places` on a machine with GPUs. Raises ConfigError or ModelError
+        where the folder alone shows that it cannot work."""
+        check_policy_fits(config, model_folder)
+        self.layout = layout_of(config)
+        self.heartbeat = heartbeat or Heartbeat()
+        self.model_folder = model_folder
+        self.ranks = self._start_ranks(config, places or Places(None))
+        self.weights = WeightSource(self.ranks, config, self._wait)
+        self.poll = ProgressPoll({})  # of the call under way
+        self._updating: _Call | None = None
+        self._asked_at = 0.0  # when ranks were last called together
+        self._address: Any = self.ranks[0].open_store.remote()  # where ranks that have not been told to load shall meet
+        self._starting: Calls = []
+        for number, rank in enumerate(self.ranks):
+            self._starting.append((number, rank.prepare.remote()))
+        self.loads_last = shares_gpus(config)
+        if not self.loads_last:
+            self._begin_loading()
+
+    def _start_ranks(self, config: BroRLConfig, places: Places) -> list[Any]:
+        """One actor per rank, in their order."""
+        # `progress` must answer while another method computes or hangs.
+        actor: Any = ray.remote(
+            num_cpus=_CPUS_PER_RANK,
+            concurrency_groups={POLL_GROUP: 1},
+        )(PolicyWorker)
+        ranks = []
+        for number in range(self.layout.world_size):
+            process = rank_process(config, self.model_folder, number)
+            placed = actor.options(runtime_env=process, **places.policy_options(number))
+            ranks.append(placed.remote(config, self.layout, self.model_folder, number))
+        return ranks
+
+    def wait_ready(self) -> None:
+        """Return when every rank holds the model. Raises ModelError, ConfigError, ResourceError or TrainingError."""
+        self._begin_loading()
+        self._wait(self._starting, "start")
+
+    def _begin_loading(self) -> None:
+        if self._address is None:
+            return
+        for number, rank in enumerate(self.ranks):
+            started = rank.start.remote(self._address)
+            self._starting.append((number, started))
+        self._address = None
+
+    @property
+    def data_parallel_size(self) -> int:
+        return self.layout.data
+
+    @property
+    def weight_transport(self) -> str:
+        return self.weights.transport
+
+    def update(self, plan: UpdatePlan) -> UpdateReport:
+        self.begin_update(plan)
+        with self.heartbeat.stage("policy update", self.stalled):
+            report = self.finish_update()
+        assert report is not None, "a wait without a timeout ended without a report"
+        return report
+
+    def begin_update(self, plan: UpdatePlan) -> None:
+        calls = self._call_all("update", ray.put(plan))
+        self._updating = self._begin(calls, "update")
+
+    def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
+        """Called while something else goes on, it leaves the stage to the caller; `stalled` names the ranks."""
+        assert self._updating is not None, "no update was begun"
+        reports: list[UpdateReport] | None = self._results(self._updating, timeout_s)
+        if reports is None:
+            return None
+        self._updating = None
+        chosen = reports[self.layout.report_rank]
+        seconds = {}
+        for part in chosen.seconds:
+            seconds[part] = max(report.seconds[part] for report in reports)
+        return replace(chosen, seconds=seconds)
+
+    def stalled(self, seconds: float) -> list[str]:
+        """Ranks that have not moved for longer than this in the call under way, as a message names them. From any
+        thread."""
+        return self.poll.stalled(seconds)
+
+    def log_probs(
+        self,
+        prompt_ids: TokenLists,
+        response_ids: TokenLists,
+        with_fp8: bool = True,
+    ) -> list[Float32]:
+        """At the rollouts' temperature, as vLLM's are."""
+        return self._on_all("log_probs", prompt_ids, response_ids, with_fp8)[self.layout.report_rank]
+
+    def hf_log_probs(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[Float32]:
+        """Of the weights in the model folder, at the rollouts' temperature."""
+        reference = self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids)
+        return self._wait([(0, reference)], "hf_log_probs")[0]
+
+    def weight_manifest(self) -> list[TensorInfo]:
+        return self.weights.manifest()
+
+    def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
+        return self.weights.open_link(receivers)
+
+    def weight_stream(self) -> Iterator[StreamedBucket | KeptCopy]:
+        self.poll = ProgressPoll(dict(enumerate(self.ranks)))
+        with self.heartbeat.stage("policy weight_stream", self.stalled):
+            for bucket in self.weights.stream(self._ask):
+                self.heartbeat.beat()
+                yield bucket
+
+    def begin_save(self, folder: Path) -> None:
+        self._on_all("begin_save", folder.absolute())
+
+    def finish_save(self, wait: bool) -> float | None:
+        if not wait and not all(self._on_all("is_save_written")):
+            return None
+        return max(self._on_all("finish_save"))
+
+    def load(self, folder: Path) -> None:
+        self._on_all("load", folder.absolute())
+
+    def export(self, folder: Path) -> None:
+        self._on_all("export", folder.absolute())
+
+    def reset_reference(self, clear_optimizer: bool) -> None:
+        self._on_all("reset_reference", clear_optimizer)
+
+    def release(self) -> None:
+        self._on_all("release")
+
+    def offload(self) -> None:
+        self._on_all("offload")
+
+    def onload(self) -> None:
+        self._on_all("onload")
+
+    def close(self) -> None:
+        """End the ranks in order; one that does not answer is killed. Calling it again does nothing."""
+        closing = [rank.close.remote() for rank in self.ranks]
+        ended = [rank.__ray_terminate__.remote() for rank in self.ranks]
+        calls = [*closing, *ended]
+        if calls:
+            _, pending = ray.wait(calls, num_returns=len(calls), timeout=_CLOSE_TIMEOUT_S)
+            if pending:
+                _log.warning("a policy rank did not end within %.0f s and is killed", _CLOSE_TIMEOUT_S)
+        for rank in self.ranks:
+            ray.kill(rank)
+        self.ranks = []
+
+    def _call_all(self, method: LearnerMethod, *arguments: Any) -> Calls:
+        """Calls of a method on the Learners of all ranks, as (rank, reference)."""
+        self._asked_at = self.heartbeat.timeline.now()
+        calls = []
+        for number, rank in enumerate(self.ranks):
+            calls.append((number, rank.call.remote(method, *arguments)))
+        return calls
+
+    def _on_all(self, method: LearnerMethod, *arguments: Any) -> list[Any]:
+        """Results of a method on the Learners of all ranks."""
+        return self._wait(self._call_all(method, *arguments), method)
+
+    def _wait(self, calls: Calls, method: str) -> list[Any]:
+        """The results of calls, given as (rank, reference). Raises StallError when the run was given up meanwhile."""
+        poll_before = self.poll
+        call = self._begin(calls, method)
+        with self.heartbeat.stage(f"policy {method}", self.stalled):
+            results = self._results(call, timeout_s=None)
+        self.poll = poll_before
+        assert results is not None, "a wait without a timeout ended without results"
+        return results
+
+    def _begin(self, calls: Calls, method: str) -> _Call:
+        called = {number: self.ranks[number] for number, _ in calls}
+        self.poll = ProgressPoll(called)
+        return _Call(method, calls, self._asked_at)
+
+    def _results(self, call: _Call, timeout_s: float | None) -> list[Any] | None:
+        """None: they are not all there within the time."""
+        references = [reference for _, reference in call.references]
+        ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            slice_s = min(SLICE_S, max(ends_at - time.monotonic(), 0.0))
+            try:
+                answers = ray.get(references, timeout=slice_s)
+                return values_of(call.references, answers, call.asked_at, self.heartbeat.timeline)
+            except GetTimeoutError:
+                self._ask()
+            except RayError as error:
+                raise self._explain(call, error) from error
+            if time.monotonic() >= ends_at:
+                return None
+
+    def _ask(self) -> None:
+        """Look how far the ranks are, unless that was just done."""
+        self.heartbeat.check()
+        if self.poll.ask():
+            self.heartbeat.beat(self.poll.furthest_behind())
+
+    def _explain(self, call: _Call, error: RayError) -> Exception:
+        """What to tell the user: a rank's own message, or which rank is gone (its peers then fail with lost
+        connections)."""
+        if isinstance(error, RayTaskError) and isinstance(error.cause, BroRLError):
+            return error.cause
+        for number, reference in call.references:
+            try:
+                ray.get(reference, timeout=_DEATH_TIMEOUT_S)
+            except RayActorError as death:
+                rank = f"policy rank {number} of {len(self.ranks)}"
+                return RankLostError(f"{rank} is gone, lost during {call.method}: {death}")
+            except (GetTimeoutError, RayTaskError):
+                continue
+        return error

@@ -1,1 +1,0 @@
-"""Number formats: precision, FP8 recipes and their emulation on CPU."""

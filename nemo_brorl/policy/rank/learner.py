@@ -1,0 +1,226 @@
+"""The learner of one rank: what it does with its state when the driver asks. No Ray here, so plain processes run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+from megatron.core import parallel_state
+
+from nemo_brorl.config.derived import micro_batch_tokens, policy_gives_memory_back, weight_transport
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.torch_device import release_cache
+from nemo_brorl.policy.model.log_probs import TokenScores
+from nemo_brorl.policy.model.precision import fp8_off, param_dtype
+from nemo_brorl.policy.process.device import Device
+from nemo_brorl.policy.process.layout import ParallelLayout
+from nemo_brorl.policy.process.process_groups import weight_groups
+from nemo_brorl.policy.rank.fp8_check import Fp8Check
+from nemo_brorl.policy.rank.pipeline import score_rows
+from nemo_brorl.policy.rank.update import Update
+from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
+from nemo_brorl.policy.state import saving
+from nemo_brorl.policy.state.optimizer import clear_state
+from nemo_brorl.policy.state.rank_state import Offload, build_rank_state
+from nemo_brorl.policy.state.saving import BackgroundSave
+from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, UpdateReport, WeightBucket
+from nemo_brorl.weights.buckets import bucket_bytes
+from nemo_brorl.weights.hf_folder import SHARD_BYTES, write_hf_folder
+from nemo_brorl.weights.sender import WeightSender, buckets, weight_manifest
+from nemo_brorl.weights.sending import HfExport
+
+TokenLists = Sequence[Sequence[int]]
+
+
+class Learner:
+    """One rank of the policy. Process groups are open; methods marked collective are called by all ranks together."""
+
+    def __init__(
+        self,
+        config: BroRLConfig,
+        layout: ParallelLayout,
+        model_folder: Path,
+        device: Device,
+    ) -> None:
+        """Collective. Raises ModelError or ConfigError."""
+        self.state = build_rank_state(config, layout, model_folder, device)
+        self.model_folder = model_folder
+        models = self.state.models
+        chunks = self.state.chunks
+        self.fp8_check = Fp8Check(config.policy, models, chunks)
+        self.offloading: Offload | None = None
+        if config.policy.offload != "none":
+            with_params = config.policy.offload == "all"
+            self.offloading = Offload(chunks, self.state.optimizer, with_params)
+        self.pending_save: BackgroundSave | None = None
+        self.has_saved = False
+        self.hf_export = HfExport(models, self.state.shape, device.torch_device, weight_groups())
+        self.bucket_bytes = bucket_bytes(config.generation)
+        is_first_rank = torch.distributed.get_rank() == 0
+        with_copies = config.generation.keep_published
+        self.sender = WeightSender(weight_transport(config), is_first_rank, with_copies)
+
+    def update(self, plan: UpdatePlan) -> UpdateReport:
+        """Collective: every mini-batch of the plan. What this rank did; metrics only on the last pipeline stage."""
+        return Update(self.state, self.fp8_check, plan).run()
+
+    def log_probs(
+        self,
+        prompt_ids: TokenLists,
+        response_ids: TokenLists,
+        with_fp8: bool = True,
+    ) -> list[Float32] | None:
+        """Log-probs [T] of every response at the rollouts' temperature; None except on the last pipeline stage.
+
+        Collective; every replica does the same work. `with_fp8=False` leaves out what `policy.fp8` does to them.
+        """
+        micro_batches = self._within_budget(prompt_ids, response_ids)
+        temperature = self.state.config.rollouts.temperature
+        rows = self.state.rows(micro_batches, temperature)
+        if with_fp8:
+            self.fp8_check.first_scales(rows[0])
+        precision = nullcontext() if with_fp8 else fp8_off(self.state.models)
+        with precision:
+            scores = score_rows(self.state.chunks, rows)
+        if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
+            return None
+        lengths = [len(token_ids) for token_ids in response_ids]
+        starts = np.cumsum([0, *lengths])
+        return self._by_response(rows, scores, starts)
+
+    def _within_budget(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[list[PackedSegment]]:
+        """Micro-batches of at most tokens_per_micro_batch tokens per context-parallel rank. The index of a response is
+        its number among all."""
+        tokens_per_rank = micro_batch_tokens(self.state.config)
+        budget = tokens_per_rank * self.state.layout.context
+        micro_batches: list[list[PackedSegment]] = []
+        num_tokens = budget
+        pairs = zip(prompt_ids, response_ids, strict=True)
+        for number, (prompt, response) in enumerate(pairs):
+            length = len(prompt) + len(response)
+            if num_tokens + length > budget:
+                micro_batches.append([])
+                num_tokens = 0
+            segment = len(micro_batches[-1])
+            to_score = _to_score(segment, number, prompt, response)
+            micro_batches[-1].append(to_score)
+            num_tokens += length
+        return micro_batches
+
+    def _by_response(
+        self,
+        rows: Sequence[Row],
+        scores: Sequence[TokenScores],
+        starts: np.ndarray,
+    ) -> list[Float32]:
+        """Log-probs [T] of every response; `starts` [responses + 1] of their tokens, end to end."""
+        num_tokens = int(starts[-1])
+        flat = torch.zeros(num_tokens, device=self.state.device.torch_device)
+        for row, row_scores in zip(rows, scores, strict=True):
+            numbers = [response.index for response in row.responses]
+            firsts = starts[np.array(numbers, np.int64)]
+            places = firsts[row.response_index] + row.token_index
+            flat[torch.from_numpy(places)] = row_scores.log_probs
+        if self.state.layout.context > 1:  # each rank has the tokens that it predicts
+            torch.distributed.all_reduce(flat, group=parallel_state.get_context_parallel_group())
+        log_probs = flat.cpu().numpy()
+        return np.split(log_probs, starts[1:-1])
+
+    def weight_manifest(self) -> list[TensorInfo]:
+        """Names, shapes and dtypes of the weight stream."""
+        dtype = param_dtype(self.state.config.policy)
+        return weight_manifest(self.state.shape, dtype)
+
+    def weight_buckets(self) -> Iterator[WeightBucket]:
+        """Collective: the current weights, bytes and all. Every rank must exhaust it."""
+        return buckets(self.hf_export.stream(), self.bucket_bytes)
+
+    def send_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
+        """Collective: the current weights by the transport of the config."""
+        return self.sender.stream(self.hf_export.stream(), self.bucket_bytes)
+
+    def take_part_in_weight_stream(self) -> None:
+        """Collective: feed a stream that rank 0 uses."""
+        for _ in self.hf_export.stream():
+            pass
+
+    def save(self, folder: Path) -> None:
+        """Collective: write everything `load` needs, whatever its layout, and wait for it. Raises CheckpointError."""
+        self.begin_save(folder)
+        self.finish_save()
+
+    def begin_save(self, folder: Path) -> None:
+        """Collective: the same, but training goes on once the state is copied; then `finish_save`."""
+        assert self.pending_save is None, "the last save was not finished"
+        # The shards of a model do not change while it runs, so that they fit is checked across ranks once.
+        is_first = not self.has_saved
+        self.pending_save = saving.begin_save(self.state, folder, validate=is_first)
+        self.has_saved = True
+
+    def is_save_written(self) -> bool:
+        """Whether `finish_save` would not wait for this rank's files."""
+        return self.pending_save is None or self.pending_save.is_written()
+
+    def finish_save(self) -> float:
+        """Collective: wait for the files and make them a checkpoint. Seconds of writing. Raises CheckpointError on all
+        ranks."""
+        pending = self.pending_save
+        assert pending is not None, "no save was begun"
+        self.pending_save = None
+        return pending.finish()
+
+    def load(self, folder: Path) -> None:
+        """Collective. Raises CheckpointError."""
+        saving.load(self.state, folder)
+        self.fp8_check.loaded()
+
+    def export(self, folder: Path) -> None:
+        """Collective: a Hugging Face folder, written by rank 0."""
+        if torch.distributed.get_rank() == 0:
+            tensors = self.hf_export.stream()
+            write_hf_folder(tensors, self.weight_manifest(), self.model_folder, folder, SHARD_BYTES)
+        else:
+            self.take_part_in_weight_stream()
+
+    def reset_reference(self, clear_optimizer: bool) -> None:
+        """Make the current weights the reference of the KL term, where there is one; forget Adam's moments and steps if
+        asked."""
+        if self.state.reference:
+            self.state.reference.reset()
+        if clear_optimizer:
+            clear_state(self.state.optimizer)
+
+    def release(self) -> None:
+        """Hand memory that is kept for later back to the device, where somebody else needs it there (or, on CPU, holes
+        between micro-batches would add up over steps)."""
+        if policy_gives_memory_back(self.state.config):
+            release_cache()
+
+    def offload(self) -> None:
+        """`release`, and move to host memory what `policy.offload` names; until `onload` there is nothing to compute
+        with."""
+        if self.offloading:
+            self.offloading.offload()
+        self.release()
+
+    def onload(self) -> None:
+        """Undo `offload`, bit for bit."""
+        if self.offloading:
+            self.offloading.onload()
+
+
+def _to_score(
+    segment: int,
+    number: int,
+    prompt_ids: Sequence[int],
+    response_ids: Sequence[int],
+) -> PackedSegment:
+    """A prompt with one response, of which only the tokens matter."""
+    prompt = np.asarray(prompt_ids, np.int32)
+    token_ids = np.asarray(response_ids, np.int32)
+    no_log_probs = np.zeros(len(token_ids), np.float32)
+    response = Response(segment, number, token_ids, no_log_probs, 0.0, is_fresh=True)
+    return PackedSegment(prompt, (response,))

@@ -1,0 +1,175 @@
+"""Rows through Megatron's pipeline schedules (none, 1F1B, interleaved), forward only or with gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+
+from nemo_brorl.policy.model.log_probs import TokenScores
+from nemo_brorl.policy.process.rank_progress import PROGRESS
+from nemo_brorl.policy.rows.packed_rows import Row
+
+# (index, row, scores) -> loss sum, metric sums
+TensorMetrics = dict[str, Tensor]
+RowLoss = Callable[[int, Row, TokenScores], tuple[Tensor, TensorMetrics]]
+Counted = tuple[Tensor, Tensor, TensorMetrics]  # Megatron's triple: sum, tokens, what to hand back
+
+
+def score_rows(chunks: Sequence[Any], rows: Sequence[Row]) -> list[TokenScores]:
+    """Scores [n] of every row under the current weights; an empty list except on the last pipeline stage."""
+    with torch.no_grad(), _nothing_recomputed(chunks):
+        return _run(chunks, rows, _keep_scores, forward_only=True, collect_non_loss_data=True)
+
+
+# Megatron's switches of selective recomputation, which it reads in evaluation too
+_RECOMPUTES = ("recompute_mlp", "moe_layer_recompute")
+
+
+@contextmanager
+def _nothing_recomputed(chunks: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Model chunks in evaluation mode, in which no pass is a checkpointed one.
+
+    In training mode Transformer Engine notes the FP8 scales of every checkpointed pass, and takes them back one by one
+    in backward passes: what a pass without a backward has noted, later passes would take for their own.
+    """
+    switched: list[tuple[torch.nn.Module, str]] = []
+    for chunk in chunks:
+        chunk.eval()
+        switched += _recomputing(chunk)
+    for module, name in switched:
+        setattr(module, name, False)
+    try:
+        yield
+    finally:
+        for module, name in switched:
+            setattr(module, name, True)
+        for chunk in chunks:
+            chunk.train()
+
+
+def _recomputing(chunk: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str]]:
+    """Modules that recompute, each with the switch that says so."""
+    for module in chunk.modules():
+        for name in _RECOMPUTES:
+            if getattr(module, name, False):
+                yield module, name
+
+
+def train_rows(
+    chunks: Sequence[Any],
+    rows: Sequence[Row],
+    loss: RowLoss,
+) -> list[TensorMetrics]:
+    """Gradients of the token mean of `loss` over the rows of all data-parallel ranks, left in the gradient buffers.
+
+    Returns the metrics of every row on the last pipeline stage, an empty list elsewhere.
+    """
+    for chunk in chunks:
+        chunk.zero_grad_buffer()
+    return _run(chunks, rows, partial(_apply_loss, loss), forward_only=False, collect_non_loss_data=False)
+
+
+def _keep_scores(
+    index: int,
+    row: Row,
+    output: Tensor,
+    non_loss_data: bool = False,
+) -> TokenScores:
+    return _by_response(output.detach(), row)
+
+
+def _by_response(output: Tensor, row: Row) -> TokenScores:
+    """Scores [n] from those of the model [3, u]: a token that responses share has one, which counts in each of them."""
+    if row.score_index is not None:
+        output = output.index_select(1, row.score_index)
+    return TokenScores(*output)
+
+
+def _apply_loss(
+    loss: RowLoss,
+    index: int,
+    row: Row,
+    output: Tensor,
+) -> Counted:
+    """The triple Megatron expects: the sum to differentiate, the tokens it is later divided by, what to hand back."""
+    total, metrics = loss(index, row, _by_response(output, row))
+    num_tokens = _int_tensor(row.num_loss_tokens, total)
+    return total, num_tokens, metrics
+
+
+def _leave_out(output: Tensor, non_loss_data: bool = False) -> Counted:
+    """What a filler row counts: nothing."""
+    return output.sum(), _int_tensor(0, output), {}
+
+
+def _int_tensor(number: int, like: Tensor) -> Tensor:
+    return torch.tensor(number, dtype=torch.int, device=like.device)
+
+
+def _run(
+    chunks: Sequence[Any],
+    rows: Sequence[Row],
+    at_end: Callable[..., Any],
+    **settings: bool,
+) -> list[Any]:
+    """What `at_end` makes of every row's output, on the last pipeline stage."""
+    is_interleaved = len(chunks) > 1
+    filled = list(rows)
+    if is_interleaved:
+        filled += _fillers(rows)
+
+    def forward(numbered: Iterator[tuple[int, Row]], model: Any) -> tuple[Tensor, Callable[..., Any]]:
+        index, row = next(numbered)
+        PROGRESS.step(f"micro-batch {index + 1} of {len(filled)}")
+        output = model(row.token_ids, row.positions, None, packed_seq_params=row.packing)
+        if index >= len(rows):
+            return output, _leave_out
+        return output, partial(at_end, index, row)
+
+    iterators = [iter(enumerate(filled)) for _ in chunks]
+    results = get_forward_backward_func()(
+        forward_step_func=forward,
+        data_iterator=iterators if is_interleaved else iterators[0],
+        model=list(chunks) if is_interleaved else chunks[0],
+        num_microbatches=len(filled),
+        seq_length=_row_length(rows, is_interleaved),
+        micro_batch_size=1,
+        **settings,
+    )
+    return results[: len(rows)]
+
+
+def _fillers(rows: Sequence[Row]) -> list[Row]:
+    """Rows that predict nothing: the interleaved schedule wants a multiple of the pipeline stages."""
+    num_missing = -len(rows) % parallel_state.get_pipeline_model_parallel_world_size()
+    last = rows[-1]
+    packing = last.packing
+    assert packing.source_rows is not None and packing.targets is not None
+    no_targets = replace(packing, source_rows=packing.source_rows[:0], targets=packing.targets[:0])
+    filler = replace(
+        last,
+        packing=no_targets,
+        sampled_log_probs=last.sampled_log_probs[:0],
+        advantages=last.advantages[:0],
+        turn_lengths=last.turn_lengths[:0],
+        is_fresh=last.is_fresh[:0],
+        responses=(),
+    )
+    return [filler] * num_missing
+
+
+def _row_length(rows: Sequence[Row], is_interleaved: bool) -> int:
+    """Tokens of a row over all context-parallel ranks. Interleaved stages need it, and rows of equal length
+    (`RankState.rows`): over Gloo, the messages of two stages that are each before and after the other would be mixed up
+    if they told it to each other. Plain stages tell each other the true lengths."""
+    lengths = {row.token_ids.size(1) for row in rows}
+    assert len(lengths) == 1 or not is_interleaved, f"an interleaved pipeline got rows of {sorted(lengths)} tokens"
+    return max(lengths) * parallel_state.get_context_parallel_world_size()

@@ -1,0 +1,171 @@
+"""The Ray actor of one policy rank. Nothing heavy is imported until the actor runs, in its own process."""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import get_logger, setup_logging
+from nemo_brorl.policy.process.layout import ParallelLayout, profile_folder
+from nemo_brorl.policy.process.rank_progress import PROGRESS, RankAnswer, RankProgress, tracked
+from nemo_brorl.types import BucketNotice, Float32, UpdatePlan, WeightBucket, WeightLink
+
+if TYPE_CHECKING:
+    from nemo_brorl.policy.process.profiling import Profiling
+    from nemo_brorl.policy.rank.learner import Learner
+
+_log = get_logger(__name__)
+
+# Methods of the Learner that the driver calls, all but the stream of weights.
+LearnerMethod = Literal[
+    "update",
+    "log_probs",
+    "weight_manifest",
+    "begin_save",
+    "is_save_written",
+    "finish_save",
+    "load",
+    "export",
+    "reset_reference",
+    "release",
+    "offload",
+    "onload",
+]
+
+
+class PolicyWorker:
+    """Rank `rank` of the policy. Life cycle: constructed, `open_store` (rank 0), `start`, any method, `close`."""
+
+    def __init__(
+        self,
+        config: BroRLConfig,
+        layout: ParallelLayout,
+        model_folder: Path,
+        rank: int,
+    ) -> None:
+        setup_logging(f"policy {rank}")
+        # Megatron and torch warn about each other's deprecations and about Apex; a user can do nothing about either.
+        warnings.filterwarnings("ignore", module=r"(megatron|torch)\.")
+        self.config = config
+        self.layout = layout
+        self.model_folder = model_folder
+        self.rank = rank
+        self.store: Any = None
+        self.weight_store: Any = None  # rank 0's, while weights are broadcast
+        self.device: Any = None
+        self.learner: Learner  # from `start` on, as is the next
+        self.profiling: Profiling
+
+    @tracked
+    def open_store(self) -> tuple[str, int]:
+        """Host and port where the ranks meet; served by this process."""
+        self._open_device()
+        from nemo_brorl.policy.process import process_groups
+        from nemo_brorl.weights.rendezvous import open_store
+
+        host = process_groups.this_host(self.config.trainer.num_nodes == 1)
+        self.store = open_store(host, self.layout.world_size, process_groups.TIMEOUT)
+        return host, self.store.port
+
+    @tracked
+    def prepare(self) -> None:
+        """Import everything, while rank 0 opens the store."""
+        self._open_device()
+
+    def _open_device(self) -> None:
+        from nemo_brorl.policy.process.device import open_device
+
+        self.device = open_device(self.layout.on_gpu, self.config.policy.num_threads or 1)
+
+    @tracked
+    def start(self, address: tuple[str, int]) -> None:
+        """Join the process groups and load the model. Raises ModelError, ConfigError."""
+        from nemo_brorl.policy.process import process_groups
+        from nemo_brorl.policy.process.profiling import Profiling
+        from nemo_brorl.policy.rank.learner import Learner
+
+        if self.store is None:
+            self.store = process_groups.join_store(*address, self.layout.world_size)
+        if self.config.trainer.num_nodes > 1:
+            process_groups.choose_interface(process_groups.this_host(is_single_node=False))
+        seed = self.config.trainer.seed
+        process_groups.open_groups(self.layout, self.rank, self.store, self.device, seed)
+        self.profiling = Profiling(self.config.profile, profile_folder(self.config), self.rank)
+        self.learner = Learner(self.config, self.layout, self.model_folder, self.device)
+        # imports and model stay: Megatron collects garbage in every save, and looks at all of them otherwise
+        gc.freeze()
+        _log.info("model loaded from %s", self.model_folder)
+
+    def call(self, method: LearnerMethod, *arguments: Any) -> RankAnswer:
+        """A method of this rank's Learner, as a RankAnswer."""
+        received_at = time.time()
+        with PROGRESS.method(method), self.profiling.of_memory():
+            value = self._profiled(method, *arguments)
+        return PROGRESS.answer(value, received_at)
+
+    def _profiled(self, method: LearnerMethod, *arguments: Any) -> Any:
+        learner_method = getattr(self.learner, method)
+        if method != "update":
+            return learner_method(*arguments)
+        plan: UpdatePlan = arguments[0]
+        with self.profiling.of_update(plan.version):  # every step makes one version
+            return learner_method(plan)
+
+    @tracked
+    def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+        """As transformers computes them, from the model folder."""
+        from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
+
+        temperature = self.config.rollouts.temperature
+        return hf_log_probs(self.model_folder, prompt_ids, response_ids, temperature)
+
+    @tracked
+    def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:
+        """Rank 0: serve the meeting point of a weight broadcast."""
+        from nemo_brorl.policy.process import process_groups
+        from nemo_brorl.weights.rendezvous import open_store
+
+        before = self.learner.sender.group
+        self.learner.sender.group = None
+        if before is not None:
+            before.close()  # its members may be gone
+        host = process_groups.this_host(self.config.trainer.num_nodes == 1)
+        self.weight_store = open_store(host)
+        generation = self.config.generation
+        return WeightLink(
+            host,
+            self.weight_store.port,
+            receivers,
+            generation.tensor_parallel_size,
+            "nccl" if self.layout.on_gpu else "gloo",
+            generation.weight_timeout_s,
+        )
+
+    @tracked
+    def join_weight_link(self, link: WeightLink) -> None:
+        """Rank 0: wait for the receivers. Raises ReceiverLostError."""
+        from nemo_brorl.weights.rendezvous import wait_for_receivers
+
+        self.learner.sender.group = wait_for_receivers(link, self.weight_store)
+
+    def stream_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
+        """This rank's side of the weight stream: on rank 0 messages, on others None once a bucket."""
+        with PROGRESS.method("stream_weights"):
+            yield from self.learner.send_weights()
+
+    def progress(self) -> RankProgress:
+        """Where the other methods are; runs in a thread of its own, so it answers while they compute or hang."""
+        return PROGRESS.read()
+
+    @tracked
+    def close(self) -> None:
+        """Leave the process groups; the process may then end."""
+        from nemo_brorl.policy.process import process_groups
+
+        process_groups.close_groups()
+        self.store = None

@@ -1,0 +1,254 @@
+"""One update of the engines of a pool: the same stream of buckets into every one of them, and who was lost on the
+way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from nemo_brorl.cluster.actor_transport import ActorTransport, explain
+from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
+from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
+from nemo_brorl.weights.incoming import LoadReport
+
+# For other engines to answer once one has failed: the first to fail is often not the one to blame.
+_GRACE_S = 2.0
+
+
+@dataclass(frozen=True)
+class PublishedWeights:
+    """The last complete update, kept by reference for engines that are started after it."""
+
+    manifest: tuple[TensorInfo, ...]
+    buckets: tuple[Any, ...] | None  # ray.ObjectRef of WeightBucket; None: no copy is kept
+    version: int
+
+    @classmethod
+    def of(
+        cls,
+        manifest: Sequence[TensorInfo],
+        copies: Sequence[Any],
+        version: int,
+    ) -> PublishedWeights:
+        """An update as it was streamed; a copy that is None was not kept."""
+        buckets = None if None in copies else tuple(copies)
+        return cls(tuple(manifest), buckets, version)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the copy takes in the object store."""
+        if self.buckets is None:
+            return 0
+        return sum(info.num_bytes for info in self.manifest)
+
+
+class Receiver(Protocol):
+    """One engine as a publication sees it; the actor behind it changes when it dies."""
+
+    index: int
+    actor: Any
+    published: PublishedWeights | None  # what a replacement loads; None: the weights of the model folder
+    lacks_weights: bool  # no copy of the published weights was there for it
+
+    @property
+    def name(self) -> str:
+        """Return the name of the actor that is here now."""
+
+    def wait_or_replace(self) -> object:
+        """Block until there is an actor that answers, maybe a new one. Raises GenerationError."""
+
+    def replace(self, cause: object) -> None:
+        """Kill the actor and start another with the published weights. Raises GenerationError."""
+
+    def touch(self) -> None:
+        """Note that it was heard of."""
+
+
+class WeightBroadcast:
+    """Life: `announce` (engines compare the manifest with their model, nothing is touched) → `send` → `finish`.
+
+    An engine that refuses or fails a call makes the whole update fail. An engine that is gone, or silent for
+    `timeout_s`, does not, where each engine gets the bytes on its own: it is listed in `lost`, left out from then on,
+    and its replacement loads the update as a whole. In a collective (`is_collective`) all move together or not at all:
+    ReceiverLostError names the engine.
+    """
+
+    def __init__(
+        self,
+        handles: Sequence[Receiver],
+        timeout_s: float,
+        transport: ActorTransport,
+        is_collective: bool = False,
+    ) -> None:
+        self._handles = list(handles)
+        self._timeout_s = timeout_s
+        self._transport = transport
+        self._is_collective = is_collective
+        self._num_sent = 0
+        self._largest = 0  # bytes of a bucket
+        self._num_confirmed = {handle.index: 0 for handle in handles}  # buckets, by engine
+        self.lost: dict[int, Exception] = {}  # by engine: how it was found dead
+        self.reports: dict[int, LoadReport] = {}  # by engine, once it is finished
+
+    def join(self, link: WeightLink) -> None:
+        """Bring all engines into a broadcast group. Raises ReceiverLostError that names those that do not come."""
+        joining = {}
+        for number, handle in enumerate(self._handles):
+            call = handle.actor.join_weight_link.remote(link, number)
+            joining[handle.index] = call
+        # The group itself says after `timeout_s` who is late; engines that cannot even say so are given up.
+        results = self._collect(joining, 2 * link.timeout_s)
+        self.lost = _gone(results)
+        for result in results.values():
+            if isinstance(result, RayTaskError):
+                raise ReceiverLostError(explain(result))
+        if self.lost:
+            names = ", ".join(f"engine {engine}" for engine in self.lost)
+            raise ReceiverLostError(f"{names} did not join the weight group within {link.timeout_s:g} s")
+
+    def announce(self, manifest: Sequence[TensorInfo]) -> None:
+        """Raises WeightSyncError when the manifest does not fit the engines' model."""
+        self._gather(self._submit("begin_weights", tuple(manifest)))
+
+    def send(self, buckets: Iterable[Any]) -> tuple[Any, ...]:
+        """Forward the stream (of StreamedBucket, or references alone, which are then their own copies) and return the
+        copies, those that follow their bucket as KeptCopy included.
+
+        One bucket is loading while the next is taken from the stream.
+        """
+        copies: list[Any] = []
+        loading: dict[int, Any] = {}
+        try:
+            for bucket in buckets:
+                if isinstance(bucket, KeptCopy):
+                    copies[-1] = bucket.reference
+                    continue
+                streamed = bucket
+                if not isinstance(bucket, StreamedBucket):
+                    streamed = StreamedBucket(message=bucket, copy=bucket, num_bytes=0)
+                self._confirm(loading)
+                loading = self._submit("receive_weights", streamed.message)
+                self._num_sent += 1
+                self._largest = max(self._largest, streamed.num_bytes)
+                copies.append(streamed.copy)
+            self._confirm(loading)
+        except (RayError, WeightSyncError) as cause:
+            if not self._is_collective or isinstance(cause, ReceiverLostError):
+                raise
+            raise self._blame(loading, cause) from cause
+        return tuple(copies)
+
+    def finish(self, version: int) -> None:
+        """Raises WeightSyncError when an engine did not get everything, or engines got different bytes."""
+        calls = self._submit("finish_weights", version)
+        self.reports = self._gather(calls)
+        for engine, report in self.reports.items():
+            first = min(self.reports)
+            if report != self.reports[first]:
+                raise WeightSyncError(
+                    f"engines hold different weights: engine {first} {self.reports[first]}, engine {engine} {report}"
+                )
+
+    def bytes_alive(self, num_workers: int) -> int:
+        """The most bytes of buckets that can have been alive at once. One bucket is being made, one sent; in a
+        collective every worker has memory for one more, else one waits in the object store and one is loaded from
+        there."""
+        num_received = num_workers if self._is_collective else 2
+        return self._largest * (2 + num_received)
+
+    def _submit(self, method: str, *args: Any) -> dict[int, Any]:
+        """References by engine, of a call to each that is not lost."""
+        calls = {}
+        for handle in self._handles:
+            if handle.index not in self.lost:
+                actor_method = getattr(handle.actor, method)
+                calls[handle.index] = actor_method.remote(*args)
+        return calls
+
+    def _confirm(self, loading: dict[int, Any]) -> None:
+        """Wait until the engines have loaded a bucket."""
+        for engine in self._gather(loading):
+            self._num_confirmed[engine] += 1
+
+    def _gather(self, calls: dict[int, Any]) -> dict[int, Any]:
+        """Results by engine, of those that are not lost."""
+        results = self._collect(calls, self._timeout_s)
+        gone = _gone(results)
+        if gone and self._is_collective:
+            raise ReceiverLostError(self._progress(gone))
+        for engine, result in results.items():
+            if isinstance(result, RayTaskError):
+                raise WeightSyncError(f"engine {engine}: {explain(result)}") from result
+        self.lost |= gone
+        for engine in gone:
+            del results[engine]
+        return results
+
+    def _collect(self, calls: dict[int, Any], timeout_s: float) -> dict[int, Any]:
+        """Results or failures by engine, all within one time; in a collective, once one has failed, the others get a
+        moment."""
+        deadline = self._transport.now() + timeout_s
+        engines = {}  # those that have not answered, by reference
+        for engine, reference in calls.items():
+            engines[reference] = engine
+        results: dict[int, Any] = {}
+        while engines:
+            left_s = deadline - self._transport.now()
+            resolved = self._transport.wait(list(engines), max(0.0, left_s))
+            if not resolved:
+                break
+            answers = self._transport.results(resolved, timeout_s)
+            has_failed = False
+            for reference, result in zip(resolved, answers, strict=True):
+                engine = engines.pop(reference)
+                results[engine] = result
+                if isinstance(result, Exception):
+                    has_failed = True
+            if has_failed and self._is_collective:
+                deadline = min(deadline, self._transport.now() + _GRACE_S)
+        for engine in engines.values():
+            results[engine] = GetTimeoutError(f"no answer within {timeout_s:g} s")
+        return results
+
+    def _blame(self, loading: dict[int, Any], cause: Exception) -> WeightSyncError:
+        """Error that names who broke a collective, which stopped in the policy or in an engine: those engines that have
+        not confirmed their last bucket may be why."""
+        results = self._collect(loading, _GRACE_S)
+        for engine, result in results.items():
+            is_new = self._num_confirmed[engine] < self._num_sent
+            if is_new and not isinstance(result, Exception):
+                self._num_confirmed[engine] += 1
+        gone = _gone(results)
+        if gone:
+            return ReceiverLostError(f"{self._progress(gone)}; {explain(cause)}")
+        confirmed = []
+        for engine, num_confirmed in self._num_confirmed.items():
+            confirmed.append(f"engine {engine} has confirmed {num_confirmed}")
+        return WeightSyncError(f"{explain(cause)}; {', '.join(confirmed)}")
+
+    def _progress(self, gone: dict[int, Exception]) -> str:
+        """Engines that are gone or late, and how far all are, in words."""
+        said = []
+        others = []
+        for engine, num_confirmed in self._num_confirmed.items():
+            if engine in gone:
+                state = "is late" if isinstance(gone[engine], GetTimeoutError) else "is gone"
+                said.append(
+                    f"engine {engine} {state}: it has confirmed {num_confirmed} of {self._num_sent} buckets sent"
+                )
+            else:
+                others.append(f"engine {engine}: {num_confirmed}")
+        progress = "; ".join(said)
+        return f"{progress} ({', '.join(others)})" if others else progress
+
+
+def _gone(results: dict[int, Any]) -> dict[int, Exception]:
+    """Engines that are dead or silent, and not merely failed a call."""
+    gone = {}
+    for engine, result in results.items():
+        if isinstance(result, Exception) and not isinstance(result, RayTaskError):
+            gone[engine] = result
+    return gone

@@ -1,0 +1,103 @@
+"""Hugging Face folders written from the weight stream: config, tokenizer, safetensors in shards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nemo_brorl.core.files import naming
+from nemo_brorl.types import TensorInfo
+from nemo_brorl.weights.buckets import cut
+
+SHARD_BYTES = 4 * 2**30
+# Folder inside, of what is being written.
+PARTIAL = ".partial"
+# Tokenizer and generation settings.
+_COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja")
+_INDEX = "model.safetensors.index.json"
+
+
+def write_hf_folder(
+    stream: Iterable[tuple[str, Tensor]],
+    manifest: Sequence[TensorInfo],
+    source: Path,
+    folder: Path,
+    shard_bytes: int,
+) -> None:
+    """Write the stream to `folder`, with everything but the weights copied from the model folder `source`. Files that
+    are there already are replaced once all new ones are written. Raises ResourceError."""
+    partial = folder / PARTIAL
+    with naming(folder):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            _write(stream, manifest, source, partial, shard_bytes)
+            for path in sorted(partial.iterdir()):
+                path.replace(folder / path.name)
+        except SafetensorError as error:
+            # Of a disk that refuses; `naming` speaks of an OSError.
+            raise OSError(f"{error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(
+    stream: Iterable[tuple[str, Tensor]],
+    manifest: Sequence[TensorInfo],
+    source: Path,
+    folder: Path,
+    shard_bytes: int,
+) -> None:
+    _copy_companions(source, folder, manifest[0].dtype)
+    shards = list(cut(manifest, lambda info: info.num_bytes, shard_bytes))
+    names = ["model.safetensors"]
+    if len(shards) > 1:
+        names = []
+        for number in range(1, len(shards) + 1):
+            names.append(f"model-{number:05d}-of-{len(shards):05d}.safetensors")
+        _write_index(folder, shards, names)
+    tensors = iter(stream)
+    for shard, name in zip(shards, names, strict=True):
+        held = {}
+        for _ in shard:
+            tensor_name, tensor = next(tensors)
+            held[tensor_name] = tensor
+        save_file(held, folder / name, metadata={"format": "pt"})
+
+
+def _copy_companions(source: Path, folder: Path, dtype: str) -> None:
+    companions: list[Path] = []
+    if source.resolve() != folder.resolve():
+        for pattern in _COMPANIONS:
+            companions += source.glob(pattern)
+    for path in companions:
+        if not path.name.endswith(".safetensors.index.json"):
+            shutil.copyfile(path, folder / path.name)
+    config = json.loads((source / "config.json").read_text())
+    # The name before Transformers 5.
+    config.pop("torch_dtype", None)
+    config["dtype"] = dtype
+    text = json.dumps(config, indent=2)
+    (folder / "config.json").write_text(text + "\n")
+
+
+def _write_index(
+    folder: Path,
+    shards: Sequence[Sequence[TensorInfo]],
+    names: Sequence[str],
+) -> None:
+    weight_map = {}
+    total = 0
+    for shard, name in zip(shards, names, strict=True):
+        for info in shard:
+            weight_map[info.name] = name
+            total += info.num_bytes
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    text = json.dumps(index, indent=2)
+    (folder / _INDEX).write_text(text + "\n")

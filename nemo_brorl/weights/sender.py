@@ -1,0 +1,122 @@
+"""One rank's part of a publication: the weight stream in buckets, and how a bucket leaves, by transport.
+
+Every rank runs the stream, which gathers from all of them, and says so once a bucket. Rank 0 sends.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from nemo_brorl.core.model_shape import ModelShape, hf_shapes
+from nemo_brorl.core.torch_device import host_like
+from nemo_brorl.types import BucketNotice, TensorInfo, WeightBucket
+from nemo_brorl.weights.broadcast_group import WeightGroup
+from nemo_brorl.weights.buckets import cut
+from nemo_brorl.weights.cuda_memory import export_memory
+from nemo_brorl.weights.flat import checksum, dtype_name, flatten, infos_of
+
+NamedTensor = tuple[str, Tensor]
+
+# Buckets that engines may still be reading: one loading, one on its way to them, one the driver has not asked for.
+_LIVE_EXPORTS = 3
+
+
+def weight_manifest(shape: ModelShape, dtype: torch.dtype) -> list[TensorInfo]:
+    """What the stream of a model will hold, in order."""
+    name_of_dtype = dtype_name(dtype)
+    manifest = []
+    for name, size in hf_shapes(shape).items():
+        manifest.append(TensorInfo(name, size, name_of_dtype))
+    return manifest
+
+
+def named_buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[list[NamedTensor]]:
+    """Cut a stream of (name, tensor) as `buckets.cut` does."""
+    return cut(stream, lambda named: named[1].nbytes, limit)
+
+
+def buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[WeightBucket]:
+    """The stream as buckets with their bytes on the host."""
+    return map(host_bucket, named_buckets(stream, limit))
+
+
+def host_bucket(named: list[NamedTensor]) -> WeightBucket:
+    """A bucket with its bytes on the host, fit for the object store."""
+    return _on_host(infos_of(named), flatten(named))
+
+
+def _on_host(tensors: tuple[TensorInfo, ...], flat: Tensor) -> WeightBucket:
+    if flat.is_cuda:
+        # Into pinned memory: ten times as fast, and torch uses it again.
+        flat = host_like(flat).copy_(flat)
+    data = flat.numpy()
+    return WeightBucket(tensors, data, zlib.crc32(data))
+
+
+class WeightSender:
+    """What rank 0 says of each bucket, and what every rank does for it.
+
+    `stream` yields each bucket's messages for the driver: what engines get, then, if one is kept beside it, a copy for
+    engines that start later, made while the others load; and None on other ranks. Work that follows the message
+    happens when the next one is asked for.
+    """
+
+    def __init__(self, transport: str, is_first_rank: bool, with_copies: bool) -> None:
+        messages = {
+            "object_store": self._through_store,
+            "collective": self._by_broadcast,
+            "cuda_ipc": self._by_mapping,
+        }
+        self._messages_of = messages[transport]
+        self._is_first_rank = is_first_rank
+        self._with_copies = with_copies
+        self._exports: deque[Tensor] = deque(maxlen=_LIVE_EXPORTS)
+        self.group: WeightGroup | None = None  # of the transport collective, on rank 0
+
+    def stream(self, tensors: Iterable[NamedTensor], limit: int) -> Iterator[Any]:
+        """The whole publication. Whatever fails here, the other ranks still need this one to gather: it runs to its
+        end."""
+        tensors = iter(tensors)
+        try:
+            for named in named_buckets(tensors, limit):
+                yield from self._messages_of(named)
+        finally:
+            # Every tensor is gathered from all ranks: one that stopped here would leave the others waiting.
+            for _ in tensors:
+                pass
+            self._exports.clear()
+
+    def _through_store(self, named: list[NamedTensor]) -> Iterator[Any]:
+        yield host_bucket(named) if self._is_first_rank else None
+
+    def _by_broadcast(self, named: list[NamedTensor]) -> Iterator[Any]:
+        if not self._is_first_rank:
+            yield None
+            return
+        assert self.group is not None, "weights were streamed before the weight group was open"
+        infos = infos_of(named)
+        flat = flatten(named)
+        yield BucketNotice(infos, checksum(flat))
+        self.group.broadcast(flat)
+        if self._with_copies:
+            yield _on_host(infos, flat)
+
+    def _by_mapping(self, named: list[NamedTensor]) -> Iterator[Any]:
+        infos = infos_of(named)
+        flat = flatten(named)
+        self._exports.append(flat)
+        handles: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(handles, export_memory(flat))
+        if not self._is_first_rank:
+            yield None
+            return
+        yield BucketNotice(infos, checksum(flat), dict(handles))
+        if self._with_copies:
+            yield _on_host(infos, flat)

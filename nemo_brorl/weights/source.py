@@ -1,0 +1,200 @@
+"""The driver's side of the weight stream: rank 0's buckets as they come, every wait bounded, a rank that stops named.
+No torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ray
+
+from nemo_brorl.config.derived import weight_transport
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import WeightSyncError
+from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
+from nemo_brorl.weights.buckets import bucket_bytes, bucket_sizes
+
+# Of rank 0's stream: it makes the next message only when the one before is taken, so few buckets are alive at once.
+_MESSAGES_AHEAD = 1
+# Ranks that take longer are asked where they are, this often.
+SLICE_S = 5.0
+Calls = list[tuple[int, Any]]  # (rank, reference)
+Wait = Callable[[Calls, str], list[Any]]  # results of calls of a method; explains what fails
+Ask = Callable[[], None]
+
+
+class WeightSource:
+    """Publications of one policy, one at a time."""
+
+    def __init__(self, ranks: Sequence[Any], config: BroRLConfig, wait: Wait) -> None:
+        self.transport = weight_transport(config)
+        self._ranks = ranks
+        self._wait = wait
+        self._timeout_s = config.generation.weight_timeout_s
+        self._limit = bucket_bytes(config.generation)
+        self._with_copies = config.generation.keep_published
+        self._manifest: list[TensorInfo] | None = None
+        self._receivers: tuple[str, ...] | None = None  # who the open group was made for; None: no group
+        self._joining: tuple[tuple[str, ...], Any] | None = None  # receivers, and rank 0's wait for them
+
+    def manifest(self) -> list[TensorInfo]:
+        """It is the model's, so it stays as it is."""
+        if self._manifest is None:
+            reference = self._ranks[0].call.remote("weight_manifest")
+            self._manifest = self._of_first_rank(reference, "weight_manifest")
+        return self._manifest
+
+    def open_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
+        """Where these receivers shall join; None: there is nothing to join, or they have joined."""
+        if self.transport != "collective" or receivers == self._receivers:
+            return None
+        self._receivers = None
+        opened = self._ranks[0].open_weight_link.remote(receivers)
+        link: WeightLink = self._of_first_rank(opened, "open_weight_link")
+        joined = self._ranks[0].join_weight_link.remote(link)
+        self._joining = (receivers, joined)
+        return link
+
+    def stream(self, ask: Ask) -> Iterator[StreamedBucket | KeptCopy]:
+        """`ask` is called while ranks take their time. Raises WeightSyncError that names the rank that is late; a
+        rank's own error as it is."""
+        self._finish_joining()
+        receivers = self._receivers
+        # A publication that breaks off leaves no group to go on with.
+        self._receivers = None
+        sizes = bucket_sizes(self.manifest(), self._limit)
+        streams = WeightStreams(self._ranks, len(sizes), self._timeout_s, self._wait, ask)
+        for num_bytes in sizes:
+            yield from self._next_bucket(streams, num_bytes)
+        streams.finish()
+        self._receivers = receivers
+
+    def _finish_joining(self) -> None:
+        if self._joining is None:
+            return
+        receivers, reference = self._joining
+        self._joining = None
+        self._of_first_rank(reference, "join_weight_link")
+        self._receivers = receivers
+
+    def _of_first_rank(self, reference: Any, method: str) -> Any:
+        """The result of a call of rank 0."""
+        (result,) = self._wait([(0, reference)], method)
+        return result
+
+    def _next_bucket(self, streams: WeightStreams, num_bytes: int) -> Iterator[StreamedBucket | KeptCopy]:
+        """The next message and, where copies are kept, what an engine that starts later gets instead. A message with
+        the bytes is its own copy; others are copied while engines load what they announced."""
+        if not self._with_copies:
+            message = streams.next_message(is_last_of_bucket=True)
+            yield StreamedBucket(message, None, num_bytes)
+        elif self.transport == "object_store":
+            message = streams.next_message(is_last_of_bucket=True)
+            yield StreamedBucket(message, message, num_bytes)
+        else:
+            message = streams.next_message()
+            yield StreamedBucket(message, None, num_bytes)
+            copy = streams.next_message(is_last_of_bucket=True)
+            yield KeptCopy(copy)
+
+
+class WeightStreams:
+    """The streaming calls of one publication, on all ranks."""
+
+    def __init__(
+        self,
+        ranks: Sequence[Any],
+        num_buckets: int,
+        timeout_s: float,
+        wait: Wait,
+        ask: Ask,
+    ) -> None:
+        self.num_buckets = num_buckets
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._wait = wait
+        self._generators: list[Any] = []
+        for number, rank in enumerate(ranks):
+            options: dict[str, Any] = {"num_returns": "streaming"}
+            # Rank 0 alone has messages; the others only say that they are through with a bucket.
+            if number == 0:
+                options["_generator_backpressure_num_objects"] = _MESSAGES_AHEAD
+            streaming = rank.stream_weights.options(**options)
+            self._generators.append(streaming.remote())
+        self._num_sent = [0] * len(self._generators)  # buckets, by rank
+
+    def next_message(self, is_last_of_bucket: bool = False) -> Any:
+        """The reference to rank 0's next message."""
+        first = self._generators[0]
+        deadline = time.monotonic() + self._timeout_s
+        while not _has_next(first, min(SLICE_S, deadline - time.monotonic())):
+            self._ask()
+            if time.monotonic() > deadline:
+                raise WeightSyncError(self._late())
+        reference = next(first, None)
+        if reference is None or _is_done(first.completed()):
+            self._check_ended()
+        if reference is None:
+            sent = f"{self._num_sent[0]} of {self.num_buckets} buckets"
+            raise WeightSyncError(f"policy rank 0 ended its weight stream after {sent}")
+        if is_last_of_bucket:
+            self._num_sent[0] += 1
+        return reference
+
+    def finish(self) -> None:
+        """Wait until all ranks are through. Raises WeightSyncError that names the late one."""
+        deadline = time.monotonic() + self._timeout_s
+        self._count(deadline)
+        ended = [generator.completed() for generator in self._generators]
+        left_s = max(0.0, deadline - time.monotonic())
+        _, pending = ray.wait(ended, num_returns=len(ended), timeout=left_s)
+        if pending:
+            raise WeightSyncError(self._late())
+        self._check_ended()
+
+    def _check_ended(self) -> None:
+        """Raise what a rank that is through has raised."""
+        ended = []
+        for number, generator in enumerate(self._generators):
+            completed = generator.completed()
+            if _is_done(completed):
+                ended.append((number, completed))
+        self._wait(ended, "weight_stream")
+
+    def _late(self) -> str:
+        """Which ranks are furthest behind."""
+        self._count(deadline=0.0)
+        fewest = min(self._num_sent)
+        late = []
+        for number, num_sent in enumerate(self._num_sent):
+            if num_sent == fewest:
+                late.append(number)
+        if len(late) == len(self._num_sent):
+            # All wait for the one that sends.
+            late = late[:1]
+        ranks = "policy ranks" if len(late) > 1 else "policy rank"
+        numbers = ", ".join(map(str, late))
+        progress = f"sent bucket {fewest} of {self.num_buckets} and nothing for {self._timeout_s:g} s"
+        return f"{ranks} {numbers} {progress}"
+
+    def _count(self, deadline: float) -> None:
+        """Take what the other ranks' streams have, without waiting beyond the deadline. Rank 0's is counted as it is
+        used."""
+        for number, generator in enumerate(self._generators[1:], start=1):
+            while _has_next(generator, deadline - time.monotonic()):
+                if next(generator, None) is None:
+                    break
+                self._num_sent[number] += 1
+
+
+def _has_next(generator: Any, seconds: float) -> bool:
+    """Whether a stream has its next message, or its end, within this time."""
+    timeout_s = max(0.0, seconds)
+    ready, _ = ray.wait([generator], timeout=timeout_s, fetch_local=False)
+    return bool(ready)
+
+
+def _is_done(reference: Any) -> bool:
+    ready, _ = ray.wait([reference], timeout=0)
+    return bool(ready)

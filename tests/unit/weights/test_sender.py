@@ -1,0 +1,77 @@
+"""Buckets cover the stream in order and carry exactly its bytes; an exported folder holds them under the right
+names."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from nemo_brorl.types import BucketNotice, TensorInfo, WeightBucket
+from nemo_brorl.weights.hf_folder import write_hf_folder
+from nemo_brorl.weights.sender import WeightSender, buckets
+
+TENSORS = [("a", torch.arange(4.0)), ("b", torch.ones(2, 3)), ("c", torch.zeros(10)), ("d", torch.full((1,), 2.0))]
+
+
+def test_a_bucket_holds_as_many_tensors_as_fit() -> None:
+    made = list(buckets(TENSORS, limit=40))
+    assert [[info.name for info in bucket.tensors] for bucket in made] == [["a", "b"], ["c"], ["d"]]
+    assert made[0].data.view(np.float32).tolist() == [0, 1, 2, 3, 1, 1, 1, 1, 1, 1]
+    assert all(bucket.checksum == zlib.crc32(bucket.data.tobytes()) for bucket in made)
+
+
+def test_a_tensor_larger_than_a_bucket_travels_alone() -> None:
+    made = list(buckets(TENSORS, limit=20))
+    assert [[info.name for info in bucket.tensors] for bucket in made] == [["a"], ["b"], ["c"], ["d"]]
+
+
+def test_bfloat16_travels_as_its_bytes() -> None:
+    (bucket,) = buckets([("a", torch.tensor([1.0, -2.0], dtype=torch.bfloat16))], limit=100)
+    assert bucket.tensors == (TensorInfo("a", (2,), "bfloat16"),)
+    assert bucket.data.view(np.uint16).tolist() == [0x3F80, 0xC000]
+
+
+class FakeGroup:
+    """Counts broadcasts."""
+
+    num_sent = 0
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        self.num_sent += 1
+
+
+def test_a_broadcast_bucket_is_copied_once_it_is_sent() -> None:
+    sender = WeightSender("collective", is_first_rank=True, with_copies=True)
+    group = FakeGroup()
+    sender.group = group  # type: ignore[assignment]
+    sent = [(type(message), group.num_sent) for message in sender.stream(TENSORS, limit=40)]
+    assert sent == [
+        (BucketNotice, 0),
+        (WeightBucket, 1),
+        (BucketNotice, 1),
+        (WeightBucket, 2),
+        (BucketNotice, 2),
+        (WeightBucket, 3),
+    ]
+
+
+def test_a_large_model_is_written_in_shards_with_an_index(tmp_path: Path) -> None:
+    source, folder = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps({"model_type": "qwen2", "torch_dtype": "bfloat16"}))
+    (source / "tokenizer.json").write_text("{}")
+    manifest = [TensorInfo(name, tuple(tensor.shape), "float32") for name, tensor in TENSORS]
+    write_hf_folder(iter(TENSORS), manifest, source, folder, shard_bytes=40)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    files = [f"model-0000{number}-of-00003.safetensors" for number in (1, 1, 2, 3)]
+    assert index["weight_map"] == dict(zip("abcd", files, strict=True))
+    assert index["metadata"]["total_size"] == 84
+    for name, tensor in TENSORS:
+        assert torch.equal(load_file(folder / index["weight_map"][name])[name], tensor)
+    assert json.loads((folder / "config.json").read_text()) == {"model_type": "qwen2", "dtype": "float32"}
+    assert (folder / "tokenizer.json").exists()
