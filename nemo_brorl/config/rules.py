@@ -19,7 +19,6 @@ from typing import Any
 import yaml
 
 from nemo_brorl.config import wrong_values
-from nemo_brorl.config.algorithm import ADVANTAGES_BY_WAVE
 from nemo_brorl.config.derived import (
     benchmark_limits,
     data_parallel_size,
@@ -95,20 +94,8 @@ NEEDS = {
     },
     f"rollouts.overlap=true and {GPUS}": {"generation.placement=disaggregated": "samples while the policy learns"},
     "rollouts.unfinished=resume": {OLDER: "learns from rollouts of older weights"},
-    "rollouts.allocation=waves": {
-        f"algorithm.advantage={'|'.join(ADVANTAGES_BY_WAVE)}": (
-            "compares each wave with its own mean, and others mean something else for every size of a group"
-        ),
-        "algorithm.train_rollouts=null": "weighs all rollouts by how they came to be sampled",
-        "algorithm.rare_success_exponent=0": "makes the share of correct rollouts depend on a group's size",
-        "algorithm.credit!=turn": "compares each wave with itself, not turns with those of the whole group",
-        "dynamic_sampling.in_flight!=restart|drop": "extends the groups that are still sampled when a batch is full",
-        "dynamic_sampling.order=prompt or dynamic_sampling.carry_over=true": "extends the groups that close last",
-    },
-    "dynamic_sampling.in_flight=resume": {OLDER: "learns from rollouts of older weights"},
     "dynamic_sampling.fill!=full": {"dynamic_sampling.enabled=true": "asks for groups, informative or not"},
     "dynamic_sampling.min_groups>1": {"dynamic_sampling.fill=at_least": "is how many a step samples on for"},
-    "dynamic_sampling.carry_over=true": {"dynamic_sampling.max_staleness>0": "keeps groups for a later update"},
     "algorithm.loss=gspo|gmpo": {
         "algorithm.aggregation!=token_mean": "takes a ratio of whole responses, not to be weighed by length"
     },
@@ -262,26 +249,6 @@ def groups_are_large_enough(config: BroRLConfig) -> Iterator[str]:
         yield (
             f"algorithm.pass_at_k={algorithm.pass_at_k} is more than N = {smallest} rollouts of a group: write "
             f"{smallest} or less"
-        )
-
-
-def first_wave_fits(config: BroRLConfig) -> Iterator[str]:
-    first, sizes = config.rollouts.waves.first_wave, stage_sizes(config)
-    if config.rollouts.allocation != "waves" or not sizes:
-        return
-    largest = max(num for num, _ in sizes)
-    if largest - first < first / 2:
-        yield (
-            f"rollouts.waves.first_wave={first} leaves less than half a wave to decide about with N = {largest}: write "
-            f"for example rollouts.waves.first_wave={max(2, largest // 8)}, or rollouts.allocation=fixed"
-        )
-    mini_batches, replicas = config.algorithm.num_mini_batches, data_parallel_size(config)
-    fewest = min(min(first, num) * prompts for num, prompts in sizes)
-    if fewest < mini_batches * replicas:
-        yield (
-            f"a step may sample no more than its first waves, {fewest} rollouts, which cannot fill "
-            f"algorithm.num_mini_batches={mini_batches} on {replicas} data-parallel ranks: raise "
-            "rollouts.waves.first_wave or rollouts.prompts_per_step"
         )
 
 
@@ -444,7 +411,6 @@ def precision_and_overlap_are_possible(config: BroRLConfig) -> Iterator[str]:
 RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     groups_fill_mini_batches,
     groups_are_large_enough,
-    first_wave_fits,
     questions_are_there,
     services_are_set_as_endpoints,
     lengths_fit,

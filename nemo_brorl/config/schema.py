@@ -37,21 +37,16 @@ from nemo_brorl.config.rewards import (
     RewardsConfig,
     RewardStageConfig,
     RewardWatchConfig,
-    SecondOpinionConfig,
     ServicesConfig,
     ShapingConfig,
 )
 from nemo_brorl.config.rollouts import (
-    CoverageConfig,
     DynamicSamplingConfig,
     PlacementConfig,
     PlateauConfig,
-    PoolConfig,
-    PosteriorConfig,
     RolloutsConfig,
     ScheduleConfig,
     StageConfig,
-    WavesConfig,
 )
 from nemo_brorl.config.trainer import (
     ConvertConfig,

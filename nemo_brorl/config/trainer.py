@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from omegaconf import MISSING
+
 from nemo_brorl.config import auto, setting
 
 NEEDED_BY_LOGGERS = {
@@ -27,6 +29,17 @@ SECRETS = ("api_key", "api_token", "token", "password")
 OPENTELEMETRY = ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter")
 COLLECTOR = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 TIME_LIMIT = re.compile(r"\d+:[0-5]\d:[0-5]\d")
+
+
+@dataclass
+class ObserverConfig:
+    """An observer of the run's steps outside the backend."""
+
+    name: str = setting(
+        MISSING,
+        "function that makes it, as package.module:function, for example brorl_lab.observers.coverage:coverage",
+    )
+    params: dict[str, Any] = setting({}, "parameters of that function, by name")
 
 
 @dataclass
@@ -63,6 +76,7 @@ class TrainerConfig:
         False, "nobody else may enter the run folder (mode 0700), nor read what the model said", may_change=True
     )
     max_skipped_updates: int = setting(10, "non-finite mini-batches in the whole run before it stops", at_least=0)
+    observers: list[ObserverConfig] = setting([], "observers that are added to the run's own", may_change=True)
 
     def violations(self) -> Iterator[str]:
         limit, warning, timeout = self.time_limit, self.stall_warning_s, self.stall_timeout_s

@@ -35,7 +35,6 @@ from nemo_brorl.core.errors import CheckpointError, ModelError
 from nemo_brorl.core.files import append_whole, naming
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import SUCCESS_REWARD, Int64, Prompt, ScoredGroup
 
@@ -325,8 +324,7 @@ def ask(
         for benchmark in benchmarks:
             file = files[benchmark.name]
             for prompt in missing(benchmark, file):
-                draw = Draw(benchmark.num_samples, 1.0)
-                stream.open(prompt, draw, benchmark.sampling)
+                stream.open(prompt, benchmark.num_samples, benchmark.sampling)
                 file_of[prompt.uid] = file
         while not stream.is_idle:
             for settled in stream.advance():

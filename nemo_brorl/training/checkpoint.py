@@ -58,7 +58,6 @@ from nemo_brorl.core.files import (
 from nemo_brorl.core.object_store import fetch, fetch_or_none, store
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.carry_over import CarriedGroups
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.types import ScoredChunk
 
@@ -329,7 +328,7 @@ class Checkpoints:
     def _read(self, folder: Path) -> RunState:
         state = json.loads((folder / STATE).read_text())
         step = state.pop("step")
-        groups = load_carriers(folder / GROUPS, CarriedGroups, OpenGroup, Draw)[0]
+        groups = load_carriers(folder / GROUPS, CarriedGroups, OpenGroup)[0]
         return RunState(step, state, groups)
 
 

@@ -23,7 +23,7 @@ from nemo_brorl.training.checkpoint import load_carriers, save_carriers
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.tables import GROUP_SCHEMA, ROLLOUT_SCHEMA
 from nemo_brorl.training.store.writer import StoreWriter
-from nemo_brorl.types import Period, RolloutChunk, Sampling, ScoredGroup, StepRecord, StoredGroup, Wave
+from nemo_brorl.types import Period, RolloutChunk, Sampling, ScoredGroup, StepRecord, StoredGroup
 from tests.support.environments import EnvironmentVerifier, TurnGenerator, environment_prompt
 from tests.support.fakes import SAMPLING, make_chunk, make_prompt, score_chunk
 from tests.support.source_tree import ROOT
@@ -79,7 +79,6 @@ def test_chunks_waves_and_the_tail_of_a_cut_group_come_back(tmp_path: Path) -> N
         group=replace(whole.group, prompt=prompt, chunks=(first, late)),
         rewards=np.array([0.0, 1.0, 1.0, 0.0], np.float32),
         repetition=np.zeros(4, np.float32),
-        waves=(Wave(2, 1.0, 0.5), Wave(3, 0.25, -0.125)),
         learn_from=np.array([2, 3]),
         scored=(),
     )
