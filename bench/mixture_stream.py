@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
-from nemo_brorl.core.weight_wire import unflatten
-from nemo_brorl.generation.weights.incoming import IncomingWeights, check_manifest
-from nemo_brorl.generation.weights.load import on_host
-from nemo_brorl.policy.weights.weight_stream import buckets, weight_manifest
 from nemo_brorl.types import WeightBucket
+from nemo_brorl.weights.arrivals import on_host
+from nemo_brorl.weights.flat import unflatten
+from nemo_brorl.weights.incoming import IncomingWeights, check_manifest
+from nemo_brorl.weights.sender import buckets, weight_manifest
 
 HIDDEN, EXPERT = 64, 32  # sizes of a layer, and of one expert's inside
 
@@ -113,7 +113,7 @@ def measure_engine(folder: Path, made: list[WeightBucket]) -> None:
             block_size=32,
             kv_cache_memory_bytes=2**26,
             enforce_eager=True,
-            worker_extension_cls="nemo_brorl.generation.weights.load.WeightReceiver",
+            worker_extension_cls="nemo_brorl.generation.vllm_worker.WeightReceiver",
         )
     )
     call = engine.model_executor.collective_rpc

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import ray
 
+from nemo_brorl.cluster.actor_transport import RayTransport
 from nemo_brorl.config.derived import max_num_seqs
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.generation.chunk_messages import ChunkMeta, ChunkProgress
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.generation.transport import RayTransport
 from nemo_brorl.ports import Forecast
 from nemo_brorl.scoring.response_arrays import response_keys
 from nemo_brorl.scoring.turns import Judged, ResponseScores

@@ -36,8 +36,8 @@ from nemo_brorl.core.console import format_table  # noqa: E402
 from nemo_brorl.core.object_store import fetch  # noqa: E402
 from nemo_brorl.generation.pool import VllmPool  # noqa: E402
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy  # noqa: E402
-from nemo_brorl.training.device_handover import SyncReport, publish  # noqa: E402
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling  # noqa: E402
+from nemo_brorl.weights.publication import SyncReport, publish  # noqa: E402
 
 SIZES = {
     "2.5M": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,

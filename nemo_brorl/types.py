@@ -506,7 +506,7 @@ class BucketNotice:
     """What Ray carries of a bucket whose bytes take another way: a broadcast, or memory of the same GPU."""
 
     tensors: tuple[TensorInfo, ...]
-    checksum: int  # of the bytes, as `weight_wire.flat.checksum` counts on the device they are on
+    checksum: int  # of the bytes, as `weights.flat.checksum` counts on the device they are on
     # by GPU: how another process maps the bytes there; None: they are broadcast
     handles: Mapping[str, Any] | None = None
 

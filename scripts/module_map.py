@@ -16,6 +16,7 @@ FOLDERS = (
     "scoring",
     "prompts",
     "cluster",
+    "weights",
     "generation",
     "policy",
     "rollouts",

@@ -20,7 +20,7 @@ from bench.gpu.record import Row
 from bench.gpu.setting import GIB, Setting, open_setting
 from bench.gpu.shapes import QWEN_1_5B, TINY, make_model, with_tokenizer
 from nemo_brorl.core.model_shape import read_model_shape
-from nemo_brorl.training.device_handover import publish
+from nemo_brorl.weights.publication import publish
 
 SECONDS, AGREE = 1.0, 0.05  # targets: of a publication; nats between sampler and trainer in bf16
 SHARE = 0.3  # of the GPU for the engine

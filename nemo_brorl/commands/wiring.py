@@ -39,8 +39,9 @@ from nemo_brorl.scoring.pool import VerifierPool
 from nemo_brorl.scoring.turn_tokens import check_environment
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
+from nemo_brorl.training.parts import Parts
+from nemo_brorl.training.run_observers import run_observers
 from nemo_brorl.training.store.store import make_store
-from nemo_brorl.training.trainer import Parts
 from nemo_brorl.types import Prompt
 
 log = get_logger(__name__)
@@ -231,6 +232,14 @@ def trainer_parts(
     console: Console,
 ) -> Parts:
     """Parts that the training loop works with."""
+    observers = run_observers(
+        config,
+        run_folder,
+        make_store(run_folder, config.store, inputs.model_folder),
+        sampler.heartbeat.timeline,
+        inputs.tokenizer.decode,
+        console,
+    )
     return Parts(
         prompts=inputs.prompts,
         policy=actors.trained_policy(),
@@ -238,10 +247,9 @@ def trainer_parts(
         sampler=sampler,
         evaluator=Evaluator(config, inputs.held_out, sampler),
         sink=sink,
-        store=make_store(run_folder, config.store, inputs.model_folder),
         checkpoints=Checkpoints(run_folder / "checkpoints", config.trainer.keep_checkpoints),
         console=console,
-        decode=inputs.tokenizer.decode,
+        observers=observers,
         run_folder=run_folder,
     )
 

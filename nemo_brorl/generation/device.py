@@ -187,7 +187,7 @@ def engine_settings(
         "enforce_eager": generation.enforce_eager,
         "tensor_parallel_size": generation.tensor_parallel_size,
         "logprobs_mode": "processed_logprobs",  # of the distribution that was sampled: after temperature and top_p
-        "worker_extension_cls": "nemo_brorl.generation.weights.load.WeightReceiver",
+        "worker_extension_cls": "nemo_brorl.generation.vllm_worker.WeightReceiver",
         "use_tqdm_on_load": False,
         "disable_log_stats": True,  # `chunk_task.py`
     }

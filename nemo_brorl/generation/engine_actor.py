@@ -37,13 +37,6 @@ from nemo_brorl.generation.device import EngineSettings, prepare_process
 from nemo_brorl.generation.engine_handle import EngineReady
 from nemo_brorl.generation.routes import return_routes
 from nemo_brorl.generation.sleep import SleepMode
-from nemo_brorl.generation.weights.incoming import (
-    IncomingWeights,
-    LoadReport,
-    check_manifest,
-    has_tied_head,
-    read_shapes,
-)
 from nemo_brorl.types import (
     BucketNotice,
     ChunkArrays,
@@ -53,6 +46,13 @@ from nemo_brorl.types import (
     TensorInfo,
     WeightBucket,
     WeightLink,
+)
+from nemo_brorl.weights.incoming import (
+    IncomingWeights,
+    LoadReport,
+    check_manifest,
+    has_tied_head,
+    read_shapes,
 )
 
 

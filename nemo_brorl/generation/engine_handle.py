@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nemo_brorl.cluster.actor_transport import ActorTransport, explain
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation.chunk_messages import ChunkFailure
-from nemo_brorl.generation.transport import EngineTransport, explain
-from nemo_brorl.types import EngineStats, TensorInfo
+from nemo_brorl.types import EngineStats
+from nemo_brorl.weights.broadcast import PublishedWeights
 
 _COUNTERS = (
     "prefix_cache_queries",
@@ -37,33 +38,6 @@ class EngineReady:
     cache_bytes: int = 0  # of keys and values, in each of its workers
 
 
-@dataclass(frozen=True)
-class PublishedWeights:
-    """The last complete update, kept by reference for engines that are started after it."""
-
-    manifest: tuple[TensorInfo, ...]
-    buckets: tuple[Any, ...] | None  # ray.ObjectRef of WeightBucket; None: no copy is kept
-    version: int
-
-    @classmethod
-    def of(
-        cls,
-        manifest: Sequence[TensorInfo],
-        copies: Sequence[Any],
-        version: int,
-    ) -> PublishedWeights:
-        """An update as it was streamed; a copy that is None was not kept."""
-        buckets = None if None in copies else tuple(copies)
-        return cls(tuple(manifest), buckets, version)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that the copy takes in the object store."""
-        if self.buckets is None:
-            return 0
-        return sum(info.num_bytes for info in self.manifest)
-
-
 class EngineHandle:
     """Starts, replaces and stops one engine.
 
@@ -79,7 +53,7 @@ class EngineHandle:
         start_actor: Callable[[int], Any],
         max_restarts: int,
         timeout_s: float,
-        transport: EngineTransport,
+        transport: ActorTransport,
     ) -> None:
         """`start_actor` gets the size of the cache that an engine had here before, 0 for the first one."""
         self.index = index
@@ -189,7 +163,7 @@ class EngineHandle:
         chunk.
         """
         self._transport.kill(self.actor)
-        self.lost_to = explain(cause)
+        self.lost_to = why_lost(cause)
         if isinstance(cause, ChunkFailure) and cause.is_garbage:
             self._num_garbage += 1
         if is_fault:
@@ -252,6 +226,13 @@ class EngineHandle:
                 published.version,
                 *published.buckets,
             )
+
+
+def why_lost(cause: object) -> str:
+    """Say in one line why an engine is used no more."""
+    if isinstance(cause, ChunkFailure):
+        return cause.reason
+    return explain(cause)
 
 
 def check_weights(handles: Sequence[EngineHandle]) -> None:

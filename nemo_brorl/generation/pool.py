@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 
+from nemo_brorl.cluster.actor_transport import RayTransport
 from nemo_brorl.cluster.process_placement import Places
 from nemo_brorl.config.derived import max_model_len, max_num_seqs, num_engines, weight_transport
 from nemo_brorl.config.schema import BroRLConfig
@@ -23,11 +24,10 @@ from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady, check
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.sleep import StagedSleep
-from nemo_brorl.generation.transport import RayTransport
-from nemo_brorl.generation.weights.incoming import read_shapes
-from nemo_brorl.generation.weights.receivers import WeightReceivers
 from nemo_brorl.ports import Forecast
 from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, TensorInfo, WeightLink
+from nemo_brorl.weights.incoming import read_shapes
+from nemo_brorl.weights.receivers import WeightReceivers
 
 _POLL_S = 1.0  # how often silent engines are looked for
 

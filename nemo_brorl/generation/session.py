@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ray.exceptions import ObjectLostError
 
+from nemo_brorl.cluster.actor_transport import ActorTransport
 from nemo_brorl.config.schema import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation.chunk_messages import (
@@ -25,9 +26,8 @@ from nemo_brorl.generation.chunk_messages import (
     find_mismatch,
     no_arrays,
 )
-from nemo_brorl.generation.engine_handle import EngineHandle, check_weights
+from nemo_brorl.generation.engine_handle import EngineHandle, check_weights, why_lost
 from nemo_brorl.generation.placement.placement import ChunkPlacement
-from nemo_brorl.generation.transport import EngineTransport, explain
 from nemo_brorl.types import PartialRollouts, RolloutChunk, RolloutRequest
 
 
@@ -198,7 +198,7 @@ class VllmSession:
         config: GenerationConfig,
         call_ids: Iterator[int],  # of `generate`; none is used twice in a pool
         known_versions: Collection[int],
-        transport: EngineTransport,
+        transport: ActorTransport,
     ) -> None:
         self.is_open = True
         self._handles = handles
@@ -381,7 +381,7 @@ class VllmSession:
 
     def _lose(self, engine: int, cause: object) -> None:
         self._handles[engine].replace(cause)
-        self._drop(engine, explain(cause))
+        self._drop(engine, why_lost(cause))
 
     def _drop(self, engine: int, reason: str) -> None:
         """An engine is gone: what it had waits again."""

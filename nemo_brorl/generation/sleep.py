@@ -13,11 +13,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nemo_brorl.cluster.actor_transport import ActorTransport
 from nemo_brorl.config.schema import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.process_memory import private_bytes, trim_heap
 from nemo_brorl.generation.engine_handle import EngineHandle
-from nemo_brorl.generation.transport import EngineTransport
 
 if TYPE_CHECKING:
     import torch
@@ -125,7 +125,7 @@ class StagedSleep:
         self,
         handles: Sequence[EngineHandle],
         config: GenerationConfig,
-        transport: EngineTransport,
+        transport: ActorTransport,
     ) -> None:
         self._handles = handles
         self._config = config

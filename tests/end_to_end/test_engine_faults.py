@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import ray
 
+from nemo_brorl.cluster.actor_transport import RayTransport
 from nemo_brorl.config.schema import GenerationConfig
 from nemo_brorl.core.object_store import wait_any
-from nemo_brorl.generation.engine_handle import EngineHandle, PublishedWeights
+from nemo_brorl.generation.engine_handle import EngineHandle
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.generation.transport import RayTransport
-from nemo_brorl.generation.weights.receivers import WeightReceivers
 from nemo_brorl.types import RolloutChunk
+from nemo_brorl.weights.broadcast import PublishedWeights
+from nemo_brorl.weights.receivers import WeightReceivers
 from tests.support.fake_engines import places, requests_of
 from tests.support.faulty_engine import FaultyEngine
 

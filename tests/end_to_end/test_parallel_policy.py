@@ -112,7 +112,7 @@ def test_a_checkpoint_of_one_layout_continues_under_another(
 def test_an_export_of_any_layout_scores_the_same_in_transformers(
     layout: dict, model_folder: Path, tmp_path: Path
 ) -> None:
-    from nemo_brorl.policy.weights.hf_folder import hf_log_probs
+    from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
 
     rng = np.random.default_rng(3)
     prompts = [rng.integers(0, VOCAB_SIZE, length).tolist() for length in (1, 5, 9)]

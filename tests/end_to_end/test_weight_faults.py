@@ -15,18 +15,18 @@ import pytest
 import ray
 import torch
 
+from nemo_brorl.cluster.actor_transport import RayTransport
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core import weight_wire
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
-from nemo_brorl.core.weight_wire import check_bytes
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
-from nemo_brorl.generation.transport import RayTransport
-from nemo_brorl.generation.weights.incoming import IncomingWeights, LoadReport
-from nemo_brorl.generation.weights.receivers import WeightReceivers
-from nemo_brorl.policy.weights.weight_source import WeightSource
-from nemo_brorl.policy.weights.weight_stream import WeightSender
-from nemo_brorl.training.device_handover import publish
 from nemo_brorl.types import BucketNotice, StreamedBucket, TensorInfo, WeightLink
+from nemo_brorl.weights import rendezvous
+from nemo_brorl.weights.flat import check_bytes
+from nemo_brorl.weights.incoming import IncomingWeights, LoadReport
+from nemo_brorl.weights.publication import publish
+from nemo_brorl.weights.receivers import WeightReceivers
+from nemo_brorl.weights.sender import WeightSender
+from nemo_brorl.weights.source import WeightSource
 
 HOST = "127.0.0.1"
 WEIGHTS = [(f"w{i}", torch.full((64,), float(i))) for i in range(6)]  # one a bucket
@@ -50,11 +50,11 @@ class LightRank:
 
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:
         self.sender.group = None
-        self.store = weight_wire.open_store(HOST)
+        self.store = rendezvous.open_store(HOST)
         return WeightLink(HOST, self.store.port, receivers, 1, "gloo", TIMEOUT_S)
 
     def join_weight_link(self, link: WeightLink) -> None:
-        self.sender.group = weight_wire.wait_for_receivers(link, self.store)
+        self.sender.group = rendezvous.wait_for_receivers(link, self.store)
 
     def stream_weights(self) -> Iterator[Any]:
         yield from self.sender.stream(self.weights(), limit=256)
@@ -86,7 +86,7 @@ class LightEngine:
 
     def join_weight_link(self, link: WeightLink, number: int) -> None:
         self.misbehave("joining")
-        self.group = weight_wire.join(link, number, 0)
+        self.group = rendezvous.join(link, number, 0)
 
     def begin_weights(self, manifest: Sequence[TensorInfo]) -> None:
         self.incoming = IncomingWeights(manifest)

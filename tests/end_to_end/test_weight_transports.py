@@ -22,8 +22,8 @@ from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
-from nemo_brorl.training.device_handover import publish
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling, TensorInfo, WeightBucket
+from nemo_brorl.weights.publication import publish
 from tests.support.tiny_model import VOCAB_SIZE, make_tiny_model
 
 PROMPT = Prompt("a", "task", "verifier", tuple(np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()), {})

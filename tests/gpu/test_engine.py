@@ -60,7 +60,7 @@ def sample(pool: Any, first: int, num: int, temperature: float = 1.0) -> Any:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_sampled_log_probs_are_those_of_transformers(pool: Any, folder: Path, temperature: float) -> None:
-    from nemo_brorl.policy.weights.hf_folder import hf_log_probs
+    from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
 
     arrays = sample(pool, 0, 8, temperature)
     responses = [part.tolist() for part in np.split(arrays.token_ids, arrays.offsets[1:-1])]

@@ -28,7 +28,8 @@ def test_the_ranks_collectives_run_on_the_gpu(gpu_device: Any) -> None:
 
 
 def test_a_weight_group_of_one_broadcasts(gpu_device: Any) -> None:
-    from nemo_brorl.core.weight_wire import WeightGroup, open_store
+    from nemo_brorl.weights.broadcast_group import WeightGroup
+    from nemo_brorl.weights.rendezvous import open_store
 
     store = open_store("127.0.0.1")
     group = WeightGroup(WeightLink("127.0.0.1", store.port, (), 1, "nccl", 60.0), store, 0)
@@ -39,7 +40,7 @@ def test_a_weight_group_of_one_broadcasts(gpu_device: Any) -> None:
 
 def receive(link: WeightLink, answers: Any) -> None:
     """Another process on the second GPU."""
-    from nemo_brorl.core.weight_wire import join
+    from nemo_brorl.weights.rendezvous import join
 
     torch.cuda.set_device(1)
     group = join(link, 0, 0)
@@ -50,7 +51,7 @@ def receive(link: WeightLink, answers: Any) -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL takes one process a GPU, and this machine has one")
 def test_weights_arrive_on_another_gpu(gpu_device: Any) -> None:
-    from nemo_brorl.core.weight_wire import open_store, wait_for_receivers
+    from nemo_brorl.weights.rendezvous import open_store, wait_for_receivers
 
     store = open_store("127.0.0.1")
     link = WeightLink("127.0.0.1", store.port, ("engine 0",), 1, "nccl", 60.0)

@@ -126,7 +126,7 @@ def test_three_updates_in_fp32_are_those_of_one_rank(layout: str, ranks: RankPoo
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_log_probs_are_those_of_transformers(layout: str, ranks: RankPool, folders: dict[str, Path]) -> None:
-    from nemo_brorl.policy.weights.hf_folder import hf_log_probs
+    from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
 
     family, policy = LAYOUTS[layout]
     scored = Scenario(config_of(policy), folders[family], score=(PROMPTS, RESPONSES))

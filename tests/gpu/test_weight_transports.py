@@ -25,7 +25,8 @@ PROMPT = Prompt("a", "task", "verifier", tuple(range(3, 43)), {})
 
 def map_and_check(notice: BucketNotice, answers: Any) -> None:
     """In another process: the announced tensors, from the GPU's memory."""
-    from nemo_brorl.core.weight_wire import check_bytes, map_memory, unflatten
+    from nemo_brorl.weights.cuda_memory import map_memory
+    from nemo_brorl.weights.flat import check_bytes, unflatten
 
     assert notice.handles is not None
     flat = map_memory(notice.handles, torch.device("cuda", 0))
@@ -34,7 +35,7 @@ def map_and_check(notice: BucketNotice, answers: Any) -> None:
 
 
 def test_another_process_maps_what_a_rank_exports(gpu_device: Any) -> None:
-    from nemo_brorl.policy.weights.weight_stream import WeightSender
+    from nemo_brorl.weights.sender import WeightSender
 
     named = [("a", torch.arange(5.0, device="cuda")), ("b", torch.ones(3, dtype=torch.bfloat16, device="cuda"))]
     stream = WeightSender("cuda_ipc", is_first_rank=True, with_copies=False).stream(named, limit=1 << 20)
@@ -49,7 +50,7 @@ def test_another_process_maps_what_a_rank_exports(gpu_device: Any) -> None:
 
 
 def test_the_checksum_is_the_same_on_both_devices() -> None:
-    from nemo_brorl.core.weight_wire import checksum, word_checksum
+    from nemo_brorl.weights.flat import checksum, word_checksum
 
     flat = torch.randint(0, 256, (10_000_019,), dtype=torch.uint8)
     assert checksum(flat.cuda()) == word_checksum(flat)
@@ -70,7 +71,7 @@ def test_a_colocated_engine_sleeps_and_wakes_with_published_weights(cluster: Non
     from nemo_brorl.cluster.process_placement import Places, plan_roles
     from nemo_brorl.generation.pool import VllmPool
     from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
-    from nemo_brorl.training.device_handover import publish
+    from nemo_brorl.weights.publication import publish
 
     config = BroRLConfig()
     config.trainer.gpus_per_node = 1

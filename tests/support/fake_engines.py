@@ -16,8 +16,8 @@ from nemo_brorl.generation.chunk_messages import ChunkMeta, Withdrawn
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.generation.weights.incoming import LoadReport
 from nemo_brorl.types import PartialRollouts, Prompt, RolloutChunk, RolloutRequest, Sampling
+from nemo_brorl.weights.incoming import LoadReport
 
 PROMPT = Prompt("a", "task", "verifier", (1, 2), {})
 
@@ -35,7 +35,7 @@ class Reference:
 
 
 class FakeTransport:
-    """The EngineTransport of fake actors. Whoever waits in vain moves the clock."""
+    """The ActorTransport of fake actors. Whoever waits in vain moves the clock."""
 
     def __init__(self) -> None:
         self.time_s = 100.0

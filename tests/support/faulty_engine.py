@@ -14,8 +14,8 @@ import ray
 
 from nemo_brorl.generation.chunk_messages import ChunkMeta, ChunkProgress
 from nemo_brorl.generation.engine_handle import EngineReady
-from nemo_brorl.generation.weights.incoming import LoadReport
 from nemo_brorl.types import ChunkArrays, RolloutRequest
+from nemo_brorl.weights.incoming import LoadReport
 
 
 class FaultyEngine:

@@ -20,8 +20,8 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.evaluation import EvaluationResult, Evaluator
 from nemo_brorl.ports import Generator, Policy
-from nemo_brorl.training.device_handover import publish
 from nemo_brorl.training.supervised.examples import Example, supervised_plan
+from nemo_brorl.weights.publication import publish
 
 RECORD = "warm_up.json"  # in the output folder: what made it
 

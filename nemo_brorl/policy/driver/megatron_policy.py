@@ -22,8 +22,8 @@ from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.policy.process.layout import layout_of, rank_process
 from nemo_brorl.policy.process.rank_progress import POLL_GROUP, ProgressPoll, values_of
 from nemo_brorl.policy.rank.worker import LearnerMethod, PolicyWorker
-from nemo_brorl.policy.weights.weight_source import SLICE_S, Calls, WeightSource
 from nemo_brorl.types import Float32, KeptCopy, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
+from nemo_brorl.weights.source import SLICE_S, Calls, WeightSource
 
 _CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
 _CLOSE_TIMEOUT_S = 30.0

@@ -12,7 +12,6 @@ from megatron.core import parallel_state
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
-from torch import Tensor
 
 from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.core.errors import ConfigError
@@ -122,20 +121,3 @@ def fp8_off(models: Sequence[Any]) -> Iterator[None]:
             model.config.fp8 = fp8
         for chunk, was_on in emulations:
             chunk.is_on = was_on
-
-
-@torch.no_grad()
-def fill(param: Tensor, values: Tensor) -> None:
-    """Give a parameter its first values, before the optimizer is built, which would otherwise start the master weights
-    of an FP8 parameter from what the layer was initialised with (`get_high_precision_init_val`)."""
-    param.copy_(values)
-    if hasattr(param, "get_high_precision_init_val"):
-        on_host = values.detach().cpu()
-        param._high_precision_init_val = on_host.to(param.dtype)
-
-
-def plain(param: Tensor) -> Tensor:
-    """A parameter's values in its nominal format; an FP8 parameter is dequantised."""
-    if hasattr(param, "_quantizer"):
-        return param.dequantize()
-    return param.detach()

@@ -13,12 +13,13 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from nemo_brorl.policy.process.device import Device
 from nemo_brorl.policy.process.layout import ParallelLayout
+from nemo_brorl.weights.shares import RankGroups
 
 TIMEOUT = timedelta(minutes=30)
 
 
 def join_store(host: str, port: int, world_size: int) -> dist.TCPStore:
-    """Meeting point of all ranks (`weight_wire.open_store`), as seen by those that do not serve it."""
+    """Meeting point of all ranks (`weights.rendezvous.open_store`), as seen by those that do not serve it."""
     return dist.TCPStore(host, port, world_size, is_master=False, timeout=TIMEOUT)
 
 
@@ -51,6 +52,16 @@ def open_groups(
         create_gloo_process_groups=False,
     )
     model_parallel_cuda_manual_seed(seed)
+
+
+def weight_groups() -> RankGroups:
+    """Return the groups between which the model is split, as reading and sending its weights needs them."""
+    return RankGroups(
+        tensor=parallel_state.get_tensor_model_parallel_group(),
+        expert_tensor=parallel_state.get_expert_tensor_parallel_group(),
+        experts=parallel_state.get_expert_model_parallel_group(),
+        pipeline=parallel_state.get_pipeline_model_parallel_group(),
+    )
 
 
 def close_groups() -> None:

@@ -12,10 +12,12 @@ from megatron.core import parallel_state
 
 from nemo_brorl.config.derived import micro_batch_tokens, policy_gives_memory_back, weight_transport
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.torch_device import release_cache
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.precision import fp8_off, param_dtype
-from nemo_brorl.policy.process.device import Device, release_cache
+from nemo_brorl.policy.process.device import Device
 from nemo_brorl.policy.process.layout import ParallelLayout
+from nemo_brorl.policy.process.process_groups import weight_groups
 from nemo_brorl.policy.rank.fp8_check import Fp8Check
 from nemo_brorl.policy.rank.pipeline import score_rows
 from nemo_brorl.policy.rank.update import Update
@@ -24,11 +26,11 @@ from nemo_brorl.policy.state import saving
 from nemo_brorl.policy.state.optimizer import clear_state
 from nemo_brorl.policy.state.rank_state import Offload, build_rank_state
 from nemo_brorl.policy.state.saving import BackgroundSave
-from nemo_brorl.policy.weights.hf_folder import SHARD_BYTES, write_hf_folder
-from nemo_brorl.policy.weights.hf_weights import HfExport
-from nemo_brorl.policy.weights.weight_source import bucket_bytes
-from nemo_brorl.policy.weights.weight_stream import WeightSender, buckets, weight_manifest
 from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, UpdateReport, WeightBucket
+from nemo_brorl.weights.buckets import bucket_bytes
+from nemo_brorl.weights.hf_folder import SHARD_BYTES, write_hf_folder
+from nemo_brorl.weights.sender import WeightSender, buckets, weight_manifest
+from nemo_brorl.weights.sending import HfExport
 
 TokenLists = Sequence[Sequence[int]]
 
@@ -55,7 +57,7 @@ class Learner:
             self.offloading = Offload(chunks, self.state.optimizer, with_params)
         self.pending_save: BackgroundSave | None = None
         self.has_saved = False
-        self.hf_export = HfExport(models, self.state.shape, device.torch_device)
+        self.hf_export = HfExport(models, self.state.shape, device.torch_device, weight_groups())
         self.bucket_bytes = bucket_bytes(config.generation)
         is_first_rank = torch.distributed.get_rank() == 0
         with_copies = config.generation.keep_published

@@ -65,11 +65,11 @@ class PolicyWorker:
     def open_store(self) -> tuple[str, int]:
         """Host and port where the ranks meet; served by this process."""
         self._open_device()
-        from nemo_brorl.core import weight_wire
         from nemo_brorl.policy.process import process_groups
+        from nemo_brorl.weights.rendezvous import open_store
 
         host = process_groups.this_host(self.config.trainer.num_nodes == 1)
-        self.store = weight_wire.open_store(host, self.layout.world_size, process_groups.TIMEOUT)
+        self.store = open_store(host, self.layout.world_size, process_groups.TIMEOUT)
         return host, self.store.port
 
     @tracked
@@ -119,7 +119,7 @@ class PolicyWorker:
     @tracked
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
         """As transformers computes them, from the model folder."""
-        from nemo_brorl.policy.weights.hf_folder import hf_log_probs
+        from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
 
         temperature = self.config.rollouts.temperature
         return hf_log_probs(self.model_folder, prompt_ids, response_ids, temperature)
@@ -127,15 +127,15 @@ class PolicyWorker:
     @tracked
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:
         """Rank 0: serve the meeting point of a weight broadcast."""
-        from nemo_brorl.core import weight_wire
         from nemo_brorl.policy.process import process_groups
+        from nemo_brorl.weights.rendezvous import open_store
 
         before = self.learner.sender.group
         self.learner.sender.group = None
         if before is not None:
             before.close()  # its members may be gone
         host = process_groups.this_host(self.config.trainer.num_nodes == 1)
-        self.weight_store = weight_wire.open_store(host)
+        self.weight_store = open_store(host)
         generation = self.config.generation
         return WeightLink(
             host,
@@ -149,9 +149,9 @@ class PolicyWorker:
     @tracked
     def join_weight_link(self, link: WeightLink) -> None:
         """Rank 0: wait for the receivers. Raises ReceiverLostError."""
-        from nemo_brorl.core import weight_wire
+        from nemo_brorl.weights.rendezvous import wait_for_receivers
 
-        self.learner.sender.group = weight_wire.wait_for_receivers(link, self.weight_store)
+        self.learner.sender.group = wait_for_receivers(link, self.weight_store)
 
     def stream_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
         """This rank's side of the weight stream: on rank 0 messages, on others None once a bucket."""

@@ -27,8 +27,9 @@ from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_mega
 from torch import Tensor
 
 from nemo_brorl.config.schema import OptimConfig
+from nemo_brorl.core.torch_device import host_like, wait_for_copies
 from nemo_brorl.policy.model.model import PolicyModel
-from nemo_brorl.policy.process.device import Device, host_like, wait_for_copies
+from nemo_brorl.policy.process.device import Device
 
 _KEYS = ("param", "exp_avg", "exp_avg_sq")
 _PREFIX = "optimizer.state"  # Megatron's

@@ -24,16 +24,18 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.model_shape import ModelShape
+from nemo_brorl.core.torch_device import host_like, wait_for_copies
 from nemo_brorl.policy.model.attention import ROW_MULTIPLE, choose_attention
 from nemo_brorl.policy.model.attention_flash import use_newest_kernel
 from nemo_brorl.policy.model.model import PolicyModel, build_model
 from nemo_brorl.policy.model.precision import row_multiple
-from nemo_brorl.policy.process.device import Device, host_like, wait_for_copies
+from nemo_brorl.policy.process.device import Device
 from nemo_brorl.policy.process.layout import ParallelLayout
+from nemo_brorl.policy.process.process_groups import weight_groups
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Row, RowSettings
 from nemo_brorl.policy.rows.row_builder import build_row
 from nemo_brorl.policy.state.optimizer import build_optimizer, state_tensors, wrap_model
-from nemo_brorl.policy.weights.hf_weights import load_hf
+from nemo_brorl.weights.reading import load_hf
 
 
 class Offload:
@@ -181,7 +183,7 @@ def build_rank_state(
     """
     shape = check_policy_fits(config, model_folder)
     models = build_model(config.policy, shape, layout)
-    load_hf(models, shape, model_folder)
+    load_hf(models, shape, model_folder, weight_groups())
     chunks = wrap_model(models, overlaps_gradients(config), config.policy.overlap_param_gather)
     optimizer = build_optimizer(chunks, config.policy.optim)
     reference = ReferenceWeights(models) if config.algorithm.kl.coefficient > 0 else None

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nemo_brorl.cluster.actor_transport import ActorTransport, RayTransport, explain
 from nemo_brorl.config.schema import DynamicSamplingConfig, StoreConfig
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.generation.transport import EngineTransport, RayTransport, explain
 from nemo_brorl.rollouts.dynamic_sampling import judge
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import FilledBatch, ScoredGroup, StepRecord, StoredGroup, TrainBatch, UpdatePlan
@@ -78,7 +78,7 @@ class ParquetStore:
         self,
         run_folder: Path,
         start_writer: Callable[[], Any] | None,
-        transport: EngineTransport | None = None,
+        transport: ActorTransport | None = None,
     ) -> None:
         """`start_writer`: makes the actor, a `StoreWriter`; None: nothing is kept."""
         self.files = StoreFiles(run_folder)

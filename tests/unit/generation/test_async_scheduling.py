@@ -17,8 +17,8 @@ import pytest
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation.device import EngineSettings
 from nemo_brorl.generation.engine_actor import RolloutEngine
-from nemo_brorl.generation.weights.incoming import read_shapes
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling, TensorInfo, WeightBucket
+from nemo_brorl.weights.incoming import read_shapes
 from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.slow

@@ -45,7 +45,7 @@ class FakeHandle:
 
 
 class Answered:
-    """The part of an EngineTransport that is used here: calls are their own results."""
+    """The part of an ActorTransport that is used here: calls are their own results."""
 
     def results(self, answers: list[Any], timeout_s: float) -> list[Any]:
         return answers

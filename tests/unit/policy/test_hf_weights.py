@@ -16,7 +16,11 @@ from nemo_brorl.core.model_shape import ModelShape, Rope, hf_shapes, read_model_
 from nemo_brorl.policy.model.model import build_model
 from nemo_brorl.policy.process.device import Device
 from nemo_brorl.policy.process.layout import ParallelLayout
-from nemo_brorl.policy.weights.hf_weights import HfExport, Slot, layer_slot, load_hf, pack, share_of, unpack
+from nemo_brorl.policy.process.process_groups import weight_groups
+from nemo_brorl.weights.names import Slot, layer_slot
+from nemo_brorl.weights.reading import load_hf
+from nemo_brorl.weights.sending import HfExport
+from nemo_brorl.weights.shares import pack, share_of, unpack
 from tests.support.model_factory import make_config, make_model
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -32,8 +36,9 @@ MODELS: dict[str, dict[str, Any]] = {
 def round_trip(folder: Path, device: Device) -> dict[str, torch.Tensor]:
     shape = read_model_shape(folder)
     models = build_model(make_config().policy, shape, ParallelLayout(1, 1, 1))
-    load_hf(models, shape, folder)
-    return {name: tensor.clone() for name, tensor in HfExport(models, shape, device.torch_device).stream()}
+    groups = weight_groups()
+    load_hf(models, shape, folder, groups)
+    return {name: tensor.clone() for name, tensor in HfExport(models, shape, device.torch_device, groups).stream()}
 
 
 @pytest.mark.parametrize("settings", MODELS.values(), ids=MODELS.keys())

@@ -16,7 +16,7 @@ import torch
 from nemo_brorl.config.schema import BroRLConfig, CovarianceConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import SUMS
-from nemo_brorl.policy.weights.hf_folder import hf_log_probs
+from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
 from tests.support.closeness import (
     GRADIENT_BOUND,
     LOG_PROB_BOUND,

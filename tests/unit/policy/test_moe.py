@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.weights.hf_weights import unpack
+from nemo_brorl.weights.shares import unpack
 from tests.support.closeness import GRADIENT_BOUND, share_of_largest
 from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
 
@@ -32,15 +32,16 @@ def moe_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 def gradients(learner: Any, weight: float) -> dict[str, Tensor]:
     """Of the mean of -weight * log-prob over the response tokens, by Hugging Face name."""
+    from nemo_brorl.policy.process.process_groups import weight_groups
     from nemo_brorl.policy.rank.pipeline import train_rows
     from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
-    from nemo_brorl.policy.weights.hf_weights import local_slots
+    from nemo_brorl.weights.names import local_slots
 
     response = Response(0, 0, TOKENS[NUM_PROMPT:], np.zeros(len(TOKENS) - NUM_PROMPT, np.float32), 0.0, is_fresh=True)
     row = learner.state.row([PackedSegment(TOKENS[:NUM_PROMPT], (response,))], 1.0)
     train_rows(learner.state.chunks, [row], lambda index, row, scores: (-weight * scores.log_probs.sum(), {}))
     found: dict[str, Tensor] = {}
-    for slot, param in local_slots(learner.state.models, learner.state.shape):
+    for slot, param in local_slots(learner.state.models, learner.state.shape, weight_groups().experts):
         if param.requires_grad:
             found |= zip(slot.names, unpack(slot.kind, [param.main_grad.clone()], learner.state.shape), strict=True)
     return found

@@ -8,13 +8,7 @@ import pytest
 import torch
 
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.policy.model.precision import (
-    fill,
-    plain,
-    precision_settings,
-    row_multiple,
-    sum_gradients_in_buffers,
-)
+from nemo_brorl.policy.model.precision import precision_settings, row_multiple, sum_gradients_in_buffers
 from nemo_brorl.policy.process.layout import ParallelLayout
 from tests.support.model_factory import make_config
 
@@ -62,15 +56,6 @@ def test_rows_are_whole_multiples_on_every_sequence_parallel_rank() -> None:
     ):
         config = make_config(**policy).policy
         assert (row_multiple(config, plain_layout), row_multiple(config, cut)) == (alone, gathered)
-
-
-def test_the_first_values_of_an_fp8_parameter_are_kept_for_the_master_weights() -> None:
-    param = torch.nn.Parameter(torch.zeros(2))
-    param.get_high_precision_init_val = lambda: (
-        param._high_precision_init_val
-    )  # as Transformer Engine's parameters have it
-    fill(param, torch.tensor([1.0, 2.0]))
-    assert param.get_high_precision_init_val().tolist() == plain(param).tolist() == [1.0, 2.0]
 
 
 def test_gradients_are_summed_in_buffers_by_the_modules_that_can() -> None:

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
-from nemo_brorl.policy.weights.hf_weights import EMBEDDING, layer_slot, top_slot, unpack
+from nemo_brorl.weights.names import EMBEDDING, layer_slot, top_slot
+from nemo_brorl.weights.shares import unpack
 from tests.support.model_factory import make_model
 from tests.support.te_families import FAMILIES
 

@@ -16,9 +16,9 @@ from nemo_brorl.config.schema import ConvertConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.policy.weights.hf_folder import write_hf_folder
 from nemo_brorl.training.export import RECORD
 from nemo_brorl.types import TensorInfo
+from nemo_brorl.weights.hf_folder import write_hf_folder
 
 TEXTS = ["4 - 1 - 7 = -4", "<answer>12</answer>"]
 STOPPING = {"eos_token_id": [1, 2], "temperature": 0.6}

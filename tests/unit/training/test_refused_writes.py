@@ -17,11 +17,11 @@ from nemo_brorl.core.errors import USER_ERROR, CheckpointError, ResourceError
 from nemo_brorl.core.files import append_line, cannot_write
 from nemo_brorl.core.metric_sinks import EventLog, JsonlSink, MetricFan
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
-from nemo_brorl.policy.weights.hf_folder import write_hf_folder
 from nemo_brorl.rollouts.carry_over import CarriedGroups
 from nemo_brorl.training.checkpoint import Checkpoints, RunState, Saver
 from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.types import TensorInfo
+from nemo_brorl.weights.hf_folder import write_hf_folder
 from tests.support.fakes import FakePolicy
 from tests.support.full_disk import full_disk
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from nemo_brorl.policy.weights.hf_folder import write_hf_folder
-from nemo_brorl.policy.weights.weight_stream import WeightSender, buckets
 from nemo_brorl.types import BucketNotice, TensorInfo, WeightBucket
+from nemo_brorl.weights.hf_folder import write_hf_folder
+from nemo_brorl.weights.sender import WeightSender, buckets
 
 TENSORS = [("a", torch.arange(4.0)), ("b", torch.ones(2, 3)), ("c", torch.zeros(10)), ("d", torch.full((1,), 2.0))]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from nemo_brorl.core.errors import ModelError, WeightSyncError
-from nemo_brorl.generation.weights.incoming import IncomingWeights, check_manifest, has_tied_head, read_shapes
 from nemo_brorl.types import TensorInfo, WeightBucket
+from nemo_brorl.weights.incoming import IncomingWeights, check_manifest, has_tied_head, read_shapes
 
 EMBED = TensorInfo("model.embed_tokens.weight", (4, 2), "float32")
 NORM = TensorInfo("model.norm.weight", (2,), "float32")

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from nemo_brorl.core.errors import WeightSyncError
-from nemo_brorl.core.weight_wire import (
+from nemo_brorl.types import BucketNotice
+from nemo_brorl.weights.flat import (
     check_bytes,
     checksum,
     flatten,
@@ -14,7 +15,6 @@ from nemo_brorl.core.weight_wire import (
     unflatten,
     word_checksum,
 )
-from nemo_brorl.types import BucketNotice
 
 NAMED = [
     ("a", torch.arange(3, dtype=torch.bfloat16)),

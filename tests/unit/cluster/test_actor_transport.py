@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ray.exceptions import ActorUnschedulableError
 
-from nemo_brorl.generation import transport
+from nemo_brorl.cluster import actor_transport as transport
 
 
 def test_an_engine_whose_node_was_lost_fails_as_one_that_died_does(monkeypatch: pytest.MonkeyPatch) -> None:

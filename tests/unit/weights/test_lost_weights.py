@@ -6,10 +6,10 @@ import pytest
 
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.timeline import Timeline
-from nemo_brorl.generation.engine_handle import PublishedWeights
-from nemo_brorl.generation.weights.incoming import LoadReport
-from nemo_brorl.generation.weights.receivers import WeightReceivers
 from nemo_brorl.types import Period
+from nemo_brorl.weights.broadcast import PublishedWeights
+from nemo_brorl.weights.incoming import LoadReport
+from nemo_brorl.weights.receivers import WeightReceivers
 from tests.support.fake_engines import FakeEngines, finish, requests_of, session_of
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
-from nemo_brorl.training.device_handover import publish
 from nemo_brorl.types import StreamedBucket, TensorInfo, WeightLink
+from nemo_brorl.weights.publication import publish
 
 MANIFEST = [TensorInfo("embed", (4, 2), "float32"), TensorInfo("norm", (3,), "bfloat16")]
 NUM_BYTES = 4 * 2 * 4 + 3 * 2

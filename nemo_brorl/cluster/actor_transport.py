@@ -1,4 +1,4 @@
-"""The driver's way to its engine actors: a small Protocol, and Ray behind it."""
+"""The driver's calls to its actors: a small Protocol, and Ray behind it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import ray
 from ray.exceptions import ActorUnschedulableError, GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 
 from nemo_brorl.core.errors import BroRLError
-from nemo_brorl.generation.chunk_messages import ChunkFailure
 
-# ActorUnschedulableError: of an engine that was replaced, while the node that it belongs to was lost
-ENGINE_FAILURES = (RayActorError, ActorUnschedulableError, RayTaskError, GetTimeoutError, ObjectLostError)
+# ActorUnschedulableError: of an actor that was replaced, while the node that it belongs to was lost.
+ACTOR_FAILURES = (RayActorError, ActorUnschedulableError, RayTaskError, GetTimeoutError, ObjectLostError)
 
 
-class EngineTransport(Protocol):
-    """Results of calls to engines. A call itself is `actor.method.remote(…)`, which returns a reference at once;
+class ActorTransport(Protocol):
+    """Results of calls to actors. A call itself is `actor.method.remote(…)`, which returns a reference at once;
     everything that waits, ends an actor or looks at a clock goes through here, so that tests need neither."""
 
     def now(self) -> float:
@@ -28,7 +27,7 @@ class EngineTransport(Protocol):
 
     def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
         """Results in order, all within `timeout_s`. A call that failed, or is late, has its exception (one of
-        ENGINE_FAILURES) in its place."""
+        ACTOR_FAILURES) in its place."""
 
     def put(self, value: Any) -> Any:
         """A reference that has resolved to `value`."""
@@ -38,14 +37,14 @@ class EngineTransport(Protocol):
 
 
 class RayTransport:
-    """Engines as Ray actors. Needs an initialised Ray."""
+    """Actors of an initialised Ray."""
 
     def now(self) -> float:
         """Seconds of this machine's monotonic clock."""
         return time.monotonic()
 
     def wait(self, references: Sequence[Any], timeout_s: float = 0.0) -> list[Any]:
-        """See `EngineTransport`; nothing is fetched."""
+        """See `ActorTransport`; nothing is fetched."""
         if not references:
             return []
         waiting = list(references)
@@ -60,13 +59,13 @@ class RayTransport:
         return resolved
 
     def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """See `EngineTransport`; one call of Ray's when nothing failed."""
+        """See `ActorTransport`; one call of Ray's when nothing failed."""
         if not references:
             return []
         deadline = time.monotonic() + timeout_s
         try:
             results: list[Any] = ray.get(list(references), timeout=timeout_s)
-        except ENGINE_FAILURES:
+        except ACTOR_FAILURES:
             results = []
             for reference in references:
                 left_s = deadline - time.monotonic()
@@ -83,14 +82,12 @@ class RayTransport:
 
 
 def explain(cause: object) -> str:
-    """One line about why an engine failed, without the remote traceback."""
+    """Say in one line why an actor failed, without the remote traceback."""
     if isinstance(cause, RayTaskError):
         inner = cause.cause
         if isinstance(inner, BroRLError):
             return str(inner)
         return f"{type(inner).__name__}: {inner}"
-    if isinstance(cause, ChunkFailure):
-        return cause.reason
     for line in reversed(str(cause).splitlines()):
         text = line.partition(" Some common causes include")[0].strip()
         if text:
@@ -101,5 +98,5 @@ def explain(cause: object) -> str:
 def _result_or_failure(reference: Any, timeout_s: float) -> Any:
     try:
         return ray.get(reference, timeout=timeout_s)
-    except ENGINE_FAILURES as failure:
+    except ACTOR_FAILURES as failure:
         return failure

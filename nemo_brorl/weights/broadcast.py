@@ -1,20 +1,70 @@
-"""Engines of a pool as receivers of published weights. An update is the same stream of buckets into every engine."""
+"""One update of the engines of a pool: the same stream of buckets into every one of them, and who was lost on the
+way."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+from nemo_brorl.cluster.actor_transport import ActorTransport, explain
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
-from nemo_brorl.core.timeline import WEIGHTS, Exchange, Timeline, Work
-from nemo_brorl.generation.engine_handle import EngineHandle, PublishedWeights
-from nemo_brorl.generation.transport import EngineTransport, explain
-from nemo_brorl.generation.weights.incoming import LoadReport
 from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
+from nemo_brorl.weights.incoming import LoadReport
 
-_GRACE_S = 2.0  # for other engines to answer once one has failed: the first to fail is often not the one to blame
+# For other engines to answer once one has failed: the first to fail is often not the one to blame.
+_GRACE_S = 2.0
+
+
+@dataclass(frozen=True)
+class PublishedWeights:
+    """The last complete update, kept by reference for engines that are started after it."""
+
+    manifest: tuple[TensorInfo, ...]
+    buckets: tuple[Any, ...] | None  # ray.ObjectRef of WeightBucket; None: no copy is kept
+    version: int
+
+    @classmethod
+    def of(
+        cls,
+        manifest: Sequence[TensorInfo],
+        copies: Sequence[Any],
+        version: int,
+    ) -> PublishedWeights:
+        """An update as it was streamed; a copy that is None was not kept."""
+        buckets = None if None in copies else tuple(copies)
+        return cls(tuple(manifest), buckets, version)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the copy takes in the object store."""
+        if self.buckets is None:
+            return 0
+        return sum(info.num_bytes for info in self.manifest)
+
+
+class Receiver(Protocol):
+    """One engine as a publication sees it; the actor behind it changes when it dies."""
+
+    index: int
+    actor: Any
+    published: PublishedWeights | None  # what a replacement loads; None: the weights of the model folder
+    lacks_weights: bool  # no copy of the published weights was there for it
+
+    @property
+    def name(self) -> str:
+        """Return the name of the actor that is here now."""
+
+    def wait_or_replace(self) -> object:
+        """Block until there is an actor that answers, maybe a new one. Raises GenerationError."""
+
+    def replace(self, cause: object) -> None:
+        """Kill the actor and start another with the published weights. Raises GenerationError."""
+
+    def touch(self) -> None:
+        """Note that it was heard of."""
 
 
 class WeightBroadcast:
@@ -28,9 +78,9 @@ class WeightBroadcast:
 
     def __init__(
         self,
-        handles: Sequence[EngineHandle],
+        handles: Sequence[Receiver],
         timeout_s: float,
-        transport: EngineTransport,
+        transport: ActorTransport,
         is_collective: bool = False,
     ) -> None:
         self._handles = list(handles)
@@ -202,108 +252,3 @@ def _gone(results: dict[int, Any]) -> dict[int, Exception]:
         if isinstance(result, Exception) and not isinstance(result, RayTaskError):
             gone[engine] = result
     return gone
-
-
-class WeightReceivers:
-    """Publication after publication: `join` when there is a link to join, then `load`. Engines that fail are replaced.
-
-    The copy that is kept for engines started later (`generation.keep_published`) takes the size of the weights in the
-    object store, and during a publication twice that: the old one goes when the new one is whole in all engines. Ray
-    moves what does not fit to files. Without it a few buckets are alive at once and no more.
-    """
-
-    def __init__(
-        self,
-        handles: Sequence[EngineHandle],
-        timeout_s: float,
-        num_workers: int,
-        is_collective: bool,
-        transport: EngineTransport,
-        timeline: Timeline | None = None,
-    ) -> None:
-        self._handles = handles
-        self._timeout_s = timeout_s
-        self._num_workers = num_workers  # of all engines together
-        self._is_collective = is_collective
-        self._transport = transport
-        self._timeline = timeline or Timeline(is_on=False)
-
-    def names(self) -> tuple[str, ...]:
-        """Names of the engines, all alive; one that was replaced has another."""
-        self._wait_ready()
-        return tuple(handle.name for handle in self._handles)
-
-    def join(self, link: WeightLink) -> None:
-        """Bring all engines into a broadcast. Raises ReceiverLostError that names those that do not come in time, after
-        they have been given up and replaced."""
-        names = self.names()
-        if names != link.receivers:
-            raise ReceiverLostError(
-                f"the weight group was opened for {', '.join(link.receivers)}; now there are {', '.join(names)}"
-            )
-        broadcast = self._new_broadcast()
-        try:
-            broadcast.join(link)
-        finally:
-            for engine, cause in broadcast.lost.items():
-                self._handles[engine].replace(cause)
-
-    def load(
-        self,
-        manifest: Sequence[TensorInfo],
-        buckets: Iterable[Any],
-        version: int,
-    ) -> int:
-        """Load a stream of StreamedBucket (or of references to WeightBucket) into every engine; prefix caches are
-        dropped.
-
-        The next bucket is taken from the stream while the engines load the one before. Returns the most bytes that were
-        alive beside the models. Raises WeightSyncError naming the engine: before an engine is touched when the manifest
-        does not fit, else after all engines were given up, to be replaced with the weights published before.
-        """
-        self._wait_ready()
-        broadcast = self._new_broadcast()
-        announced_at = self._timeline.now()
-        broadcast.announce(manifest)
-        is_whole = False
-        try:
-            copies = broadcast.send(buckets)
-            broadcast.finish(version)
-            is_whole = True
-        finally:
-            if not is_whole:
-                for handle in self._handles:
-                    handle.replace(f"weights of version {version} arrived in part")
-        self._note_loading(broadcast, announced_at)
-        published = PublishedWeights.of(manifest, copies, version)
-        return self._note_published(published, broadcast)
-
-    def _note_loading(self, broadcast: WeightBroadcast, announced_at: float) -> None:
-        """Spans of the engines."""
-        known_at = self._timeline.now()
-        for engine, report in broadcast.reports.items():
-            period = report.period
-            if period is not None:
-                work = Work("load weights", period.began_at, period.ended_at, WEIGHTS)
-                exchange = Exchange(announced_at, period.received_at, period.ended_at, known_at)
-                self._timeline.note(f"engine {engine}", [work], exchange)
-
-    def _note_published(self, published: PublishedWeights, broadcast: WeightBroadcast) -> int:
-        before = self._handles[0].published
-        num_bytes = published.num_bytes + broadcast.bytes_alive(self._num_workers)
-        if before is not None:
-            num_bytes += before.num_bytes
-        for handle in self._handles:
-            handle.published = published
-            handle.lacks_weights = False
-            handle.touch()  # loading was no silence
-        for engine, cause in broadcast.lost.items():
-            self._handles[engine].replace(cause)
-        return num_bytes
-
-    def _wait_ready(self) -> None:
-        for handle in self._handles:
-            handle.wait_or_replace()
-
-    def _new_broadcast(self) -> WeightBroadcast:
-        return WeightBroadcast(self._handles, self._timeout_s, self._transport, self._is_collective)

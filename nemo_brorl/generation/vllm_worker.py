@@ -9,20 +9,21 @@ Three repairs of vLLM 0.32's CPU build stand here too, and are not used on GPUs.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from nemo_brorl.core import weight_wire
-from nemo_brorl.core.weight_wire import WeightGroup, check_bytes, join, unflatten
 from nemo_brorl.generation.routes import RouteRecorder
 from nemo_brorl.generation.sleep import resident_bytes
 from nemo_brorl.types import BucketNotice, WeightBucket, WeightLink
+from nemo_brorl.weights.arrivals import arrived
+from nemo_brorl.weights.broadcast_group import WeightGroup
+from nemo_brorl.weights.flat import unflatten
+from nemo_brorl.weights.rendezvous import join
 
 
 def fix_seeded_prefill() -> None:
@@ -90,14 +91,6 @@ def pack_experts_again(model: nn.Module) -> None:
             method.moe_kernel = None
 
 
-def on_host(bucket: WeightBucket) -> Tensor:
-    """The bucket's bytes, in place."""
-    with warnings.catch_warnings():
-        # Buckets come read-only from the object store, and nobody writes to these tensors.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(bucket.data)
-
-
 class WeightReceiver:
     """Worker extension. Life of a load: start_load, then load_bucket for each bucket, then finish_load."""
 
@@ -129,7 +122,7 @@ class WeightReceiver:
     def load_bucket(self, bucket: WeightBucket | BucketNotice) -> None:
         """Feed some tensors; a layer is put together as soon as it has all of its own. Raises WeightSyncError when a
         bucket's bytes are not those that were announced."""
-        flat = self._bytes_of(bucket)
+        flat = arrived(bucket, self.device, self.weight_group)
         with set_current_vllm_config(self.vllm_config):
             self._model().load_weights(unflatten(bucket.tensors, flat))
         if flat.is_cuda:
@@ -153,19 +146,6 @@ class WeightReceiver:
     def resident_bytes(self) -> int:
         """Bytes that this worker's process holds of its device."""
         return resident_bytes(self.device)
-
-    def _bytes_of(self, bucket: WeightBucket | BucketNotice) -> Tensor:
-        if isinstance(bucket, WeightBucket):
-            return on_host(bucket)
-        if bucket.handles is not None:
-            flat = weight_wire.map_memory(bucket.handles, self.device)
-        else:
-            num_bytes = sum(info.num_bytes for info in bucket.tensors)
-            flat = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
-            assert self.weight_group is not None, "a broadcast was announced before the weight group was joined"
-            self.weight_group.broadcast(flat)
-        check_bytes(bucket, flat)
-        return flat
 
     def _model(self) -> nn.Module:
         return self.model_runner.get_model()

@@ -8,8 +8,9 @@ import pytest
 from ray.exceptions import RayTaskError
 
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
-from nemo_brorl.generation.weights.receivers import WeightBroadcast, WeightReceivers
 from nemo_brorl.types import KeptCopy, StreamedBucket
+from nemo_brorl.weights.broadcast import WeightBroadcast
+from nemo_brorl.weights.receivers import WeightReceivers
 from tests.support.fake_engines import FakeEngines
 
 

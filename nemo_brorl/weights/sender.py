@@ -14,12 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nemo_brorl.core import weight_wire
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes
-from nemo_brorl.core.weight_wire import WeightGroup, checksum, dtype_name, flatten, infos_of
-from nemo_brorl.policy.process.device import host_like
-from nemo_brorl.policy.weights.weight_source import cut
+from nemo_brorl.core.torch_device import host_like
 from nemo_brorl.types import BucketNotice, TensorInfo, WeightBucket
+from nemo_brorl.weights.broadcast_group import WeightGroup
+from nemo_brorl.weights.buckets import cut
+from nemo_brorl.weights.cuda_memory import export_memory
+from nemo_brorl.weights.flat import checksum, dtype_name, flatten, infos_of
 
 NamedTensor = tuple[str, Tensor]
 
@@ -37,7 +38,7 @@ def weight_manifest(shape: ModelShape, dtype: torch.dtype) -> list[TensorInfo]:
 
 
 def named_buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[list[NamedTensor]]:
-    """Cut a stream of (name, tensor) as `weight_source.cut` does."""
+    """Cut a stream of (name, tensor) as `buckets.cut` does."""
     return cut(stream, lambda named: named[1].nbytes, limit)
 
 
@@ -53,7 +54,8 @@ def host_bucket(named: list[NamedTensor]) -> WeightBucket:
 
 def _on_host(tensors: tuple[TensorInfo, ...], flat: Tensor) -> WeightBucket:
     if flat.is_cuda:
-        flat = host_like(flat).copy_(flat)  # pinned: ten times as fast, and torch uses the memory again
+        # Into pinned memory: ten times as fast, and torch uses it again.
+        flat = host_like(flat).copy_(flat)
     data = flat.numpy()
     return WeightBucket(tensors, data, zlib.crc32(data))
 
@@ -86,6 +88,7 @@ class WeightSender:
             for named in named_buckets(tensors, limit):
                 yield from self._messages_of(named)
         finally:
+            # Every tensor is gathered from all ranks: one that stopped here would leave the others waiting.
             for _ in tensors:
                 pass
             self._exports.clear()
@@ -110,7 +113,7 @@ class WeightSender:
         flat = flatten(named)
         self._exports.append(flat)
         handles: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(handles, weight_wire.export_memory(flat))
+        dist.all_gather_object(handles, export_memory(flat))
         if not self._is_first_rank:
             yield None
             return

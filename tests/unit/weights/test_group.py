@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from nemo_brorl.core import weight_wire
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
 from nemo_brorl.types import WeightLink
+from nemo_brorl.weights import broadcast_group, rendezvous
 
 HOST = "127.0.0.1"
 
@@ -27,7 +27,7 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def link_to(*receivers: str, workers: int = 1, timeout_s: float = 20.0) -> tuple[WeightLink, Any]:
-    store = weight_wire.open_store(HOST)
+    store = rendezvous.open_store(HOST)
     return WeightLink(HOST, store.port, receivers, workers, "gloo", timeout_s), store
 
 
@@ -35,9 +35,9 @@ def test_every_worker_gets_the_bytes_of_rank_0() -> None:
     link, store = link_to("engine 0", "engine 1", workers=2)
     buffers = [torch.arange(6, dtype=torch.uint8), *(torch.zeros(6, dtype=torch.uint8) for _ in range(4))]
     members = together(
-        lambda: weight_wire.wait_for_receivers(link, store),
+        lambda: rendezvous.wait_for_receivers(link, store),
         *(
-            lambda receiver=number // 2, worker=number % 2: weight_wire.join(link, receiver, worker)
+            lambda receiver=number // 2, worker=number % 2: rendezvous.join(link, receiver, worker)
             for number in range(4)
         ),
     )
@@ -53,9 +53,9 @@ def test_every_worker_gets_the_bytes_of_rank_0() -> None:
 def test_everybody_who_came_learns_who_did_not() -> None:
     link, store = link_to("engine 0", "engine 1", "engine 2", timeout_s=0.5)
     outcomes = together(
-        lambda: weight_wire.wait_for_receivers(link, store),
-        lambda: weight_wire.join(link, 0, 0),
-        lambda: weight_wire.join(link, 2, 0),
+        lambda: rendezvous.wait_for_receivers(link, store),
+        lambda: rendezvous.join(link, 0, 0),
+        lambda: rendezvous.join(link, 2, 0),
     )
     assert [type(outcome) for outcome in outcomes] == [ReceiverLostError] * 3
     assert {str(outcome) for outcome in outcomes} == {"engine 1 did not join the weight group within 0.5 s"}
@@ -63,15 +63,15 @@ def test_everybody_who_came_learns_who_did_not() -> None:
 
 def test_of_a_tensor_parallel_engine_the_worker_is_named() -> None:
     link, store = link_to("engine 0", workers=2, timeout_s=0.3)
-    waiting, _ = together(lambda: weight_wire.wait_for_receivers(link, store), lambda: weight_wire.join(link, 0, 1))
+    waiting, _ = together(lambda: rendezvous.wait_for_receivers(link, store), lambda: rendezvous.join(link, 0, 1))
     assert str(waiting) == "engine 0 worker 0 did not join the weight group within 0.3 s"
 
 
 def test_a_sender_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_wire, "_VERDICT_S", 0.1)
+    monkeypatch.setattr(rendezvous, "_VERDICT_S", 0.1)
     link, _store = link_to("engine 0", timeout_s=0.3)
     with pytest.raises(WeightSyncError, match=r"policy rank 0 did not open the weight group within 0.3 s"):
-        weight_wire.join(link, 0, 0)
+        rendezvous.join(link, 0, 0)
 
 
 class FakeNccl:
@@ -109,14 +109,14 @@ class FakeWork:
 
 @pytest.fixture
 def nccl(monkeypatch: pytest.MonkeyPatch) -> WeightLink:
-    monkeypatch.setattr(weight_wire.dist, "ProcessGroupNCCL", FakeNccl, raising=False)
-    monkeypatch.setitem(weight_wire._DEVICES, "nccl", "cpu")
+    monkeypatch.setattr(broadcast_group.dist, "ProcessGroupNCCL", FakeNccl, raising=False)
+    monkeypatch.setitem(broadcast_group._DEVICES, "nccl", "cpu")
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     return WeightLink(HOST, 0, ("engine 0",), 1, "nccl", 0.05)
 
 
 def test_a_member_that_is_gone_does_not_hold_the_others_in_nccl(nccl: WeightLink) -> None:
-    group = weight_wire.WeightGroup(nccl, weight_wire.open_store(HOST), 0)
+    group = broadcast_group.WeightGroup(nccl, rendezvous.open_store(HOST), 0)
     with pytest.raises(RuntimeError, match=r"not ended within 0.05 s: a member is late or gone"):
         group.broadcast(torch.zeros(4, dtype=torch.uint8))
     assert group._group.is_aborted
@@ -124,7 +124,7 @@ def test_a_member_that_is_gone_does_not_hold_the_others_in_nccl(nccl: WeightLink
 
 def test_an_error_of_nccl_ends_the_weight_group_and_not_the_process(nccl: WeightLink) -> None:
     """Otherwise policy rank 0 would die with the engine; ranks keep what the job says for their own groups."""
-    group = weight_wire.WeightGroup(nccl, weight_wire.open_store(HOST), 0)
+    group = broadcast_group.WeightGroup(nccl, rendezvous.open_store(HOST), 0)
     assert FakeNccl.handling == "2"
     assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
     group.close()

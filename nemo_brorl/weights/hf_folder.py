@@ -1,6 +1,4 @@
-"""Hugging Face folders written from the weight stream: config, tokenizer, safetensors in shards; and log-probs from
-such a folder by transformers, one sequence at a time, the slow and plain yardstick of the parity gate.
-"""
+"""Hugging Face folders written from the weight stream: config, tokenizer, safetensors in shards."""
 
 from __future__ import annotations
 
@@ -9,19 +7,19 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from nemo_brorl.core.files import naming
-from nemo_brorl.policy.process.device import all_threads, release_cache, roomy_device
-from nemo_brorl.policy.weights.weight_source import cut
-from nemo_brorl.types import Float32, TensorInfo
+from nemo_brorl.types import TensorInfo
+from nemo_brorl.weights.buckets import cut
 
 SHARD_BYTES = 4 * 2**30
-PARTIAL = ".partial"  # folder inside, of what is being written
-_COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja")  # tokenizer and generation settings
+# Folder inside, of what is being written.
+PARTIAL = ".partial"
+# Tokenizer and generation settings.
+_COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja")
 _INDEX = "model.safetensors.index.json"
 
 
@@ -42,7 +40,8 @@ def write_hf_folder(
             _write(stream, manifest, source, partial, shard_bytes)
             for path in sorted(partial.iterdir()):
                 path.replace(folder / path.name)
-        except SafetensorError as error:  # of a disk that refuses
+        except SafetensorError as error:
+            # Of a disk that refuses; `naming` speaks of an OSError.
             raise OSError(f"{error}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -81,7 +80,8 @@ def _copy_companions(source: Path, folder: Path, dtype: str) -> None:
         if not path.name.endswith(".safetensors.index.json"):
             shutil.copyfile(path, folder / path.name)
     config = json.loads((source / "config.json").read_text())
-    config.pop("torch_dtype", None)  # the name before Transformers 5
+    # The name before Transformers 5.
+    config.pop("torch_dtype", None)
     config["dtype"] = dtype
     text = json.dumps(config, indent=2)
     (folder / "config.json").write_text(text + "\n")
@@ -101,42 +101,3 @@ def _write_index(
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     text = json.dumps(index, indent=2)
     (folder / _INDEX).write_text(text + "\n")
-
-
-_LOGIT_COPIES = 4  # logits of the longest sequence, its part, and what log_softmax makes of it
-
-
-@torch.no_grad()
-def hf_log_probs(
-    folder: Path,
-    prompt_ids: Sequence[Sequence[int]],
-    response_ids: Sequence[Sequence[int]],
-    temperature: float,
-) -> list[Float32]:
-    """Log-prob [T] of every response token under softmax(logits / temperature), computed in fp32, on the GPU if there
-    is room."""
-    from transformers import AutoModelForCausalLM  # seconds of imports, for the parity gate alone
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
-    longest = 0
-    for prompt, response in zip(prompt_ids, response_ids, strict=True):
-        longest = max(longest, len(prompt) + len(response))
-    logit_bytes = _LOGIT_COPIES * 4 * longest * model.config.vocab_size
-    weight_bytes = sum(param.nbytes for param in model.parameters())
-    device = roomy_device(weight_bytes + logit_bytes)
-    model.to(device)
-    results = []
-    with all_threads():
-        for prompt, response in zip(prompt_ids, response_ids, strict=True):
-            sequence = [*prompt, *response]
-            token_ids = torch.tensor([sequence], dtype=torch.int64, device=device)
-            logits = model(token_ids).logits[0]
-            scaled = logits[len(prompt) - 1 : -1] / temperature
-            targets = token_ids[0, len(prompt) :, None]
-            log_probs = scaled.log_softmax(-1).gather(1, targets)[:, 0]
-            results.append(log_probs.cpu().numpy())
-    del model
-    release_cache()  # engines on this GPU need it
-    return results

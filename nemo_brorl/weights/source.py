@@ -1,62 +1,24 @@
-"""The driver's side of the weight stream: rank 0's buckets as they come, every wait bounded, a rank that stops
-named.
-
-Every rank and the driver cut the stream into the same buckets, from names and sizes alone. No torch.
-"""
+"""The driver's side of the weight stream: rank 0's buckets as they come, every wait bounded, a rank that stops named.
+No torch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import ray
 
 from nemo_brorl.config.derived import weight_transport
-from nemo_brorl.config.schema import BroRLConfig, GenerationConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import WeightSyncError
 from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
-
-Item = TypeVar("Item")
-
-
-def bucket_bytes(config: GenerationConfig) -> int:
-    """The size no bucket exceeds, unless one tensor alone does."""
-    return int(config.weight_bucket_mib * 2**20)
-
-
-def cut(
-    items: Iterable[Item],
-    num_bytes: Callable[[Item], int],
-    limit: int,
-) -> Iterator[list[Item]]:
-    """Consecutive items of at most `limit` bytes together, or one that is larger alone."""
-    held: list[Item] = []
-    held_bytes = 0
-    for item in items:
-        size = num_bytes(item)
-        if held and held_bytes + size > limit:
-            yield held
-            held = []
-            held_bytes = 0
-        held.append(item)
-        held_bytes += size
-    if held:
-        yield held
-
-
-def bucket_sizes(manifest: Sequence[TensorInfo], limit: int) -> list[int]:
-    """Bytes of every bucket that this manifest is sent in."""
-    sizes = []
-    for bucket in cut(manifest, lambda info: info.num_bytes, limit):
-        sizes.append(sum(info.num_bytes for info in bucket))
-    return sizes
-
+from nemo_brorl.weights.buckets import bucket_bytes, bucket_sizes
 
 # Of rank 0's stream: it makes the next message only when the one before is taken, so few buckets are alive at once.
 _MESSAGES_AHEAD = 1
-SLICE_S = 5.0  # ranks that take longer are asked where they are, this often
-
+# Ranks that take longer are asked where they are, this often.
+SLICE_S = 5.0
 Calls = list[tuple[int, Any]]  # (rank, reference)
 Wait = Callable[[Calls, str], list[Any]]  # results of calls of a method; explains what fails
 Ask = Callable[[], None]
@@ -99,7 +61,8 @@ class WeightSource:
         rank's own error as it is."""
         self._finish_joining()
         receivers = self._receivers
-        self._receivers = None  # a publication that breaks off leaves no group to go on with
+        # A publication that breaks off leaves no group to go on with.
+        self._receivers = None
         sizes = bucket_sizes(self.manifest(), self._limit)
         streams = WeightStreams(self._ranks, len(sizes), self._timeout_s, self._wait, ask)
         for num_bytes in sizes:
@@ -154,7 +117,8 @@ class WeightStreams:
         self._generators: list[Any] = []
         for number, rank in enumerate(ranks):
             options: dict[str, Any] = {"num_returns": "streaming"}
-            if number == 0:  # it has the messages
+            # Rank 0 alone has messages; the others only say that they are through with a bucket.
+            if number == 0:
                 options["_generator_backpressure_num_objects"] = _MESSAGES_AHEAD
             streaming = rank.stream_weights.options(**options)
             self._generators.append(streaming.remote())
@@ -207,7 +171,8 @@ class WeightStreams:
             if num_sent == fewest:
                 late.append(number)
         if len(late) == len(self._num_sent):
-            late = late[:1]  # all wait for the one that sends
+            # All wait for the one that sends.
+            late = late[:1]
         ranks = "policy ranks" if len(late) > 1 else "policy rank"
         numbers = ", ".join(map(str, late))
         progress = f"sent bucket {fewest} of {self.num_buckets} and nothing for {self._timeout_s:g} s"

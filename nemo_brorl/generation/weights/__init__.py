@@ -1,1 +1,0 @@
-"""The receiving end of new weights, in vLLM's workers."""

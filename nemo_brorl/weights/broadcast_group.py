@@ -1,0 +1,119 @@
+"""The process group in which policy rank 0 broadcasts weights to every engine's workers: one end of it.
+
+Each bucket is one broadcast of a flat tensor, whose size both sides know from its notice: Gloo between CPU processes,
+NCCL between GPUs. Gloo raises when a member is gone. NCCL's kernel waits for it, and torch's watchdog would then end
+the process of whoever is left, policy rank 0 among them. So here NCCL's errors are left to us, and each broadcast has
+a time.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from nemo_brorl.types import WeightLink
+
+# Of torch's own limit: the driver notices first and can say more.
+_GROUP_TIMEOUT_FACTOR = 4
+_DEVICES = {"nccl": "cuda", "gloo": "cpu"}
+_GPU_POLL_S = 0.0005
+# Of torch, read when a group is made; 2: communicators are given up, and the process lives (`CleanUpOnly` in
+# ProcessGroupNCCL.hpp).
+_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+_CLEAN_UP_ONLY = "2"
+
+
+class WeightGroup:
+    """One end of the broadcast."""
+
+    def __init__(self, link: WeightLink, store: dist.Store, rank: int) -> None:
+        """Waits for everybody; `open_store` and `join` come before."""
+        timeout = timedelta(seconds=link.timeout_s * _GROUP_TIMEOUT_FACTOR)
+        meeting = dist.PrefixStore("broadcast", store)
+        # The group meets over the store whenever it makes a connection: it must live as long.
+        self._store = store
+        self._is_nccl = link.backend == "nccl"
+        self._timeout_s = link.timeout_s
+        self._group: dist.ProcessGroup
+        if self._is_nccl:
+            self._group = _nccl_group(meeting, rank, link.world_size, timeout)
+        else:
+            self._group = _gloo_group(meeting, rank, link, timeout)
+        # Connections are made by the first collective, over many nodes in more time than a bucket may take.
+        first = torch.zeros(1, dtype=torch.uint8, device=_DEVICES[link.backend])
+        self._broadcast(first, 2 * link.timeout_s)
+
+    def broadcast(self, flat: Tensor) -> None:
+        """Fill `flat`, of the same size everywhere, with rank 0's bytes; returns when they are there. Raises
+        RuntimeError; the group is of no use after that."""
+        self._broadcast(flat, self._timeout_s)
+
+    def close(self) -> None:
+        """Leave without waiting for members that may be gone. Nothing else may be called after it."""
+        if self._is_nccl:
+            self._group.abort()
+
+    def _broadcast(self, flat: Tensor, timeout_s: float) -> None:
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        options.rootTensor = 0
+        work = self._group.broadcast([flat], options)
+        if self._is_nccl:
+            self._wait_for_gpu(work, timeout_s)
+        work.wait()
+        if flat.is_cuda:
+            torch.cuda.synchronize(flat.device)
+
+    def _wait_for_gpu(self, work: dist.Work, timeout_s: float) -> None:
+        ends_at = time.monotonic() + timeout_s
+        while not work.is_completed():
+            if time.monotonic() > ends_at:
+                # Without this the kernel would wait for ever.
+                self.close()
+                raise RuntimeError(
+                    f"a broadcast of weights has not ended within {timeout_s:g} s: a member is late or gone"
+                )
+            time.sleep(_GPU_POLL_S)
+
+
+def _nccl_group(meeting: dist.Store, rank: int, world_size: int, timeout: timedelta) -> dist.ProcessGroup:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    with _process_outlives_errors():
+        return dist.ProcessGroupNCCL(meeting, rank, world_size, options)
+
+
+def _gloo_group(meeting: dist.Store, rank: int, link: WeightLink, timeout: timedelta) -> dist.ProcessGroup:
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = timeout
+    # By itself Gloo listens where the host's own name points to, often 127.0.1.1.
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(link))]
+    return dist.ProcessGroupGloo(meeting, rank, link.world_size, options)
+
+
+@contextmanager
+def _process_outlives_errors() -> Iterator[None]:
+    """Groups that are made inside do not end the process when they fail."""
+    before = os.environ.get(_ERROR_HANDLING)
+    os.environ[_ERROR_HANDLING] = _CLEAN_UP_ONLY
+    try:
+        yield
+    finally:
+        del os.environ[_ERROR_HANDLING]
+        if before is not None:
+            os.environ[_ERROR_HANDLING] = before
+
+
+def _own_address(link: WeightLink) -> str:
+    """The one that this process has on the way to rank 0; receivers may be on other nodes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((link.host, link.port))
+        return str(probe.getsockname()[0])

@@ -1,0 +1,45 @@
+"""How the weight stream is cut into buckets, from names and sizes alone, so that every rank and the driver cut it
+alike. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from nemo_brorl.config.schema import GenerationConfig
+from nemo_brorl.types import TensorInfo
+
+Item = TypeVar("Item")
+
+
+def bucket_bytes(config: GenerationConfig) -> int:
+    """The size no bucket exceeds, unless one tensor alone does."""
+    return int(config.weight_bucket_mib * 2**20)
+
+
+def cut(
+    items: Iterable[Item],
+    num_bytes: Callable[[Item], int],
+    limit: int,
+) -> Iterator[list[Item]]:
+    """Consecutive items of at most `limit` bytes together, or one that is larger alone."""
+    held: list[Item] = []
+    held_bytes = 0
+    for item in items:
+        size = num_bytes(item)
+        if held and held_bytes + size > limit:
+            yield held
+            held = []
+            held_bytes = 0
+        held.append(item)
+        held_bytes += size
+    if held:
+        yield held
+
+
+def bucket_sizes(manifest: Sequence[TensorInfo], limit: int) -> list[int]:
+    """Bytes of every bucket that this manifest is sent in."""
+    sizes = []
+    for bucket in cut(manifest, lambda info: info.num_bytes, limit):
+        sizes.append(sum(info.num_bytes for info in bucket))
+    return sizes

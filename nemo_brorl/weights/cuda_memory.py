@@ -1,0 +1,51 @@
+"""GPU memory of one process mapped by another on the same card, by torch's own reductions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
+
+from nemo_brorl.core.errors import WeightSyncError
+
+# The parameter of torch's `rebuild_cuda_tensor` that is the index of the GPU in the process which maps.
+DEVICE_PARAMETER = "storage_device"
+
+
+def gpu_name(device: torch.device) -> str:
+    """Name a GPU the same in every process that sees it, whatever its index there."""
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def export_memory(flat: Tensor) -> tuple[str, dict[str, Any]]:
+    """Return the GPU's name and the arguments, by name, with which `map_memory` rebuilds the tensor. The tensor must
+    live until every process that maps it has let go."""
+    # A process that maps the memory knows nothing of this stream: the bytes must be there.
+    torch.cuda.synchronize(flat.device)
+    _, arguments = reduce_tensor(flat)
+    return gpu_name(flat.device), by_name(arguments)
+
+
+def by_name(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """Give the arguments of `rebuild_cuda_tensor` their names: torch promises no order."""
+    bound = inspect.signature(rebuild_cuda_tensor).bind(*arguments)
+    return dict(bound.arguments)
+
+
+def map_memory(handles: Mapping[str, Any], device: torch.device) -> Tensor:
+    """Map the exported tensor of this GPU, without a copy. Raises WeightSyncError when no policy rank shares the
+    GPU."""
+    name = gpu_name(device)
+    if name not in handles:
+        raise WeightSyncError(
+            f"no policy rank is on GPU {name} ({len(handles)} others are): generation.weight_transport=cuda_ipc needs "
+            "engines on the policy's GPUs, write object_store"
+        )
+    # The exporting process has its own index for the card.
+    arguments = {**handles[name], DEVICE_PARAMETER: device.index}
+    mapped: Tensor = rebuild_cuda_tensor(**arguments)
+    return mapped

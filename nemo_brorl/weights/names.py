@@ -1,0 +1,138 @@
+"""Which Hugging Face tensors each Megatron parameter is made of, for Qwen2, Qwen3, Qwen3-MoE and Llama.
+
+One `Slot` is one Megatron parameter. Expert weights are one parameter per expert, on CPU
+(`local_experts.3.linear_fc1.weight`) and in Transformer Engine's grouped product (`linear_fc1.weight3`), where 3 counts
+from the first expert of the rank. Ranks of the expert-parallel group hold consecutive experts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+
+from nemo_brorl.core.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One Megatron parameter as Hugging Face names it; `kind` says how the ranks share it."""
+
+    names: tuple[str, ...]
+    kind: str  # copy, rows_of_input, gate_up, vocab, qkv
+    is_expert: bool = False
+
+
+_QKV_WEIGHTS = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
+_QKV_BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
+# Megatron's suffix within a layer; the two fused norms are Transformer Engine's names.
+_LAYER_SLOTS = {
+    "input_layernorm.weight": Slot(("input_layernorm.weight",), "copy"),
+    "self_attention.linear_qkv.layer_norm_weight": Slot(("input_layernorm.weight",), "copy"),
+    "self_attention.linear_qkv.weight": Slot(_QKV_WEIGHTS, "qkv"),
+    "self_attention.linear_qkv.bias": Slot(_QKV_BIASES, "qkv"),
+    "self_attention.q_layernorm.weight": Slot(("self_attn.q_norm.weight",), "copy"),
+    "self_attention.k_layernorm.weight": Slot(("self_attn.k_norm.weight",), "copy"),
+    "self_attention.linear_proj.weight": Slot(("self_attn.o_proj.weight",), "rows_of_input"),
+    "pre_mlp_layernorm.weight": Slot(("post_attention_layernorm.weight",), "copy"),
+    "mlp.linear_fc1.layer_norm_weight": Slot(("post_attention_layernorm.weight",), "copy"),
+    "mlp.linear_fc1.weight": Slot(("mlp.gate_proj.weight", "mlp.up_proj.weight"), "gate_up"),
+    "mlp.linear_fc2.weight": Slot(("mlp.down_proj.weight",), "rows_of_input"),
+    "mlp.router.weight": Slot(("mlp.gate.weight",), "copy"),
+}
+# On CPU local_experts.3.linear_fc1.weight, in Transformer Engine's grouped product linear_fc1.weight3.
+_LOCAL_EXPERT = re.compile(r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.linear_(?P<layer>fc[12])\.weight")
+_GROUPED_EXPERT = re.compile(r"mlp\.experts\.linear_(?P<layer>fc[12])\.weight(?P<expert>\d+)")
+_EXPERT_SLOTS = {
+    "fc1": Slot(("gate_proj", "up_proj"), "gate_up"),
+    "fc2": Slot(("down_proj",), "rows_of_input"),
+}
+EMBEDDING = Slot(("model.embed_tokens.weight",), "vocab")
+_TOP_SLOTS = {
+    "embedding.word_embeddings.weight": EMBEDDING,
+    "decoder.final_layernorm.weight": Slot(("model.norm.weight",), "copy"),
+    "output_layer.weight": Slot(("lm_head.weight",), "vocab"),
+}
+SlotParam = tuple[Slot, Tensor]
+
+
+class NumberedLayer(Protocol):
+    """A layer, as much of it as names need."""
+
+    layer_number: int
+
+
+class Decoder(Protocol):
+    """The layers of one pipeline stage."""
+
+    layers: Sequence[NumberedLayer]
+
+
+class NamedTensors(Protocol):
+    """A model, or a pipeline stage of one, whose parameters have Megatron's names."""
+
+    share_embeddings_and_output_weights: bool
+    decoder: Decoder
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every parameter with its name."""
+
+
+def top_slot(name: str) -> Slot:
+    """The slot of a parameter outside the layers, by Megatron's name."""
+    return _TOP_SLOTS[name]
+
+
+def layer_slot(suffix: str, layer: int, first_expert: int) -> Slot:
+    """The slot of a parameter of a layer.
+
+    `suffix` is Megatron's name after `decoder.layers.<i>.`; `layer` counts over all pipeline stages; `first_expert` is
+    the first expert that this rank holds.
+    """
+    slot = _expert_slot(suffix, first_expert) or _LAYER_SLOTS[suffix]
+    names = tuple(f"model.layers.{layer}.{name}" for name in slot.names)
+    return replace(slot, names=names)
+
+
+def _expert_slot(suffix: str, first_expert: int) -> Slot | None:
+    """None: not a weight of an expert."""
+    match = _LOCAL_EXPERT.fullmatch(suffix) or _GROUPED_EXPERT.fullmatch(suffix)
+    if match is None:
+        return None
+    expert = first_expert + int(match["expert"])
+    parts = _EXPERT_SLOTS[match["layer"]]
+    names = tuple(f"mlp.experts.{expert}.{part}.weight" for part in parts.names)
+    return Slot(names, parts.kind, is_expert=True)
+
+
+def local_slots(
+    models: Sequence[NamedTensors],
+    shape: ModelShape,
+    experts: dist.ProcessGroup,
+) -> list[SlotParam]:
+    """List every parameter of this rank with its slot. `experts` are the ranks that hold consecutive experts."""
+    first_expert = 0
+    if shape.moe:
+        num_local = shape.moe.num_experts // experts.size()
+        first_expert = num_local * experts.rank()
+    slots = []
+    for model in models:
+        for name, param in model.named_parameters():
+            slots.append((_slot_of(model, name, first_expert), param))
+    return slots
+
+
+def _slot_of(model: NamedTensors, name: str, first_expert: int) -> Slot:
+    if not name.startswith("decoder.layers."):
+        # The last pipeline stage has a copy of a tied embedding under this name.
+        if name == "output_layer.weight" and model.share_embeddings_and_output_weights:
+            return EMBEDDING
+        return top_slot(name)
+    _, _, index, suffix = name.split(".", 3)
+    # The name counts from the first layer of this pipeline stage, `layer_number` from 1 over all stages.
+    layer = model.decoder.layers[int(index)]
+    return layer_slot(suffix, layer.layer_number - 1, first_expert)

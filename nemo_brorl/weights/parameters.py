@@ -1,0 +1,23 @@
+"""The values of a parameter, which Transformer Engine may keep quantised."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def fill(param: Tensor, values: Tensor) -> None:
+    """Give a parameter its first values, before the optimizer is built, which would otherwise start the master weights
+    of an FP8 parameter from what the layer was initialised with (`get_high_precision_init_val`)."""
+    param.copy_(values)
+    if hasattr(param, "get_high_precision_init_val"):
+        on_host = values.detach().cpu()
+        param._high_precision_init_val = on_host.to(param.dtype)
+
+
+def plain(param: Tensor) -> Tensor:
+    """A parameter's values in its nominal format; an FP8 parameter is dequantised."""
+    if hasattr(param, "_quantizer"):
+        return param.dequantize()
+    return param.detach()

@@ -1,0 +1,73 @@
+"""A publication: the policy's current weights streamed to every engine, stamped with their version."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.errors import ReceiverLostError
+from nemo_brorl.ports import Generator, Policy
+
+_GIB = 2**30
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What one publication moved."""
+
+    version: int
+    transport: str
+    seconds: float
+    num_bytes: int  # of the weights, once; every engine received them
+    num_tensors: int
+    # of buckets and kept copies that were alive together, beside the models; as counted by the generator
+    peak_extra_bytes: int
+    num_attempts: int  # more than one when an engine was lost in a collective
+
+    def metrics(self) -> dict[str, float]:
+        """Flat, for the step's row."""
+        return {
+            "sync/seconds": self.seconds,
+            "sync/gib": self.num_bytes / _GIB,
+            "sync/gib_per_s": self.num_bytes / _GIB / max(self.seconds, 1e-9),
+            "sync/peak_extra_gib": self.peak_extra_bytes / _GIB,
+            "sync/num_attempts": float(self.num_attempts),
+        }
+
+
+def publish(policy: Policy, generator: Generator, version: int) -> SyncReport:
+    """Stream the policy's weights to the generator's engines; from then on they sample as `version`.
+
+    Only references pass through the driver. Where bytes are broadcast, engines that have not joined the policy's group
+    do so first; when one is lost on the way, all are replaced and the publication is made once more. Raises
+    WeightSyncError when an engine refuses the manifest, or did not get every byte; ReceiverLostError when the second
+    attempt lost one, too.
+    """
+    start = time.perf_counter()
+    num_attempts = 1
+    try:
+        peak_extra_bytes = _publish_once(policy, generator, version)
+    except ReceiverLostError as cause:
+        _log.warning("weights of version %d are published again: %s", version, cause)
+        num_attempts = 2
+        peak_extra_bytes = _publish_once(policy, generator, version)
+    manifest = policy.weight_manifest()
+    return SyncReport(
+        version=version,
+        transport=policy.weight_transport,
+        seconds=time.perf_counter() - start,
+        num_bytes=sum(info.num_bytes for info in manifest),
+        num_tensors=len(manifest),
+        peak_extra_bytes=peak_extra_bytes,
+        num_attempts=num_attempts,
+    )
+
+
+def _publish_once(policy: Policy, generator: Generator, version: int) -> int:
+    manifest = policy.weight_manifest()
+    link = policy.open_weight_link(generator.weight_receivers())
+    if link is not None:
+        generator.join_weight_link(link)
+    return generator.load_weights(manifest, policy.weight_stream(), version)

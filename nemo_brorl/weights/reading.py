@@ -1,0 +1,90 @@
+"""Hugging Face weights read into a rank's parameters, one tensor at a time, only this rank's share of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.model_shape import ModelShape, hf_shapes
+from nemo_brorl.weights.names import NamedTensors, local_slots
+from nemo_brorl.weights.parameters import fill
+from nemo_brorl.weights.shares import RankGroups, pack, share_of
+
+# Buffers that old checkpoints carry along.
+_NO_WEIGHTS = ("rotary_emb.inv_freq",)
+
+
+@torch.no_grad()
+def load_hf(
+    models: Sequence[NamedTensors],
+    shape: ModelShape,
+    folder: Path,
+    groups: RankGroups,
+) -> None:
+    """Fill this rank's parameters from the safetensors of a folder, reading only this rank's share of one tensor at a
+    time.
+
+    Raises ModelError when tensors are missing, left over or of another shape, with their names.
+    """
+    files = tensor_files(folder)
+    expected = hf_shapes(shape)
+    _check_names(files, expected, shape, folder)
+    opened = {}
+    for path in set(files.values()):
+        opened[path] = safe_open(path, framework="pt")
+    for slot, param in local_slots(models, shape, groups.experts):
+        group = groups.splitting(slot)
+        shares = []
+        for name in slot.names:
+            whole = opened[files[name]].get_slice(name)
+            size = tuple(whole.get_shape())
+            if size != expected[name]:
+                raise ModelError(f"{files[name]}: {name} has shape {size}, but config.json says {expected[name]}")
+            own = share_of(slot.kind, size, group.size(), group.rank())
+            shares.append(whole[own])
+        # On the host: a parameter may be on a GPU, or quantised.
+        local = torch.empty(param.shape, dtype=param.dtype)
+        pack(slot.kind, shares, local, shape)
+        fill(param, local)
+
+
+def tensor_files(folder: Path) -> dict[str, Path]:
+    """Which safetensors file of a folder holds which tensor. Raises ModelError when there is none or one is broken."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        weight_map = json.loads(index.read_text())["weight_map"]
+        return {name: folder / file for name, file in weight_map.items()}
+    path = folder / "model.safetensors"
+    if not path.exists():
+        raise ModelError(f"{folder} holds neither model.safetensors nor model.safetensors.index.json")
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return dict.fromkeys(opened.keys(), path)
+    except SafetensorError as error:
+        raise ModelError(f"{path} is not a whole safetensors file: {error}") from error
+
+
+def _check_names(
+    files: dict[str, Path],
+    expected: dict[str, tuple[int, ...]],
+    shape: ModelShape,
+    folder: Path,
+) -> None:
+    present = {name for name in files if not name.endswith(_NO_WEIGHTS)}
+    if shape.is_tied:
+        # Some tools write the tied copy, too.
+        present.discard("lm_head.weight")
+    missing = sorted(expected.keys() - present)
+    left_over = sorted(present - expected.keys())
+    if missing or left_over:
+        missing_names = ", ".join(missing) or "none"
+        left_over_names = ", ".join(left_over) or "none"
+        raise ModelError(
+            f"the tensors in {folder} are not those its config.json describes: "
+            f"missing {missing_names}; left over {left_over_names}"
+        )

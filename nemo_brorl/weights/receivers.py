@@ -1,0 +1,117 @@
+"""Engines of a pool as receivers of published weights, publication after publication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nemo_brorl.cluster.actor_transport import ActorTransport
+from nemo_brorl.core.errors import ReceiverLostError
+from nemo_brorl.core.timeline import WEIGHTS, Exchange, Timeline, Work
+from nemo_brorl.types import TensorInfo, WeightLink
+from nemo_brorl.weights.broadcast import PublishedWeights, Receiver, WeightBroadcast
+
+
+class WeightReceivers:
+    """Publication after publication: `join` when there is a link to join, then `load`. Engines that fail are replaced.
+
+    The copy that is kept for engines started later (`generation.keep_published`) takes the size of the weights in the
+    object store, and during a publication twice that: the old one goes when the new one is whole in all engines. Ray
+    moves what does not fit to files. Without it a few buckets are alive at once and no more.
+    """
+
+    def __init__(
+        self,
+        handles: Sequence[Receiver],
+        timeout_s: float,
+        num_workers: int,
+        is_collective: bool,
+        transport: ActorTransport,
+        timeline: Timeline | None = None,
+    ) -> None:
+        self._handles = handles
+        self._timeout_s = timeout_s
+        self._num_workers = num_workers  # of all engines together
+        self._is_collective = is_collective
+        self._transport = transport
+        self._timeline = timeline or Timeline(is_on=False)
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the engines, all alive; one that was replaced has another."""
+        self._wait_ready()
+        return tuple(handle.name for handle in self._handles)
+
+    def join(self, link: WeightLink) -> None:
+        """Bring all engines into a broadcast. Raises ReceiverLostError that names those that do not come in time, after
+        they have been given up and replaced."""
+        names = self.names()
+        if names != link.receivers:
+            raise ReceiverLostError(
+                f"the weight group was opened for {', '.join(link.receivers)}; now there are {', '.join(names)}"
+            )
+        broadcast = self._new_broadcast()
+        try:
+            broadcast.join(link)
+        finally:
+            for engine, cause in broadcast.lost.items():
+                self._handles[engine].replace(cause)
+
+    def load(
+        self,
+        manifest: Sequence[TensorInfo],
+        buckets: Iterable[Any],
+        version: int,
+    ) -> int:
+        """Load a stream of StreamedBucket (or of references to WeightBucket) into every engine; prefix caches are
+        dropped.
+
+        The next bucket is taken from the stream while the engines load the one before. Returns the most bytes that were
+        alive beside the models. Raises WeightSyncError naming the engine: before an engine is touched when the manifest
+        does not fit, else after all engines were given up, to be replaced with the weights published before.
+        """
+        self._wait_ready()
+        broadcast = self._new_broadcast()
+        announced_at = self._timeline.now()
+        broadcast.announce(manifest)
+        is_whole = False
+        try:
+            copies = broadcast.send(buckets)
+            broadcast.finish(version)
+            is_whole = True
+        finally:
+            if not is_whole:
+                for handle in self._handles:
+                    handle.replace(f"weights of version {version} arrived in part")
+        self._note_loading(broadcast, announced_at)
+        published = PublishedWeights.of(manifest, copies, version)
+        return self._note_published(published, broadcast)
+
+    def _note_loading(self, broadcast: WeightBroadcast, announced_at: float) -> None:
+        """Spans of the engines."""
+        known_at = self._timeline.now()
+        for engine, report in broadcast.reports.items():
+            period = report.period
+            if period is not None:
+                work = Work("load weights", period.began_at, period.ended_at, WEIGHTS)
+                exchange = Exchange(announced_at, period.received_at, period.ended_at, known_at)
+                self._timeline.note(f"engine {engine}", [work], exchange)
+
+    def _note_published(self, published: PublishedWeights, broadcast: WeightBroadcast) -> int:
+        before = self._handles[0].published
+        num_bytes = published.num_bytes + broadcast.bytes_alive(self._num_workers)
+        if before is not None:
+            num_bytes += before.num_bytes
+        for handle in self._handles:
+            handle.published = published
+            handle.lacks_weights = False
+            handle.touch()  # loading was no silence
+        for engine, cause in broadcast.lost.items():
+            self._handles[engine].replace(cause)
+        return num_bytes
+
+    def _wait_ready(self) -> None:
+        for handle in self._handles:
+            handle.wait_or_replace()
+
+    def _new_broadcast(self) -> WeightBroadcast:
+        return WeightBroadcast(self._handles, self._timeout_s, self._transport, self._is_collective)

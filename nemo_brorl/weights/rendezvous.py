@@ -1,0 +1,94 @@
+"""How the members of a broadcast group meet: rank 0 serves a store; receivers sign in there; when all have, rank 0 says
+so and everybody builds the group. If some are late, rank 0 writes down who, and everybody who came raises that.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
+from nemo_brorl.types import WeightLink
+from nemo_brorl.weights.broadcast_group import WeightGroup
+
+_POLL_S = 0.01
+# Receivers wait longer than rank 0 does, to hear who is late.
+_VERDICT_S = 5.0
+_STORE_TIMEOUT = timedelta(minutes=5)
+_COMPLETE = "complete"
+_LATE = "late"
+
+
+def open_store(host: str, world_size: int | None = None, timeout: timedelta = _STORE_TIMEOUT) -> dist.TCPStore:
+    """Meeting point served by this process, on a port that the system picks (`store.port`) of `host` alone: by itself
+    torch would listen on all interfaces, and a store asks nobody who they are."""
+    family = socket.getaddrinfo(host, None)[0][0]
+    with socket.create_server((host, 0), family=family) as listener:
+        return dist.TCPStore(
+            host,
+            listener.getsockname()[1],
+            world_size,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timeout,
+            master_listen_fd=listener.detach(),
+        )
+
+
+def wait_for_receivers(link: WeightLink, store: dist.Store) -> WeightGroup:
+    """Rank 0's side. Raises ReceiverLostError that names the receivers who did not come in time."""
+    names = sign_in_names(link)
+    late = _late(store, names, link.timeout_s)
+    if late:
+        message = f"{', '.join(late)} did not join the weight group within {link.timeout_s:g} s"
+        store.set(_LATE, message)
+        raise ReceiverLostError(message)
+    store.set(_COMPLETE, "")
+    return WeightGroup(link, store, 0)
+
+
+def join(link: WeightLink, receiver: int, worker: int) -> WeightGroup:
+    """A worker's side. Raises ReceiverLostError when others are late, WeightSyncError when rank 0 does not answer."""
+    number = receiver * link.workers_per_receiver + worker
+    silent = f"policy rank 0 did not open the weight group within {link.timeout_s:g} s"
+    try:
+        timeout = timedelta(seconds=link.timeout_s)
+        store = dist.TCPStore(link.host, link.port, None, is_master=False, timeout=timeout)
+        names = sign_in_names(link)
+        store.set(names[number], "")
+        deadline = time.monotonic() + link.timeout_s + _VERDICT_S
+        while not store.check([_COMPLETE]):
+            if store.check([_LATE]):
+                raise ReceiverLostError(store.get(_LATE).decode())
+            if time.monotonic() > deadline:
+                raise WeightSyncError(silent)
+            time.sleep(_POLL_S)
+    except dist.DistError as cause:
+        raise WeightSyncError(f"{silent}: {cause}") from cause
+    return WeightGroup(link, store, number + 1)
+
+
+def sign_in_names(link: WeightLink) -> list[str]:
+    """Names of all receiving workers, in rank order."""
+    if link.workers_per_receiver == 1:
+        return list(link.receivers)
+    names = []
+    for receiver in link.receivers:
+        for worker in range(link.workers_per_receiver):
+            names.append(f"{receiver} worker {worker}")
+    return names
+
+
+def _late(store: dist.Store, names: Sequence[str], timeout_s: float) -> list[str]:
+    """Those who have not signed in when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    missing = list(names)
+    while True:
+        missing = [name for name in missing if not store.check([name])]
+        if not missing or time.monotonic() > deadline:
+            return missing
+        time.sleep(_POLL_S)
