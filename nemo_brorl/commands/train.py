@@ -74,7 +74,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
             trainer = BroRLTrainer(config, parts, stop)
             with watch.measure("resume"):
                 resume(trainer, sinks, run_folder, console)
-            heartbeat.on_stall = lambda text, seconds: trainer.events.write(
+            heartbeat.on_stall = lambda text, seconds: trainer.observers.event(
                 trainer.step_number + 1, "stall", text, seconds
             )
             stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
@@ -110,7 +110,7 @@ def resume(
     attempt = os.environ.get("BRORL_TRY")
     if attempt is not None:
         reason = f"job {os.environ.get('SLURM_JOB_ID', '')}, try {attempt}"
-        trainer.events.write(trainer.step_number, "start", reason, float(attempt))
+        trainer.observers.event(trainer.step_number, "start", reason, float(attempt))
 
 
 def print_summary(console: Console, run_folder: Path, seconds: float) -> None:

@@ -32,16 +32,16 @@ from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
 from nemo_brorl.ports import MetricSink
-from nemo_brorl.prompts.file_source import FOLDER as INDEX_FOLDER
-from nemo_brorl.prompts.sources import make_source
+from nemo_brorl.prompts.sources import Sources
 from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.scoring.pool import VerifierPool
 from nemo_brorl.scoring.turn_tokens import check_environment
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
+from nemo_brorl.training.parts import Parts
+from nemo_brorl.training.run_observers import run_observers
 from nemo_brorl.training.store.store import make_store
-from nemo_brorl.training.trainer import Parts
 from nemo_brorl.types import Prompt
 
 log = get_logger(__name__)
@@ -79,12 +79,12 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     device.check(config)
     check_params()
     tokenizer = load_tokenizer(model_folder)
-    index_folder = Path(config.exp_manager.explicit_log_dir) / INDEX_FOLDER
     for _, section in config.data.sources():
         check_environment(section, tokenizer)
-    source = make_source(config.data, "train", config.trainer.seed, index_folder)
+    sources = Sources(config.data)
+    source = sources.split("train", config.trainer.seed)
     prompts = PromptStream(source, tokenizer, config.data)
-    held_out = held_out_prompts(config, tokenizer)
+    held_out = held_out_prompts(config, tokenizer, sources)
     verifiers: set[str] = set()
     for name, payload in verifiers_of(config.rewards, held_out):
         verifiers.update(names_in(name, payload))
@@ -232,6 +232,14 @@ def trainer_parts(
     console: Console,
 ) -> Parts:
     """Parts that the training loop works with."""
+    observers = run_observers(
+        config,
+        run_folder,
+        make_store(run_folder, config.store, inputs.model_folder),
+        sampler.heartbeat.timeline,
+        inputs.tokenizer.decode,
+        console,
+    )
     return Parts(
         prompts=inputs.prompts,
         policy=actors.trained_policy(),
@@ -239,10 +247,9 @@ def trainer_parts(
         sampler=sampler,
         evaluator=Evaluator(config, inputs.held_out, sampler),
         sink=sink,
-        store=make_store(run_folder, config.store, inputs.model_folder),
         checkpoints=Checkpoints(run_folder / "checkpoints", config.trainer.keep_checkpoints),
         console=console,
-        decode=inputs.tokenizer.decode,
+        observers=observers,
         run_folder=run_folder,
     )
 

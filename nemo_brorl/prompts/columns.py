@@ -189,6 +189,14 @@ def row_formats(config: SourceConfig) -> tuple[RowFormat, ...]:
     return tuple(formats)
 
 
+def columns_of(formats: Sequence[RowFormat]) -> list[str]:
+    """All columns that these formats read."""
+    columns: set[str] = set()
+    for layout in formats:
+        columns.update(layout.columns)
+    return sorted(columns)
+
+
 def is_wanted(row: Fields, only: Mapping[str, str]) -> bool:
     """Whether a row has these values at these paths."""
     there = {path: str(value_at(row, path)) for path in only}

@@ -61,11 +61,15 @@ class Source(Protocol):
     @property
     def size(self) -> int | None:
         """Questions of one epoch: those from `k · size` to `(k + 1) · size` are each of them once. None: generated
-        without end."""
+        without end. 0: nothing of it is held out."""
 
     @property
     def fingerprint(self) -> str:
         """Changes with the questions behind the indices; "" where settings alone decide them."""
+
+    @property
+    def levels(self) -> Mapping[str, TaskLevel]:
+        """Of those of its tasks that have some."""
 
     def question(self, index: int) -> Question:
         """Question `index` (0, 1, …, without end)."""
@@ -75,6 +79,12 @@ def is_held_out(text: str, fraction: float) -> bool:
     """Whether a question belongs to the held-out split: decided by its text, so the same for every run."""
     limit = fraction * 2**64
     return hash_of(text) < limit
+
+
+def size_of_drawn(split: str, held_out_fraction: float) -> int | None:
+    """Size of a source that draws its questions: None, without end; 0 where none of them is held out."""
+    is_empty = split == "held_out" and held_out_fraction == 0
+    return 0 if is_empty else None
 
 
 def hash_of(text: str) -> int:

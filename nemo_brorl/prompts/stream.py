@@ -46,7 +46,7 @@ class PromptStream:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Mixture,
         tokenizer: ChatTokenizer,
         config: DataConfig,
         split: str = "train",

@@ -235,7 +235,6 @@ def group_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[st
         return {}
     metrics = reward_metrics(groups)
     metrics.update(trajectory_metrics(groups))
-    metrics.update(mass_balance_metrics(groups))
     metrics.update(allocation_metrics(groups, num_per_prompt))
     metrics.update(coverage_metrics(groups))
     return metrics

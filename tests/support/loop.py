@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
+from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.evaluation import Evaluator
-from nemo_brorl.ports import PromptSource
+from nemo_brorl.ports import PromptSource, RolloutStore
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.checkpoint import Checkpoints
-from nemo_brorl.training.trainer import BroRLTrainer, Parts
+from nemo_brorl.training.parts import Parts
+from nemo_brorl.training.run_observers import StoredRollouts, run_observers
+from nemo_brorl.training.trainer import BroRLTrainer
 from tests.support.fakes import FakeGenerator, FakePolicy, FakePrompts, FakeVerifier, ListSink, ListStore, make_prompt
+
+
+def decode(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
 
 
 def small_config(max_steps: int = 6) -> BroRLConfig:
@@ -31,9 +39,13 @@ def make_trainer(
     generator: FakeGenerator | None = None,
     verifier: FakeVerifier | None = None,
     prompts: PromptSource | None = None,
+    heartbeat: Heartbeat | None = None,
+    without: str = "",
 ) -> BroRLTrainer:
+    """`without`: name of an observer that is left out."""
     generator, verifier, console = generator or FakeGenerator(), verifier or FakeVerifier(), Console()
-    sampler = Sampler(generator, verifier, console, config.rollouts.chunk_size, config.trainer.seed)
+    sampler = Sampler(generator, verifier, console, config.rollouts.chunk_size, config.trainer.seed, heartbeat)
+    observers = run_observers(config, folder, ListStore(), sampler.heartbeat.timeline, decode, console)
     parts = Parts(
         prompts=prompts or FakePrompts(),
         policy=FakePolicy(num_skipped),
@@ -41,13 +53,26 @@ def make_trainer(
         sampler=sampler,
         evaluator=Evaluator(config, [make_prompt(f"held_out/{index}") for index in range(3)], sampler),
         sink=ListSink(),
-        store=ListStore(),
         checkpoints=Checkpoints(folder / "checkpoints", config.trainer.keep_checkpoints),
         console=console,
-        decode=lambda ids: " ".join(map(str, ids)),
+        observers=[observer for observer in observers if observer.name != without],
         run_folder=folder,
     )
     return BroRLTrainer(config, parts, StopRequest(None))
+
+
+def use_store(trainer: BroRLTrainer, store: RolloutStore) -> None:
+    """Have a trainer hand its rollouts to another store."""
+    for observer in trainer.parts.observers:
+        if isinstance(observer, StoredRollouts):
+            observer.store = store
+
+
+def store_of(trainer: BroRLTrainer) -> ListStore:
+    """The store that the run's rollouts go to."""
+    [observer] = [found for found in trainer.parts.observers if isinstance(found, StoredRollouts)]
+    assert isinstance(observer.store, ListStore)
+    return observer.store
 
 
 def fake(trainer: BroRLTrainer) -> FakePolicy:

@@ -18,7 +18,7 @@ from nemo_brorl.rollouts.group_size.success_posterior import outcomes
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import Prompt
 from tests.support.fakes import make_group, make_prompt
-from tests.support.loop import fake, make_trainer, small_config
+from tests.support.loop import fake, make_trainer, small_config, store_of
 from tests.unit.prompts.test_stream import word_tokenizer
 
 LEVELS = [{"min_value": 2, "max_value": 9}, {"min_value": 10, "max_value": 99}, {"min_value": 100, "max_value": 999}]
@@ -131,7 +131,7 @@ def asked(*trainers: BroRLTrainer) -> list[tuple[str, int | None, str]]:
     """Of every group that a step has learnt from: uid, level and text."""
     found = []
     for trainer in trainers:
-        for record in trainer.parts.store.records:  # type: ignore[attr-defined]
+        for record in store_of(trainer).records:
             for group in record.groups:
                 own = group.scored.prompt
                 found.append((own.uid, own.level, own.payload["question"]))

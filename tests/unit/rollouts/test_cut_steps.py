@@ -62,7 +62,7 @@ def test_a_step_given_up_half_way_begins_anew_and_the_run_equals_one_that_was_ne
     assert resumed.step_number == at
     resumed.fit()
     assert fake(resumed).weight == fake(whole).weight
-    assert resumed.carry_over.state().carry_over == whole.carry_over.state().carry_over
+    assert resumed.batches.carry_over.state().carry_over == whole.batches.carry_over.state().carry_over
     assert settled(last_row(resumed)) == settled(last_row(whole))
 
 
@@ -107,8 +107,8 @@ def test_replayed_rollouts_of_other_weights_are_sampled_again(tmp_path: Path) ->
     trainer.fit()
     again = make_trainer(tmp_path, small_config())
     assert again.resume()
-    chunks = again.carry_over.cut_step
+    chunks = again.batches.carry_over.cut_step
     assert len(chunks) > 0
-    assert again.carry_over.take_replay(again.version).chunks == chunks
-    again.carry_over.cut_step = chunks
-    assert again.carry_over.take_replay(again.version + 1).chunks == ()
+    assert again.batches.carry_over.take_replay(again.version).chunks == chunks
+    again.batches.carry_over.cut_step = chunks
+    assert again.batches.carry_over.take_replay(again.version + 1).chunks == ()

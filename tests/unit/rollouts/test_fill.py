@@ -185,7 +185,7 @@ def test_a_resumed_run_comes_to_what_one_does_that_was_never_stopped(tmp_path: P
     assert second.resume()
     second.fit()
     assert fake(second).weight == fake(whole).weight
-    assert second.carry_over.state().carry_over == whole.carry_over.state().carry_over
+    assert second.batches.carry_over.state().carry_over == whole.batches.carry_over.state().carry_over
 
 
 @pytest.mark.parametrize("overlap", [False, True])

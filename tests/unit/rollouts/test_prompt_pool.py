@@ -197,7 +197,8 @@ def test_a_resumed_run_asks_the_same_prompts(tmp_path: Path, overlap: bool) -> N
     def trainer_of(name: str) -> tuple[CircledPrompts, BroRLTrainer]:
         trainer = make_trainer(tmp_path / name, config())
         prompts = CircledPrompts()
-        trainer.carry_over.prompts = trainer.carry_over.pool.prompts = prompts
+        carry_over = trainer.batches.carry_over
+        carry_over.prompts = carry_over.pool.prompts = prompts
         return prompts, trainer
 
     prompts, whole = trainer_of("whole")

@@ -13,7 +13,7 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.rollouts.schedule import RewardStages
 from nemo_brorl.types import ScoredGroup
 from tests.support.fakes import make_group, make_prompt
-from tests.support.loop import fake, make_trainer, small_config
+from tests.support.loop import fake, make_trainer, small_config, store_of
 from tests.support.names import allow_also
 
 DENSE = replace(make_prompt("train/1"), payload={"scoring": "fraction"}, domain="code")
@@ -63,11 +63,11 @@ def test_a_run_begins_a_stage_and_a_resumed_one_stays_in_it(tmp_path: Path) -> N
     trainer.fit()
     rows = [row for _, row in trainer.parts.sink.rows]  # type: ignore[attr-defined]
     assert [row["reward/stage"] for row in rows[1:]] == [0, 1, 1, 1]
-    payloads = [record.groups[0].scored.prompt.payload for record in trainer.parts.store.records]  # type: ignore[attr-defined]
+    payloads = [record.groups[0].scored.prompt.payload for record in store_of(trainer).records]
     assert [payload.get("scoring") for payload in payloads[2:]] == ["all", "all"]
     resumed = make_trainer(tmp_path, config)
     assert resumed.resume()
-    assert resumed.carry_over.reward_stages.num_begun == 1
+    assert resumed.batches.carry_over.reward_stages.num_begun == 1
     assert fake(resumed).weight == fake(trainer).weight
 
 

@@ -108,7 +108,7 @@ def test_a_deadline_takes_no_weight_from_prompts_worth_extending(tmp_path: Path,
     verifier = RandomVerifier()
     verifier.rate = rate
     trainer.parts.sampler.verifier = verifier
-    fill = BatchFill(trainer.carry_over, trainer.schedule.stage, version=0)
+    fill = BatchFill(trainer.batches.carry_over, trainer.schedule.stage, version=0)
     for _ in range(2):  # first waves are sampled, then scored and extended
         fill.advance(0.0)
     config.rollouts.step_deadline_s = 1e-9

@@ -20,7 +20,7 @@ from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import Prompt
 from tests.support.fakes import SAMPLING, FakePrompts, make_prompt
-from tests.support.loop import make_trainer, small_config
+from tests.support.loop import make_trainer, small_config, use_store
 from tests.support.stored import DirectStore
 
 SECRET = "value-of-the-variable"
@@ -73,12 +73,12 @@ def test_a_run_leaves_the_text_in_its_folder_and_the_value_nowhere(
     config.data.verifier_options = {"key": key}
     claim_run_folder(config)
     trainer = make_trainer(tmp_path, config, prompts=KeyedPrompts(key))
-    trainer.parts = replace(trainer.parts, store=DirectStore(tmp_path))
-    trainer.carry_over.restart(with_key(make_prompt("train/99"), key))
+    use_store(trainer, DirectStore(tmp_path))
+    trainer.batches.carry_over.restart(with_key(make_prompt("train/99"), key))
     trainer.fit()
-    trainer.carry_over.restart(with_key(make_prompt("train/99"), key))
+    trainer.batches.carry_over.restart(with_key(make_prompt("train/99"), key))
     trainer.step_number += 1
-    trainer.save(wait=True)
+    trainer.saved.save(trainer.step_number, wait=True)
     names = files_with(tmp_path, TEXT)
     assert {"config.yaml", "state.json", "step_000001.parquet"} <= set(names)
     assert files_with(tmp_path, SECRET) == []
@@ -86,7 +86,7 @@ def test_a_run_leaves_the_text_in_its_folder_and_the_value_nowhere(
 
     again = make_trainer(tmp_path, config, prompts=KeyedPrompts(key))
     assert again.resume()
-    [prompt] = again.carry_over.restarted
+    [prompt] = again.batches.carry_over.restarted
     assert_restored(prompt)
 
 
@@ -116,7 +116,7 @@ def test_a_strangers_carriers_name_no_variable(tmp_path: Path, monkeypatch: pyte
 
 def test_the_store_has_payloads_as_they_were_written(tmp_path: Path, key: FromEnvironment) -> None:
     trainer = make_trainer(tmp_path, small_config(1), prompts=KeyedPrompts(key))
-    trainer.parts = replace(trainer.parts, store=DirectStore(tmp_path))
+    use_store(trainer, DirectStore(tmp_path))
     trainer.fit()
     for row in pq.read_table(StoreFiles(tmp_path).groups(1)).to_pylist():
         assert json.loads(row["payload"])["key"] == TEXT

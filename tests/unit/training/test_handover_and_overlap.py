@@ -60,11 +60,11 @@ def test_a_run_with_overlap_that_is_killed_after_a_checkpoint_equals_an_uninterr
     for _ in range(3):
         first.step()
         first.after_step()
-    assert first.fill is not None  # of step 4, lost
+    assert first.batches.fill is not None  # of step 4, lost
     second = make_trainer(tmp_path / "parts", overlapping_config())
     assert second.resume()
     assert second.step_number == 2
     second.fit()
     assert fake(second).weight == fake(whole).weight
     assert second.parts.prompts.state_dict() == whole.parts.prompts.state_dict()
-    assert second.carry_over.state().carry_over == whole.carry_over.state().carry_over
+    assert second.batches.carry_over.state().carry_over == whole.batches.carry_over.state().carry_over

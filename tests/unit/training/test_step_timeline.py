@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.timeline import BETWEEN, Exchange, Span, Timeline, Work, chunk_key, top_stages
 from nemo_brorl.rollouts.sampler import ChunkSpans
 from nemo_brorl.training.step_timeline import chunks_by_part, read_spans, timeline_steps, with_rollouts
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import MicroBatch, Period, PlannedGroup, RolloutRequest, Segment, TrainBatch, UpdatePlan
 from tests.support.fakes import SAMPLING, make_chunk, make_group, make_prompt, score_chunk
-from tests.support.loop import make_trainer, small_config
+from tests.support.loop import make_trainer, small_config, store_of
 
 
 class Clock:
@@ -36,11 +37,7 @@ class Clock:
 
 def timed_trainer(folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> BroRLTrainer:
     """A loop of fakes of which every part takes its time."""
-    trainer = make_trainer(folder, small_config(max_steps=4))
-    timeline = Timeline(now=clock)
-    trainer.timeline = timeline
-    trainer.timelines.timeline = timeline
-    trainer.parts.sampler.heartbeat.timeline = timeline
+    trainer = make_trainer(folder, small_config(max_steps=4), heartbeat=Heartbeat(Timeline(now=clock)))
     parts = trainer.parts
     slow_parts = [
         (parts.sampler, "open_stream", 6.0),
@@ -51,8 +48,8 @@ def timed_trainer(folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -
         (parts.policy, "begin_save", 2.0),
         (parts.generator, "load_weights", 0.25),
         (parts.generator, "wake_cache", 0.25),
-        (parts.store, "write", 0.125),
-        (parts.store, "flush", 0.125),
+        (store_of(trainer), "write", 0.125),
+        (store_of(trainer), "flush", 0.125),
         (parts.sink, "write", 0.125),
     ]
     for owner, name, seconds in slow_parts:

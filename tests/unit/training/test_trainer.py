@@ -163,7 +163,7 @@ def test_resets_survive_a_restart_without_one_more_or_less(tmp_path: Path) -> No
     for _ in range(3):  # checkpoint at step 2; step 3 validates without a new best, resets, and is lost
         killed.step()
         killed.after_step()
-    killed.saver.finish(wait=True)
+    killed.saved.saver.finish(wait=True)
     assert [event["reason"] for event in events(tmp_path)] == ["interval", "patience"]
     resumed = make_trainer(tmp_path, config)
     assert resumed.resume()

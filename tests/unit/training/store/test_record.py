@@ -11,8 +11,8 @@ from nemo_brorl.config.schema import DynamicSamplingConfig
 from nemo_brorl.training.store.store import step_record
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import FilledBatch, ScoredGroup, StepRecord, TrainBatch, UpdatePlan, Withdrawn
-from tests.support.fakes import ListStore, make_group
-from tests.support.loop import make_trainer, small_config
+from tests.support.fakes import make_group
+from tests.support.loop import make_trainer, small_config, store_of
 
 PLAN = UpdatePlan(4, "ppo_clip", 1e-6, (), ())
 
@@ -54,8 +54,7 @@ def test_an_informative_group_too_many_is_surplus_where_nothing_is_carried() -> 
 
 
 def records(trainer: BroRLTrainer) -> list[StepRecord]:
-    assert isinstance(trainer.parts.store, ListStore)
-    return trainer.parts.store.records
+    return store_of(trainer).records
 
 
 def test_the_loop_records_every_step_and_what_it_learnt_with(tmp_path: Path) -> None:
@@ -75,10 +74,8 @@ def test_what_was_begun_is_written_before_a_checkpoint_and_a_resumed_run_drops_l
     trainer = make_trainer(tmp_path, small_config(max_steps=4))
     assert not trainer.resume()
     trainer.fit()
-    assert isinstance(trainer.parts.store, ListStore)
-    assert trainer.parts.store.num_flushes == 2, "after steps 2 and 4"
-    assert trainer.parts.store.dropped_after == [None]
+    assert store_of(trainer).num_flushes == 2, "after steps 2 and 4"
+    assert store_of(trainer).dropped_after == [None]
     again = make_trainer(tmp_path, small_config(max_steps=6))
     assert again.resume()
-    assert isinstance(again.parts.store, ListStore)
-    assert again.parts.store.dropped_after == [4]
+    assert store_of(again).dropped_after == [4]

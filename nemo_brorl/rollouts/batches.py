@@ -1,0 +1,83 @@
+"""The batches of a run, one after the other: the one that is being filled, and what is carried to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nemo_brorl.config.derived import num_engines
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.ports import Policy, PromptSource
+from nemo_brorl.rollouts.batch_fill import BatchFill
+from nemo_brorl.rollouts.carry_over import CarryOver, SamplerState
+from nemo_brorl.rollouts.sampler import TURN_S, Sampler
+from nemo_brorl.rollouts.schedule import RolloutSchedule
+from nemo_brorl.types import FilledBatch, ScoredChunk, ScoredGroup, UpdatePlan, UpdateReport
+
+OVERLAP_TURN_S = 0.1  # while the policy learns: how late the end of its update may be noticed
+
+
+class Batches:
+    """Owns the batch that no step has taken yet."""
+
+    def __init__(self, config: BroRLConfig, prompts: PromptSource, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self.schedule = RolloutSchedule(config)
+        self.carry_over = CarryOver(
+            config.rollouts,
+            config.dynamic_sampling,
+            num_engines(config),
+            prompts,
+            sampler,
+            config.rewards.stages,
+        )
+        self.fill: BatchFill | None = None
+
+    def begin(self, version: int) -> BatchFill:
+        """Begin to fill the next batch under weights `version`."""
+        self.fill = BatchFill(self.carry_over, self.schedule.stage, version)
+        return self.fill
+
+    def take(self, version: int, check: Callable[[], None]) -> FilledBatch:
+        """Return the next batch, full. `check` is called at every turn and may raise. Raises StarvationError; what was
+        begun stays here until `complete`, `drop` or `cut`."""
+        fill = self.fill or self.begin(version)
+        fill.complete(check)
+        filled = fill.finish()
+        self.fill = None
+        return filled
+
+    def fill_during_update(self, policy: Policy, plan: UpdatePlan, version: int) -> UpdateReport:
+        """Run the policy's update and fill the next batch meanwhile, under weights `version`, which are the ones before
+        the update. Returns when the update has ended; the batch may still be incomplete."""
+        fill = self.begin(version)
+        policy.begin_update(plan)
+        with self.sampler.stage("generate and update", policy.stalled):
+            update = policy.finish_update(timeout_s=0.0)
+            while update is None:
+                if fill.is_done:
+                    update = policy.finish_update(timeout_s=TURN_S)
+                else:
+                    # Short turns, so that the end of the update is noticed while rollouts still come in.
+                    fill.advance(OVERLAP_TURN_S)
+                    update = policy.finish_update(timeout_s=0.0)
+        return update
+
+    def complete(self) -> None:
+        """End what is being sampled, before a validation or a checkpoint; the next step takes the batch."""
+        if self.fill is not None:
+            self.fill.complete()
+
+    def drop(self) -> list[ScoredGroup]:
+        """Give up the batch under way. Returns the groups that had closed."""
+        assert self.fill is not None, "no batch is being filled"
+        sampled = self.fill.dynamic_sampling.sampled()
+        self.fill = None
+        return sampled
+
+    def cut(self) -> tuple[SamplerState, tuple[ScoredChunk, ...]]:
+        """Give up the batch under way. Returns where sampling stood when it was begun, and the chunks that a run which
+        goes on from there may replay."""
+        assert self.fill is not None, "no batch is being filled"
+        fill = self.fill
+        self.fill = None
+        return fill.state_before, fill.replay_cache.chunks

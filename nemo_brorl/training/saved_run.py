@@ -1,0 +1,104 @@
+"""The state of a run in its checkpoints: everything that is saved and resumed is listed here once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.clock import Stopwatch
+from nemo_brorl.rollouts.batches import Batches
+from nemo_brorl.rollouts.carry_over import SamplerState
+from nemo_brorl.training.checkpoint import CutStep, RunState, Saver, check_state_keys
+from nemo_brorl.training.device_handover import DeviceHandover
+from nemo_brorl.training.observers import Observers
+from nemo_brorl.training.parts import Parts
+
+
+class Stateful(Protocol):
+    """A part of the loop with a state of its own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, JSON-able."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+
+
+@dataclass
+class Progress:
+    """How far a run is."""
+
+    version: int = 0  # of the weights
+    num_skipped: int = 0  # mini-batches that were not finite
+
+    def metrics(self) -> dict[str, float]:
+        """Counts of the whole run."""
+        return {"policy/num_skipped": float(self.num_skipped)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return asdict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        self.version = state["version"]
+        self.num_skipped = state["num_skipped"]
+
+
+class SavedRun:
+    """Writes the checkpoints of a run, and finds the one that it resumes from."""
+
+    def __init__(
+        self,
+        config: BroRLConfig,
+        parts: Parts,
+        batches: Batches,
+        observers: Observers,
+        handover: DeviceHandover,
+        stateful: Mapping[str, Stateful],
+    ) -> None:
+        """`stateful`: by name, parts of the loop beside its batches and observers."""
+        self.parts = parts
+        self.batches = batches
+        self.observers = observers
+        self.handover = handover
+        self.stateful = stateful
+        self.saver = Saver(parts.checkpoints, parts.policy, in_background=config.trainer.async_save)
+
+    def save(self, step: int, wait: bool, at: SamplerState | None = None) -> None:
+        """Write a checkpoint of step `step`, of sampling as it stood `at` (None: as it stands); with `wait`, return
+        once it is complete. Raises CheckpointError."""
+        self.batches.complete()
+        self.observers.before_save()
+        sampling = at or self.batches.carry_over.state()
+        state: dict[str, Any] = {name: part.state_dict() for name, part in self.stateful.items()}
+        state["observers"] = self.observers.state_dict()
+        state["sampling"] = {"prompts": sampling.prompts, "carry_over": sampling.carry_over}
+        with self.handover.policy_turn(Stopwatch(self.parts.sampler.heartbeat.timeline)):
+            self.saver.save(RunState(step, state, sampling.groups), wait)
+
+    def save_before_cut_step(self, step: int, why: str) -> None:
+        """Save the run as it stood after step `step`, when the one that was cut began, and the rollouts that this one
+        had sampled."""
+        state_before, chunks = self.batches.cut()
+        self.save(step, wait=True, at=state_before)
+        num_kept = self.parts.checkpoints.save_cut_step(CutStep(step, chunks))
+        self.parts.console.line(
+            f"step {step + 1} was given up {why}; it will begin anew, with its {num_kept:,} rollouts"
+        )
+
+    def resume(self) -> int | None:
+        """Load the newest usable checkpoint. Returns its step; None when there is none. Raises CheckpointError."""
+        run = self.parts.checkpoints.load_newest(self.parts.policy.load)
+        if run is None:
+            self.observers.resume(None, {})
+            return None
+        check_state_keys(run.state, {*self.stateful, "observers", "sampling"})
+        for name, part in self.stateful.items():
+            part.load_state_dict(run.state[name])
+        self.observers.resume(run.step, run.state["observers"])
+        sampling = SamplerState(**run.state["sampling"], groups=run.groups)
+        self.batches.carry_over.load_state(sampling, self.parts.checkpoints.load_cut_step(run.step))
+        return run.step
