@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 from brorl_graders.verifiers.payload import reference_text
 
-from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
+from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import CheckpointError, ModelError

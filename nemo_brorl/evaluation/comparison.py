@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.schema import EvaluationConfig
+from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.evaluation.answers import PromptAnswers, differing
 from nemo_brorl.evaluation.benchmarks import Benchmark

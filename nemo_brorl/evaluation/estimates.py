@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from nemo_brorl.algorithm.pass_at_k import constant_pass_at_1, pass_at_k
-from nemo_brorl.config.schema import EvaluationConfig
+from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.evaluation.answers import PromptAnswers
 from nemo_brorl.types import Int64
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.schema import EvaluationConfig
+from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.files import write_whole
 from nemo_brorl.evaluation.answers import AnswerFile, PromptAnswers, short_id

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nemo_brorl.cluster.actor_transport import ActorTransport
-from nemo_brorl.config.schema import GenerationConfig
+from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.process_memory import private_bytes, trim_heap
 from nemo_brorl.generation.engine_handle import EngineHandle

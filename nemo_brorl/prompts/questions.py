@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.types import Int64, Prompt
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from brorl_graders.verifiers.payload import ENVIRONMENT
 from brorl_graders.verifiers.registry import names_in
 
-from nemo_brorl.config.schema import DataConfig
+from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
 from nemo_brorl.prompts.questions import Domain, Mixture, Question, Source, TaskLevel
