@@ -1,7 +1,7 @@
 """Declare a setting: default, meaning, what it may be, and whether it may change when a run is resumed.
 
-All else reads it from there: `--help`, docs/configuration.md, the checks of single values below, and the comparison with
-the settings that a run was begun with.
+All else reads it from there: `--help`, docs/configuration.md, the checks of single values below, and the comparison
+with the settings that a run was begun with.
 """
 
 from __future__ import annotations
