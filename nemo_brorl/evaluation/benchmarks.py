@@ -22,12 +22,13 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.prompts.asking import ask
 from nemo_brorl.prompts.environment_source import DRAWN, EnvironmentSource
 from nemo_brorl.prompts.file_source import open_questions
 from nemo_brorl.prompts.questions import Question
 from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource
 from nemo_brorl.prompts.sources import Sources
-from nemo_brorl.prompts.stream import PromptStream, ask
+from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.scoring.turn_tokens import QuestionCheck, check_environment
 from nemo_brorl.types import Prompt, Sampling
 

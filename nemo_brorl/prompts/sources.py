@@ -18,7 +18,8 @@ from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.prompts.environment_source import DRAWN, EnvironmentSource
 from nemo_brorl.prompts.file_source import FileSource, SplitFile, open_questions
-from nemo_brorl.prompts.questions import SPLITS, Domain, Mixture, Source
+from nemo_brorl.prompts.mixture import Domain, Mixture
+from nemo_brorl.prompts.questions import SPLITS, Source
 from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource
 
 log = get_logger(__name__)
