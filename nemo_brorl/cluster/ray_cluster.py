@@ -32,7 +32,7 @@ from nemo_brorl.cluster.ray_watch import (
     watched_start,
     with_descendants,
 )
-from nemo_brorl.config.schema import TrainerConfig
+from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
 from nemo_brorl.core.private_folder import INDUCTOR, kernel_caches, private_folder

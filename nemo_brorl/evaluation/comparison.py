@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.schema import EvaluationConfig
+from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.statistics import Float64, PairedTest, estimate_json, mean_of_means, number_or_null, paired_test
 from nemo_brorl.evaluation.answers import PromptAnswers

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.algorithm.pass_at_k import constant_pass_at_1, pass_at_k
-from nemo_brorl.config.schema import EvaluationConfig
+from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.statistics import Estimate, estimate, estimate_json, mean_of_means
 from nemo_brorl.evaluation.answers import PromptAnswers
 from nemo_brorl.evaluation.majority import majority_at_k

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.registry import names_in
 
-from nemo_brorl.config.schema import DataConfig
+from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.tokenizer import conversation
 from nemo_brorl.prompts.questions import Question
 

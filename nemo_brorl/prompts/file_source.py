@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from brorl_graders.verifiers.registry import check_name
 
-from nemo_brorl.config.schema import SourceConfig
+from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts.columns import RowFormat, column_of, is_wanted, question_of, row_formats

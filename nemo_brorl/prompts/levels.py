@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.types import Prompt
 
 

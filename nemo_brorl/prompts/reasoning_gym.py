@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.registry import check_name
 
-from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts.levels import TaskLevel

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from brorl_graders.verifiers.registry import check_payload
 
-from nemo_brorl.config.schema import DataConfig, SourceConfig
+from nemo_brorl.config.data import DataConfig, SourceConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.prompts.environment_source import DRAWN, EnvironmentSource

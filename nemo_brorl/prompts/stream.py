@@ -8,7 +8,7 @@ from typing import Any
 
 from brorl_graders.verifiers.payload import ENVIRONMENT
 
-from nemo_brorl.config.schema import DataConfig
+from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.prompts.asking import ask

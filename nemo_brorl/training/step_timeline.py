@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.config.schema import TimelineConfig
+from nemo_brorl.config.records import TimelineConfig
 from nemo_brorl.core.timeline import Span, Timeline, chunk_key
 from nemo_brorl.training.trace_export import exporter
 from nemo_brorl.training.trace_files import TraceFiles

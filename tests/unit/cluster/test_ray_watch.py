@@ -23,7 +23,7 @@ from nemo_brorl.cluster.ray_watch import (
     watched_start,
     with_descendants,
 )
-from nemo_brorl.config.schema import TrainerConfig
+from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
 
 pytestmark = pytest.mark.slow

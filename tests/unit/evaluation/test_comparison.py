@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.config.schema import BroRLConfig, EvaluationConfig
+from nemo_brorl.config.evaluation import EvaluationConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.evaluation.answers import AnswerFile
 from nemo_brorl.evaluation.benchmarks import Benchmark

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from nemo_brorl.config.schema import DataConfig, DomainConfig, TaskConfig, TaskStageConfig
+from nemo_brorl.config.data import DataConfig, DomainConfig, TaskConfig, TaskStageConfig
 from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 from nemo_brorl.prompts.sources import make_source

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from nemo_brorl.config.schema import DataConfig, DomainConfig
+from nemo_brorl.config.data import DataConfig, DomainConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.prompts.mixture import Domain, Mixture
