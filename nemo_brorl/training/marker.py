@@ -6,16 +6,8 @@ from pathlib import Path
 
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import (
-    MALFORMED,
-    SUMS,
-    FileSum,
-    all_damage,
-    file_sum,
-    sums_as_json,
-    sums_from_json,
-    write_whole,
-)
+from nemo_brorl.core.file_sums import SUMS, FileSum, all_damage, file_sum, sums_as_json, sums_from_json
+from nemo_brorl.core.files import MALFORMED, write_whole
 
 MARKER = "COMPLETE"
 
