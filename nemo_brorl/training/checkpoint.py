@@ -42,19 +42,8 @@ from nemo_brorl import types
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.environment_values import as_written, restored
 from nemo_brorl.core.errors import CheckpointError, ResourceError
-from nemo_brorl.core.files import (
-    MALFORMED,
-    SUMS,
-    FileSum,
-    all_damage,
-    file_sum,
-    naming,
-    replacing,
-    sums_as_json,
-    sums_from_json,
-    sync,
-    write_whole,
-)
+from nemo_brorl.core.file_sums import SUMS, FileSum, all_damage, file_sum, sums_as_json, sums_from_json
+from nemo_brorl.core.files import MALFORMED, naming, replacing, sync, write_whole
 from nemo_brorl.core.object_store import fetch, fetch_or_none, store
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.carry_over import CarriedGroups
