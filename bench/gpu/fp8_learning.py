@@ -20,7 +20,7 @@ from bench.gpu.shapes import TINY
 from bench.gpu.training_run import TINY_RUN, character_model, overrides_for, summary
 from bench.product import run
 from lab.studies.fp8_emulation import ARMS
-from nemo_brorl.config.schema import ParityConfig
+from nemo_brorl.config.parity import ParityConfig
 from nemo_brorl.core.metric_sinks import read_metrics
 
 # The CPU task's model scaled up: 8 layers of 512, heads of 64.

@@ -24,7 +24,7 @@ from brorl_lab.commands.plateau import replay
 
 from bench.product import run
 from lab.studies.figures.sweep import SweepRun, draw_sweep, sweep_tables
-from nemo_brorl.config.schema import PlateauConfig
+from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.metric_sinks import read_metrics
 

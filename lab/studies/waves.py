@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.schema import PosteriorConfig, WavesConfig
+from nemo_brorl.config.rollouts import PosteriorConfig, WavesConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior

@@ -22,7 +22,7 @@ import ray
 from nemo_brorl.cluster import ray_adapter
 from nemo_brorl.cluster.ray_watch import ESSENTIAL, LOOK_S, START_S, RayWatch, watched_start
 from nemo_brorl.cluster.reaper import Reaper
-from nemo_brorl.config.schema import TrainerConfig
+from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
 from nemo_brorl.core.private_folder import INDUCTOR, kernel_caches, private_folder

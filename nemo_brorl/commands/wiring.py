@@ -20,7 +20,8 @@ from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.run import resolve_model
-from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
+from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.stall_watch import Heartbeat

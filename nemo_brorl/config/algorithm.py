@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config import FUNCTION, section, setting
+from nemo_brorl.config.declare import FUNCTION, section, setting
 
 ADVANTAGES = (
     "reinforce_plus_plus_baseline",

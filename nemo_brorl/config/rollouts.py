@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from nemo_brorl.config import section, setting
+from nemo_brorl.config.declare import section, setting
 
 
 @dataclass

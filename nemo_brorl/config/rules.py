@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from nemo_brorl.config import wrong_values
 from nemo_brorl.config.algorithm import ADVANTAGES_BY_WAVE
+from nemo_brorl.config.declare import wrong_values
 from nemo_brorl.config.derived import (
     benchmark_limits,
     data_parallel_size,

@@ -17,16 +17,18 @@ from brorl_graders.verifiers.registry import check_payload, names_in
 from brorl_graders.verifiers.services import is_remote
 
 from nemo_brorl.config.derived import HELD_OUT, benchmark_limits
-from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
+from nemo_brorl.config.evaluation import BenchmarkConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.prompts.asking import ask
 from nemo_brorl.prompts.environment_source import DRAWN, EnvironmentSource
 from nemo_brorl.prompts.file_source import open_questions
 from nemo_brorl.prompts.questions import Question
 from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource
 from nemo_brorl.prompts.sources import Sources
-from nemo_brorl.prompts.stream import PromptStream, ask
+from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.scoring.turn_tokens import QuestionCheck, check_environment
 from nemo_brorl.types import Prompt, Sampling
 

@@ -16,7 +16,8 @@ from brorl_graders.verifiers.multiple_choice import right_letter
 from brorl_graders.verifiers.payload import Deadlines, Payload, accepted_answers
 from brorl_graders.verifiers.registry import answer_reader, is_open
 
-from nemo_brorl.config.schema import RewardsConfig, SourceConfig
+from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts.columns import columns_of, is_wanted, question_of, row_formats
 from nemo_brorl.prompts.environment_source import DRAWN

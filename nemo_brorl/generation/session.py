@@ -15,7 +15,7 @@ import numpy as np
 from ray.exceptions import ObjectLostError
 
 from nemo_brorl.cluster.actor_transport import ActorTransport
-from nemo_brorl.config.schema import GenerationConfig
+from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation.chunk_messages import (
     ChunkFailure,

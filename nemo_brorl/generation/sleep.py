@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from nemo_brorl.cluster.actor_transport import ActorTransport
-from nemo_brorl.config.schema import GenerationConfig
+from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation.engine_handle import EngineHandle
 

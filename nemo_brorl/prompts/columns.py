@@ -18,7 +18,7 @@ from typing import Any
 from brorl_graders.verifiers.answer import boxed_answers
 from brorl_graders.verifiers.registry import check_payload
 
-from nemo_brorl.config.schema import SourceConfig
+from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.core.errors import BroRLError, DataError, NotAllowedError
 from nemo_brorl.prompts.questions import BadRow, Question
 

@@ -12,9 +12,10 @@ from brorl_graders.environments.protocol import Environment, Message, Task, as_m
 from brorl_graders.environments.registry import make
 from brorl_graders.verifiers.payload import ENVIRONMENT
 
-from nemo_brorl.config.schema import SourceConfig
+from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.core.errors import BroRLError, DataError
-from nemo_brorl.prompts.questions import Question, Source, TaskLevel, hash_of, is_held_out, size_of_drawn
+from nemo_brorl.prompts.levels import TaskLevel
+from nemo_brorl.prompts.questions import Question, Source, hash_of, is_held_out, size_of_drawn
 
 MAX_ATTEMPTS = 1000  # draws for one task of a split before the split counts as empty
 SEEDS = 2**31

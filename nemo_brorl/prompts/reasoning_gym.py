@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.registry import check_name
 
-from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.prompts.questions import Question, TaskLevel, hash_of, is_held_out, size_of_drawn
+from nemo_brorl.prompts.levels import TaskLevel
+from nemo_brorl.prompts.questions import Question, hash_of, is_held_out, size_of_drawn
 
 log = get_logger(__name__)
 

@@ -13,12 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from brorl_graders.verifiers.registry import check_payload
 
-from nemo_brorl.config.schema import DataConfig, SourceConfig
+from nemo_brorl.config.data import DataConfig, SourceConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.prompts.environment_source import DRAWN, EnvironmentSource
 from nemo_brorl.prompts.file_source import FileSource, SplitFile, open_questions
-from nemo_brorl.prompts.questions import SPLITS, Domain, Mixture, Source
+from nemo_brorl.prompts.mixture import Domain, Mixture
+from nemo_brorl.prompts.questions import SPLITS, Source
 from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource
 
 log = get_logger(__name__)

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_brorl.algorithm.advantages import disagree
-from nemo_brorl.config.schema import DynamicSamplingConfig
+from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.types import ScoredGroup
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.algorithm.pass_at_k import pass_at_k
-from nemo_brorl.config.schema import CoverageConfig
+from nemo_brorl.config.rollouts import CoverageConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.rollouts.group_size.success_posterior import allocation_metrics, first_wave
 from nemo_brorl.rollouts.ledger import OpenGroup

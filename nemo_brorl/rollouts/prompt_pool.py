@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nemo_brorl.config.schema import PoolConfig
+from nemo_brorl.config.rollouts import PoolConfig
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior

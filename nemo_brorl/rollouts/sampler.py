@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.schema import SecondOpinionConfig
+from nemo_brorl.config.rewards import SecondOpinionConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.stall_watch import Heartbeat, Stalled

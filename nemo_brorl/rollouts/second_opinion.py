@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nemo_brorl.config.schema import SecondOpinionConfig
+from nemo_brorl.config.rewards import SecondOpinionConfig
 from nemo_brorl.ports import Verifier
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, RolloutChunk, ScoredChunk

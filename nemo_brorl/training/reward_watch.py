@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.schema import RewardWatchConfig
+from nemo_brorl.config.rewards import RewardWatchConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.metric_sinks import AlarmLog
 from nemo_brorl.types import ScoredGroup

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.config.schema import BroRLConfig, DynamicSamplingConfig, ParityConfig, TimelineConfig
+from nemo_brorl.config.parity import ParityConfig
+from nemo_brorl.config.records import TimelineConfig
+from nemo_brorl.config.rollouts import DynamicSamplingConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.metric_sinks import EventLog
 from nemo_brorl.core.timeline import Timeline

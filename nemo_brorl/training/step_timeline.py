@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.config.schema import TimelineConfig
+from nemo_brorl.config.records import TimelineConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.files import replacing

@@ -12,7 +12,8 @@ import pytest
 import ray
 from brorl_lab.bases.initial_model import build_tokenizer
 
-from nemo_brorl.config.schema import EndpointConfig, RewardsConfig, TaskConfig
+from nemo_brorl.config.data import TaskConfig
+from nemo_brorl.config.rewards import EndpointConfig, RewardsConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer

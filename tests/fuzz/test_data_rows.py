@@ -16,8 +16,9 @@ from brorl_graders.verifiers.registry import VERIFIERS, check_payload, names_in,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_brorl.config.data import PRESETS
-from nemo_brorl.config.schema import ColumnsConfig, DataConfig, EndpointConfig, SftConfig
+from nemo_brorl.config.data import PRESETS, ColumnsConfig, DataConfig
+from nemo_brorl.config.rewards import EndpointConfig
+from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.sources import make_source

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.config.records import StoreConfig
 from nemo_brorl.training.store.writer import StoreWriter
 from nemo_brorl.types import ScoredGroup, StepRecord, StoredGroup
 from tests.support.fakes import make_group

@@ -31,7 +31,8 @@ from brorl_graders.verifiers.payload import ENVIRONMENT, Payload
 from brorl_lab.bases.initial_model import ANSWER_TAGS
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
-from nemo_brorl.prompts.questions import Mixture, Question, Source
+from nemo_brorl.prompts.mixture import Mixture
+from nemo_brorl.prompts.questions import Question, Source
 from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.training.supervised.examples import Example
 

@@ -21,7 +21,7 @@ from brorl_lab.theory.advice import (
     resampled,
 )
 from nemo_brorl.algorithm.rollout_size import SuccessPrior
-from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.config.rollouts import PlacementConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, DataError
 from nemo_brorl.core.metric_sinks import read_metrics

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.config.schema import PlateauConfig
+from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, DataError
 from nemo_brorl.core.metric_sinks import read_metrics

@@ -25,7 +25,7 @@ from lab.studies.waves import (
     play,
     steps_to_go,
 )
-from nemo_brorl.config.schema import PosteriorConfig, WavesConfig
+from nemo_brorl.config.rollouts import PosteriorConfig, WavesConfig
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.group_size.waves import FixedAllocation, WaveAllocation
 

@@ -18,7 +18,9 @@ from omegaconf import OmegaConf
 
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, answer, ask, within
 from nemo_brorl.cluster.fit.memory import GIB, local_model, misfits
-from nemo_brorl.config.schema import BroRLConfig, RewardsConfig, SourceConfig
+from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.config.rollouts import PlacementConfig
 from nemo_brorl.ports import Forecast
 from nemo_brorl.types import RolloutRequest
 

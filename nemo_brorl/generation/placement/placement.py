@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.config.rollouts import PlacementConfig
 from nemo_brorl.generation.placement.engine_load import (
     ChunkCosts,
     EngineLoad,

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.algorithm.rollout_size import SuccessPrior
-from nemo_brorl.config.schema import PosteriorConfig
+from nemo_brorl.config.rollouts import PosteriorConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, ScoredGroup
 

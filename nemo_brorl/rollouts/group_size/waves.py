@@ -24,7 +24,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from nemo_brorl.algorithm.rollout_size import SuccessPrior
-from nemo_brorl.config.schema import RolloutsConfig, WavesConfig
+from nemo_brorl.config.rollouts import RolloutsConfig, WavesConfig
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.group_size.wave_weights import (
     Draw,

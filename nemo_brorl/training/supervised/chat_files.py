@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nemo_brorl.config.schema import DataConfig, SftConfig
+from nemo_brorl.config.data import DataConfig
+from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.prompts.columns import ABSENT, column_of, is_wanted, value_at

@@ -17,7 +17,8 @@ import numpy as np
 
 from nemo_brorl.algorithm.packing import Sharing, plan_update
 from nemo_brorl.config.derived import micro_batch_tokens
-from nemo_brorl.config.schema import BroRLConfig, SftConfig
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.types import (

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.algorithm.losses import choose_held, ppo_clip
+from nemo_brorl.config.algorithm import AlgorithmConfig, CovarianceConfig, ImportanceCorrectionConfig
 from nemo_brorl.config.rules import unmet
-from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig, CovarianceConfig, ImportanceCorrectionConfig
+from nemo_brorl.config.schema import BroRLConfig
 from tests.support.token_batches import tokens
 
 pytestmark = pytest.mark.numbers

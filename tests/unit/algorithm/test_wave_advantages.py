@@ -9,8 +9,8 @@ import pytest
 
 from nemo_brorl.algorithm.advantages import GroupRewards
 from nemo_brorl.algorithm.train_batch import BY_WAVE, WaveMembers, advantages_by_wave, make_train_batch
-from nemo_brorl.config.algorithm import ADVANTAGES_BY_WAVE
-from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
+from nemo_brorl.config.algorithm import ADVANTAGES_BY_WAVE, AlgorithmConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import Float32, Wave
 from tests.support.fakes import make_group
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_brorl.config.trainer import TimelineConfig
+from nemo_brorl.config.records import TimelineConfig
 from nemo_brorl.core.timeline import Span, StepTimeline
 from nemo_brorl.training.step_timeline import export, exporter
 

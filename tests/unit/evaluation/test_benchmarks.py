@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from brorl_graders.verifiers.registry import configure, judge
 
+from nemo_brorl.config.evaluation import BenchmarkConfig, EvaluationConfig
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig, EvaluationConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.benchmarks import Benchmark, held_out_prompts, read_benchmarks

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.config.schema import GenerationConfig
+from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation.sleep import StagedSleep
 from nemo_brorl.generation.sleep_mode import SleepMode

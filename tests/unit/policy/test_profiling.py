@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from nemo_brorl.config.records import ProfileConfig
 from nemo_brorl.config.rules import unmet
-from nemo_brorl.config.schema import BroRLConfig, ProfileConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.process.layout import layout_of, nsight_options, profile_folder, rank_process
 from nemo_brorl.policy.process.profiling import Profiling
 from nemo_brorl.policy.rank.worker import PolicyWorker

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.config.schema import ColumnsConfig, DataConfig, DomainConfig, TaskConfig, TaskStageConfig
+from nemo_brorl.config.data import ColumnsConfig, DataConfig, DomainConfig, TaskConfig, TaskStageConfig
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.prompts.questions import is_held_out
 from nemo_brorl.prompts.reasoning_gym import NOT_IN_ALL_TASKS, ReasoningGymSource, check_tasks, expanded

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nemo_brorl.config.schema import CoverageConfig
+from nemo_brorl.config.rollouts import CoverageConfig
 from nemo_brorl.rollouts.metrics import CoverageWatch, coverage_metrics
 from nemo_brorl.types import ScoredGroup, Wave
 from tests.support.fakes import make_group

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.train_batch import make_train_batch
-from nemo_brorl.config.schema import BroRLConfig, PoolConfig, PosteriorConfig
+from nemo_brorl.config.rollouts import PoolConfig, PosteriorConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.metrics import coverage_metrics

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nemo_brorl.config.schema import SecondOpinionConfig
+from nemo_brorl.config.rewards import SecondOpinionConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.rollout_size import SuccessPrior, fit_success_prior
-from nemo_brorl.config.schema import PosteriorConfig
+from nemo_brorl.config.rollouts import PosteriorConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior, beta_of, prompt_key
 from nemo_brorl.types import ScoredGroup, Wave

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.train_batch import make_train_batch
-from nemo_brorl.config.schema import BroRLConfig, PosteriorConfig, RolloutsConfig, WavesConfig
+from nemo_brorl.config.rollouts import PosteriorConfig, RolloutsConfig, WavesConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.group_size.wave_weights import Draw, shares, wave_weights
 from nemo_brorl.rollouts.group_size.waves import FixedAllocation, WaveAllocation, coin, make_allocation, wave_sizes

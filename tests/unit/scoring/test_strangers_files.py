@@ -24,8 +24,10 @@ from brorl_lab.commands import replay
 from brorl_lab.commands.rescore import asked_again
 
 from lab.tests.commands.test_trusted_functions import foreign_run
+from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, OwnVerifierConfig, ServicesConfig, SourceConfig
+from nemo_brorl.config.rewards import EndpointConfig, OwnVerifierConfig, ServicesConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError, ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.benchmarks import read_benchmarks

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.schema import TaskConfig
 from nemo_brorl.core.environment_values import FromEnvironment
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 from nemo_brorl.rollouts.ledger import OpenGroup

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from nemo_brorl.config.schema import BroRLConfig, DataConfig, SftConfig
+from nemo_brorl.config.data import DataConfig
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError, DataError

@@ -15,7 +15,7 @@ import pytest
 from brorl_lab.store_reader import read_step, stored_steps
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.config.records import StoreConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.rollouts.sampler import Sampler
