@@ -33,11 +33,11 @@ import numpy as np
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.rollouts import PosteriorConfig, WavesConfig
 from nemo_brorl.core.console import format_table
-from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.group_size.waves import Allocation, FixedAllocation, WaveAllocation
 from nemo_brorl.rollouts.ledger import MIN_CHUNK
+from nemo_brorl.training.records import read_metrics
 from nemo_brorl.types import Prompt
 
 FIXED, WAVES, FIXED_MEAN = "fixed", "waves", "fixed_mean"

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.training.checkpoint import MARKER, Checkpoints
+from nemo_brorl.training.checkpoint import Checkpoints
+from nemo_brorl.training.marker import MARKER
 
 RECORD = "converted.json"  # in the folder: which checkpoint it was made of
 

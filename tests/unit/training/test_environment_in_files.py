@@ -15,7 +15,7 @@ from nemo_brorl.config.load import load_config
 from nemo_brorl.core.environment_values import FromEnvironment
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 from nemo_brorl.rollouts.ledger import OpenGroup
-from nemo_brorl.training.checkpoint import load_carriers, save_carriers
+from nemo_brorl.training.carriers import load_carriers, save_carriers
 from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import Prompt

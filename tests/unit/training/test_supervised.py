@@ -17,9 +17,9 @@ from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError, DataError
-from nemo_brorl.core.metric_sinks import JsonlSink
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.training.checkpoint import Checkpoints
+from nemo_brorl.training.records import JsonlSink
 from nemo_brorl.training.supervised.chat_files import messages_of, read_examples, shortened
 from nemo_brorl.training.supervised.examples import (
     Conversations,

@@ -19,7 +19,7 @@ from nemo_brorl.config.records import StoreConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.training.checkpoint import load_carriers, save_carriers
+from nemo_brorl.training.carriers import load_carriers, save_carriers
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.tables import GROUP_SCHEMA, ROLLOUT_SCHEMA
 from nemo_brorl.training.store.writer import StoreWriter
