@@ -1,4 +1,4 @@
-"""Sums of files (size, crc32) that are taken when they are written and looked at before they are read again."""
+"""Sums of files (size, crc32), taken when they are written and looked at before they are read again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from typing import Any
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import MALFORMED, write_whole
 
-SUMS = "checksums.json"  # of the files beside it
-_PIECE_BYTES = 4 << 20  # read at a time; crc32 gives up the interpreter's lock
-_NUM_THREADS = 4  # that read: a parallel disk answers several of them at once
+# Of the files beside it.
+SUMS = "checksums.json"
+# Read at a time; crc32 gives up the interpreter's lock.
+_PIECE_BYTES = 4 << 20
+# That read: a parallel disk answers several of them at once.
+_NUM_THREADS = 4
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ def append_whole(descriptor: int, content: bytes) -> None:
     """Append to a file that is open for appending: all of it or nothing. Raises OSError."""
     num_before = os.fstat(descriptor).st_size
     try:
-        while content:  # a disk that runs full takes a part
+        # A disk that runs full takes a part.
+        while content:
             content = content[os.write(descriptor, content) :]
     except OSError:
         with contextlib.suppress(OSError):
@@ -102,7 +103,8 @@ def is_refused(error: OSError) -> bool:
     """Whether a disk or its owner is at fault, and nobody's program: full, read-only, broken, or a file that this user
     may not touch."""
     if error.errno in _IS_FORBIDDEN:
-        return error.filename is not None  # a process that may not be signalled has none
+        # A process that may not be signalled has none.
+        return error.filename is not None
     return error.errno in (*_IS_FULL, errno.EROFS, errno.EIO)
 
 
