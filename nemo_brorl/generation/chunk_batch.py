@@ -9,15 +9,9 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from nemo_brorl.generation.chunk_messages import (
-    ChunkFailure,
-    ChunkMeta,
-    ChunkProgress,
-    Progress,
-    ProgressReports,
-    Withdrawn,
-)
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, ChunkProgress, Progress, Withdrawn
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, RolloutTask
+from nemo_brorl.generation.progress import ProgressReports
 from nemo_brorl.types import Sampling
 
 

@@ -11,14 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_brorl.generation.chunk_messages import (
-    ChunkFailure,
-    ChunkMeta,
-    Reply,
-    find_garbage,
-    no_arrays,
-    response_lengths,
-)
+from nemo_brorl.generation.check_replies import find_garbage
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Reply, no_arrays, response_lengths
 from nemo_brorl.generation.routes import RowRoutes, packed_routes
 from nemo_brorl.types import (
     ChunkArrays,
