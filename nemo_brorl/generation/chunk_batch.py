@@ -20,7 +20,12 @@ class Requests(Protocol):
 
     vocab_size: int
 
-    def add(self, name: str, task: RolloutTask, sampling: Sampling) -> str: ...
+    def add(
+        self,
+        name: str,
+        task: RolloutTask,
+        sampling: Sampling,
+    ) -> str: ...
 
     def step(self) -> list[tuple[str, Continuation]]: ...
 

@@ -50,7 +50,11 @@ class RolloutTask:
     max_tokens: int
 
 
-def rollout_seed(group_seed: int, index: int, num_resumed: int) -> int:
+def rollout_seed(
+    group_seed: int,
+    index: int,
+    num_resumed: int,
+) -> int:
     """The seed of a rollout: group's + index from its first token, so that neither chunks nor engines matter. A
     continuation takes another one, of the same two and the tokens it goes on from: the old one would repeat the
     draws of its first tokens."""

@@ -120,7 +120,11 @@ class InFlight:
             call.on_result(result)
 
 
-def answered_chunk(in_flight: ChunkInFlight, request: RolloutRequest, meta: ChunkMeta) -> RolloutChunk:
+def answered_chunk(
+    in_flight: ChunkInFlight,
+    request: RolloutRequest,
+    meta: ChunkMeta,
+) -> RolloutChunk:
     """The answer that an engine gave; tokens stay where they are. Those it went on from are in it, so the request lets
     go of them."""
     partial = None
