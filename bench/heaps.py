@@ -19,7 +19,7 @@ from statistics import median
 
 from bench.product import run
 from nemo_brorl.core.console import Console
-from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.training.records import read_metrics
 
 PARTS = ("collect", "generate", "reward", "sync", "log_prob", "update")
 HEAPS = {"one": "1", "many": "0"}

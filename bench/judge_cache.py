@@ -17,7 +17,8 @@ from brorl_graders.names import allow, names_of
 from brorl_graders.services.remote_scores import Asked, RemoteScores
 from brorl_lab.bases.demonstrations import Habits, work_out
 
-from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, ServicesConfig
+from nemo_brorl.config.rewards import EndpointConfig, ServicesConfig
+from nemo_brorl.config.schema import BroRLConfig
 from tests.support.scoring_service import completion, serving
 
 CHUNK = 32

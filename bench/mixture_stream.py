@@ -116,7 +116,7 @@ def measure_engine(folder: Path, made: list[WeightBucket]) -> None:
             worker_extension_cls="nemo_brorl.generation.vllm_worker.WeightReceiver",
         )
     )
-    call = engine.model_executor.collective_rpc
+    call = engine.collective_rpc
     for number in (1, 2):
         call("start_load")
         loading = []

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 from nemo_brorl.algorithm.losses import Sequences, TokenBatch
-from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.policy.rank.update import MeasuredGain
 from nemo_brorl.rollouts.ledger import sampled_mass
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.scoring.response_arrays import response_keys
+from nemo_brorl.training.records import read_metrics
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutGroup, RolloutRequest, Sampling, ScoredGroup
 
 STAGES = ("collect", "log_prob", "update", "sync")

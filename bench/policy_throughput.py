@@ -88,7 +88,8 @@ class PolicyRank:
     """One rank of the Megatron policy."""
 
     def __init__(self, folder: Path, rank: int, world_size: int, meeting: str) -> None:
-        from nemo_brorl.config.schema import BroRLConfig, OptimConfig
+        from nemo_brorl.config.policy import OptimConfig
+        from nemo_brorl.config.schema import BroRLConfig
         from nemo_brorl.policy.process.device import open_device
 
         device = open_device(on_gpu=False, num_threads=1)

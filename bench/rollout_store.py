@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from brorl_lab.store_reader import read_step, stored_steps
 
-from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.config.records import StoreConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.training.store.writer import StoreWriter
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from nemo_brorl.config.schema import TimelineConfig
+from nemo_brorl.config.records import TimelineConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.timeline import Exchange, Timeline, Work, chunk_key
 from nemo_brorl.training.step_timeline import StepTimelines

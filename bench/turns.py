@@ -29,12 +29,13 @@ import ray
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 
 from bench.generation import PromptMaker, make_model
-from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
+from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, format_table
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.rollouts.metrics import generation_metrics
 from nemo_brorl.rollouts.sampler import RolloutStream, Sampler
 from nemo_brorl.scoring.pool import scored_chunk
 from nemo_brorl.scoring.turns import TurnJudge

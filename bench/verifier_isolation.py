@@ -20,7 +20,7 @@ from brorl_graders.processes.child_process import Isolation, Job, cpu_time
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.verifiers.payload import Deadlines
 
-from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 
 TASKS = ("chain_sum", "countdown", "word_ladder", "mini_sudoku", "propositional_logic")

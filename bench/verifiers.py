@@ -33,7 +33,9 @@ from brorl_graders.verifiers.registry import VERIFIERS
 from brorl_lab.bases.initial_model import build_tokenizer
 
 from bench import math_speed
-from nemo_brorl.config.schema import BroRLConfig, DataConfig, RewardsConfig
+from nemo_brorl.config.data import DataConfig
+from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.scoring.pool import VerifierPool
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling

@@ -1,5 +1,6 @@
 """Signatures of the vLLM that GPUs get, written to tests/data/vllm_signatures.json: fields of EngineArgs and
 SamplingParams, parameters of the methods that this package calls, and checksums of the files it reaches into.
+`tests/unit/generation/test_vllm_adapter.py` compares.
 
     pip download --no-deps vllm==VERSION -d FOLDER && unzip FOLDER/vllm-*.whl '*.py' -d SOURCES
     python scripts/vllm_signatures.py SOURCES/vllm VERSION
@@ -23,27 +24,22 @@ SIGNATURES = ROOT / "tests" / "data" / "vllm_signatures.json"
 
 CLASSES = {"EngineArgs": "engine/arg_utils.py", "SamplingParams": "sampling_params.py"}
 
-# Methods and functions that the package calls, as module: (class or "", name).
-CALLS: dict[str, tuple[tuple[str, str], ...]] = {
-    "v1/engine/llm_engine.py": (
-        ("LLMEngine", "from_engine_args"),
-        ("LLMEngine", "add_request"),
-        ("LLMEngine", "step"),
-        ("LLMEngine", "abort_request"),
-        ("LLMEngine", "reset_prefix_cache"),
-        ("LLMEngine", "sleep"),
-        ("LLMEngine", "wake_up"),
-        ("LLMEngine", "release_kv_cache_memory"),
-    ),
-    "v1/engine/output_processor.py": (("RequestState", "make_request_output"),),
-    "v1/core/sched/scheduler.py": (("Scheduler", "has_requests"), ("Scheduler", "_preempt_request")),
-    "v1/core/kv_cache_manager.py": (("KVCacheManager", "make_prefix_cache_stats"),),
-    "v1/executor/abstract.py": (("Executor", "collective_rpc"),),
-    "v1/worker/gpu_worker.py": (("Worker", "sleep"), ("Worker", "wake_up"), ("Worker", "determine_available_memory")),
-    "model_executor/model_loader/reload/layerwise.py": (
-        ("", "initialize_layerwise_reload"),
-        ("", "finalize_layerwise_reload"),
-    ),
+# Methods and functions that the package calls, as file:class.name, and how: positional arguments beside self, then
+# names.
+CALLS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "v1/engine/llm_engine.py:LLMEngine.from_engine_args": (1, ()),
+    "v1/engine/llm_engine.py:LLMEngine.add_request": (3, ()),
+    "v1/engine/llm_engine.py:LLMEngine.abort_request": (1, ("internal",)),
+    "v1/engine/llm_engine.py:LLMEngine.collective_rpc": (1, ("args",)),
+    "v1/engine/llm_engine.py:LLMEngine.reset_prefix_cache": (0, ("reset_running_requests",)),
+    "v1/engine/llm_engine.py:LLMEngine.sleep": (1, ()),
+    "v1/engine/llm_engine.py:LLMEngine.wake_up": (1, ()),
+    "v1/engine/llm_engine.py:LLMEngine.release_kv_cache_memory": (0, ()),
+    "v1/engine/llm_engine.py:LLMEngine.step": (0, ()),
+    "v1/engine/output_processor.py:RequestState.make_request_output": (4, ()),
+    "v1/core/sched/scheduler.py:Scheduler.has_requests": (0, ()),
+    "model_executor/model_loader/reload/layerwise.py:.initialize_layerwise_reload": (1, ()),
+    "model_executor/model_loader/reload/layerwise.py:.finalize_layerwise_reload": (2, ()),
 }
 
 # Files whose inside the package relies on: where both wheels have the same text, a test on CPU is a test of them.
@@ -71,10 +67,11 @@ def signatures(package: Path, version: str) -> dict[str, Any]:
         source = (package / file).read_text(encoding="utf-8")
         classes[name] = list(fields_of(source, name))
     calls = {}
-    for file, functions in CALLS.items():
+    for place in CALLS:
+        file, _, function = place.partition(":")
+        class_name, _, name = function.partition(".")
         source = (package / file).read_text(encoding="utf-8")
-        for class_name, name in functions:
-            calls[f"{file}:{class_name}.{name}"] = _parameters(source, class_name, name)
+        calls[place] = _parameters(source, class_name, name)
     checksums = {}
     for file in SAME_TEXT:
         content = (package / file).read_bytes()

@@ -74,7 +74,7 @@ LAUNCHER_MAY_IMPORT = (
     "nemo_brorl.core.errors.",
     "nemo_brorl.core.files.",
     "nemo_brorl.core.console.",
-    "nemo_brorl.core.metric_registry.",
+    "nemo_brorl.core.step_time.",
     "nemo_brorl.core.model_shape.",
     "nemo_brorl.core.private_folder.",
     "nemo_brorl.core.recorded_yaml.",

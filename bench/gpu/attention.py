@@ -18,7 +18,7 @@ from bench.gpu.one_rank import OneRank, TrainingStep, config_for, open_rank, seg
 from bench.gpu.record import Row
 from bench.gpu.setting import Setting, median_seconds, open_setting, synchronize
 from bench.gpu.shapes import QWEN_1_5B, TINY, make_model
-from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.config.policy import PolicyConfig
 
 LENGTHS, TINY_LENGTHS = (4096, 16384), (64, 96)
 LAYERS = 4

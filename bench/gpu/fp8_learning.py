@@ -20,8 +20,8 @@ from bench.gpu.shapes import TINY
 from bench.gpu.training_run import TINY_RUN, character_model, overrides_for, summary
 from bench.product import run
 from lab.studies.fp8_emulation import ARMS
-from nemo_brorl.config.schema import ParityConfig
-from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.config.parity import ParityConfig
+from nemo_brorl.training.records import read_metrics
 
 # The CPU task's model scaled up: 8 layers of 512, heads of 64.
 SCALED = ("sft.hidden_size=512", "sft.num_layers=8", "sft.num_attention_heads=8", "sft.num_key_value_heads=2",

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.gpu.setting import Setting
 from bench.gpu.shapes import make_model
-from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.training.records import read_metrics
 
 ON_GPU = (
     "trainer.gpus_per_node=1", "policy.data_parallel_size=null", "policy.precision=bf16", "policy.offload=all",

@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import Any
 
 from nemo_brorl.config.named_verifiers import all_sources, named_verifiers
-from nemo_brorl.config.rewards import is_address
-from nemo_brorl.config.schema import BroRLConfig, EndpointConfig
+from nemo_brorl.config.rewards import EndpointConfig, is_address
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.components import is_import_path
 from nemo_brorl.core.errors import NotAllowedError
 

@@ -22,10 +22,10 @@ from brorl_lab.commands.sweep import UNITS, Curve, Rows, SweepRun, curve_of, pla
 from brorl_lab.theory.advice import Outlook, fit_prior, mean_of, outlook
 from scipy.stats import spearmanr
 
-from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.config.rollouts import PlacementConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import BroRLError
-from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.training.records import read_metrics
 
 NUM_SAMPLES = 1e6  # that the outlook is for; the order does not depend on it
 

@@ -27,7 +27,7 @@ from random import Random
 
 from brorl_lab.bases.initial_model import CHAT_TEMPLATE, build_tokenizer, write_initial_model
 
-from nemo_brorl.config.trainer import SftConfig
+from nemo_brorl.config.sft import SftConfig
 
 FAMILIES = "ABCDEFGH"
 DIGITS = "0123456789"

@@ -49,7 +49,7 @@ class StepTimer:
         from vllm import EngineArgs, LLMEngine
 
         self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-        self._engine.model_executor.collective_rpc("apply_device_fixes")
+        self._engine.collective_rpc("apply_device_fixes")
         self._num_requests = 0
 
     def decode(self, prompt: Prompt, batch: int, num_steps: int) -> list[float]:

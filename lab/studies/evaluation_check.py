@@ -37,6 +37,7 @@ from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.benchmarks import held_out_prompts
+from nemo_brorl.prompts.sources import Sources
 from nemo_brorl.types import Prompt
 
 ANSWER = re.compile(r".*<answer>(.*?)</answer>", re.DOTALL)
@@ -177,7 +178,8 @@ def main() -> int:
     right, settings = ours(options.evaluation)
     config = load_config(options.config_name, [f"evaluation.num_prompts={len(right)}", *options.overrides])
     configure(config)
-    by_uid = {prompt.uid: prompt for prompt in held_out_prompts(config, load_tokenizer(options.model))}
+    asked = held_out_prompts(config, load_tokenizer(options.model), Sources(config.data))
+    by_uid = {prompt.uid: prompt for prompt in asked}
     lacking = sorted(right.keys() - by_uid.keys())
     if lacking:
         sys.exit(

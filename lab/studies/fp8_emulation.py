@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.product import run
 from nemo_brorl.core.console import format_table
-from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.training.records import read_metrics
 
 BF16 = ("policy.precision=bf16", "parity.max_mean_abs_diff=0.05")
 ARMS = {

@@ -24,9 +24,9 @@ from brorl_lab.commands.plateau import replay
 
 from bench.product import run
 from lab.studies.figures.sweep import SweepRun, draw_sweep, sweep_tables
-from nemo_brorl.config.schema import PlateauConfig
+from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.console import format_table
-from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.training.records import read_metrics
 
 SIZES = (16, 64, 256, 512)
 STEPS = (7, 10, 13, 13)  # about the same training time on two cores

@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))  # the browser is found by the tests' helper
 
 from brorl_lab.page.page import report  # noqa: E402
 from brorl_lab.page.runs import open_runs  # noqa: E402
+from brorl_lab.trace_reader import timeline_steps  # noqa: E402
 
-from nemo_brorl.training.step_timeline import timeline_steps  # noqa: E402
 from tests.support.browser import PHONE, missing, open_browser  # noqa: E402
 
 FIGURES = ROOT / "docs" / "figures"

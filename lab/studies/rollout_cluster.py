@@ -29,8 +29,8 @@ from lab.studies.cluster_model.load import ClusterShape, Load
 from lab.studies.cluster_model.workload import HEAVY, LengthLaw, draw, recorded_law
 from lab.studies.figures.cluster import draw_scaling
 from nemo_brorl.core.console import format_table
-from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.rollouts.ledger import fitting_chunk_size
+from nemo_brorl.training.records import read_metrics
 
 OURS = "ours"
 NUM_PER_PROMPT = 512

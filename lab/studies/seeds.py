@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.product import run
 from nemo_brorl.core.console import format_table
-from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.training.records import read_metrics
 
 
 def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from brorl_launcher.site import Site
-from nemo_brorl.config import declaration
+from nemo_brorl.config.declare import declaration
 from nemo_brorl.config.load import DEFAULT_CONFIG
 from nemo_brorl.core.errors import ConfigError
 

@@ -22,8 +22,8 @@ from brorl_launcher.frozen import Folders, read_jobs
 from brorl_launcher.packages import code_root
 from nemo_brorl.core.errors import CheckpointError, ConfigError
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.core.metric_registry import step_seconds
 from nemo_brorl.core.recorded_yaml import RecordError, read_record, setting_of
+from nemo_brorl.core.step_time import step_seconds
 
 TAIL_BYTES = 1 << 20  # of metrics.jsonl; a row is a few KiB
 PACE_STEPS = 10  # over so many last steps a step's time is averaged, validations and checkpoints included

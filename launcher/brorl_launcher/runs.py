@@ -17,8 +17,8 @@ from brorl_launcher.find_run import PACE_STEPS, HeartbeatFile, Row, last_rows, r
 from brorl_launcher.status import OLD_S, age
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.metric_registry import step_seconds
 from nemo_brorl.core.recorded_yaml import RecordError, read_record, setting_of
+from nemo_brorl.core.step_time import step_seconds
 
 SIGNS = ("config.yaml", "metrics.jsonl", "heartbeat.json")  # a folder with two of these is a run's
 NUM_SIGNS = 2

@@ -19,7 +19,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_brorl.config import declaration, setting
+from nemo_brorl.config.declare import declaration, setting
 from nemo_brorl.config.load import shipped_folder
 from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import ConfigError

@@ -24,7 +24,7 @@ from brorl_launcher.find_run import (
 )
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.core.metric_registry import step_seconds
+from nemo_brorl.core.step_time import step_seconds
 
 SHOWN_ROWS = 5
 OLD_S = 60.0  # a heartbeat is written every 5 s

@@ -22,8 +22,9 @@ from brorl_launcher.frozen import (
 )
 from brorl_launcher.packages import code_root
 
+from nemo_brorl.config.data import DomainConfig
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.schema import BroRLConfig, DomainConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from brorl_launcher.planner.plan import make_plan
 from nemo_brorl.cluster.fit.memory import cpu_memory, needed_gib
 from nemo_brorl.cluster.fit.sizes import Machine, resolve_sizes
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.schema import SftConfig
+from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.errors import BroRLError, ResourceError
 from nemo_brorl.core.model_shape import read_model_shape
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from brorl_launcher.site import Site, load_site, seconds_of, wrong_values
 
-from nemo_brorl.config import declaration
+from nemo_brorl.config.declare import declaration
 from nemo_brorl.core.errors import ConfigError
 
 

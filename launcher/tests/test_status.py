@@ -18,7 +18,7 @@ from brorl_launcher.status import age, job_text, shares
 
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
-from nemo_brorl.training import checkpoint
+from nemo_brorl.training import marker
 from tests.support.fake_slurm import FakeSlurm
 
 TIMES = {
@@ -272,7 +272,7 @@ def test_shares_without_timed_steps_are_empty() -> None:
 
 
 def test_checkpoints_are_marked_as_training_marks_them() -> None:
-    assert MARKER == checkpoint.MARKER
+    assert MARKER == marker.MARKER
 
 
 def test_a_run_without_jobs_is_not_asked_of_slurm(tmp_path: Path, slurm: FakeSlurm) -> None:

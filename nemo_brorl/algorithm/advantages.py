@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_brorl.algorithm.pass_at_k import share_within
-from nemo_brorl.config.schema import AlgorithmConfig
+from nemo_brorl.config.algorithm import AlgorithmConfig
 from nemo_brorl.core.components import find_function, is_import_path, with_params
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.types import SUCCESS_REWARD, Bool, Float32, Int32, Int64

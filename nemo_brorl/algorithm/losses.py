@@ -42,7 +42,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nemo_brorl.config.schema import AlgorithmConfig, CovarianceConfig, ImportanceCorrectionConfig
+from nemo_brorl.config.algorithm import AlgorithmConfig, CovarianceConfig, ImportanceCorrectionConfig
 from nemo_brorl.core.components import find_function, with_params
 
 

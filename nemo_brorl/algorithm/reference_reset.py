@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config.schema import ReferenceResetConfig
+from nemo_brorl.config.algorithm import ReferenceResetConfig
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,9 @@ from nemo_brorl.algorithm.advantages import (
     find_advantage,
     weigh_rare_successes,
 )
-from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig, CosineLengthConfig, ShapingConfig
+from nemo_brorl.config.algorithm import AlgorithmConfig
+from nemo_brorl.config.rewards import CosineLengthConfig, ShapingConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.components import find_function, is_import_path, with_params
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.types import Bool, Float32, Int32, Int64, ScoredGroup, TrainBatch

@@ -19,36 +19,26 @@ from typing import Any
 import psutil
 import ray
 
-from nemo_brorl.cluster.ray_watch import (
-    END_S,
-    ESSENTIAL,
-    LOOK_S,
-    START_S,
-    RayWatch,
-    Reaper,
-    children_but,
-    end_processes,
-    name_of,
-    watched_start,
-    with_descendants,
-)
-from nemo_brorl.config.schema import TrainerConfig
+from nemo_brorl.cluster import ray_adapter
+from nemo_brorl.cluster.ray_watch import ESSENTIAL, LOOK_S, START_S, RayWatch, watched_start
+from nemo_brorl.cluster.reaper import Reaper
+from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
 from nemo_brorl.core.private_folder import INDUCTOR, kernel_caches, private_folder
+from nemo_brorl.core.processes import END_S, children_but, end_processes, name_of, with_descendants
 
 log = get_logger(__name__)
 
 CPU_OBJECT_STORE_BYTES = 1 << 30
-MIN_LOCAL_CPUS = 2  # logical slots: actors ask for fractions, the cores are shared in time
+# Logical slots: actors ask for fractions, the cores are shared in time.
+MIN_LOCAL_CPUS = 2
 TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-HEAPS = "MALLOC_ARENA_MAX"  # of a process; the GNU C library reads it when the process begins
+# Of a process; the GNU C library reads it when the process begins.
+HEAPS = "MALLOC_ARENA_MAX"
 START_TRIES = 3
-# Texts of the exceptions that Ray raises when its raylet takes longer than its fixed 30 seconds, or a process ends.
-LOST_AT_START = ("node timed out during startup", "Failed to start GCS")
-# Calls of actors that its control store keeps for Ray's own tools: some KiB each, and 100,000 unless told otherwise.
-SETTINGS = {"task_events_max_num_task_in_gcs": 1000}
-KEPT = 10  # sessions of processes that are gone, for whoever looks for the logs of a run that failed
+# Sessions of processes that are gone, for whoever looks for the logs of a run that failed.
+KEPT = 10
 SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_(?P<process>\d+)")
 WHAT_IS_LOST = (
     "Ray's {} is gone (killed, or out of memory?), and with it engines and policy. "
@@ -82,7 +72,8 @@ class RayCluster:
             # Ray would keep one in a file of the home folder. It reads ours once: all clusters of a process share it.
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         if self._is_ours:
-            os.environ.update(kernel_caches([INDUCTOR]))  # actors inherit it
+            # Actors inherit it.
+            os.environ.update(kernel_caches([INDUCTOR]))
             self._reaper = Reaper()
         before = set(psutil.Process().children(recursive=True))
         try:
@@ -201,11 +192,12 @@ class RayCluster:
             options["address"] = os.environ["RAY_ADDRESS"]
             return options
         options["include_dashboard"] = False
-        options["_system_config"] = dict(SETTINGS)  # a copy, which Ray adds to
+        sessions = None
         if "RAY_TMPDIR" not in os.environ:
-            sessions = private_folder() / "ray"  # Ray opens its own folder to everybody
+            # Ray opens its own folder to everybody.
+            sessions = private_folder() / "ray"
             remove_old_sessions(sessions)
-            options["_temp_dir"] = str(sessions)
+        options |= ray_adapter.system_options(sessions)
         if self.config.gpus_per_node == 0:
             options["num_cpus"] = max(os.cpu_count() or 1, MIN_LOCAL_CPUS)
             options["num_gpus"] = 0
@@ -235,8 +227,8 @@ def start_ray(start: Callable[[], object], before: Collection[psutil.Process]) -
     for attempt in range(1, START_TRIES + 1):
         try:
             start()
-        except Exception as error:  # Ray raises bare ones
-            if not any(text in str(error) for text in LOST_AT_START):
+        except Exception as error:
+            if not ray_adapter.is_lost_at_start(error):
                 raise
             ray.shutdown()
             end_processes(with_descendants(children_but(before)), 0.0)
@@ -264,5 +256,6 @@ def remove_old_sessions(folder: Path, kept: int = KEPT) -> list[Path]:
             ended.append(path)
     removed = ended[: max(0, len(ended) - kept)]
     for path in removed:
-        shutil.rmtree(path, ignore_errors=True)  # another run may be removing it
+        # Another run may be removing it.
+        shutil.rmtree(path, ignore_errors=True)
     return removed

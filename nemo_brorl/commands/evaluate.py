@@ -20,27 +20,14 @@ from nemo_brorl.core.clock import SAVED, StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.evaluation.answers import (
-    AnswerFile,
-    SampleFile,
-    ask,
-    identity_of,
-    missing,
-    nearest_other,
-    weights_digest,
-)
+from nemo_brorl.evaluation.answers import AnswerFile, nearest_other
+from nemo_brorl.evaluation.asking import ask, missing
 from nemo_brorl.evaluation.benchmarks import Benchmark, read_benchmarks
 from nemo_brorl.evaluation.comparison import read_other
-from nemo_brorl.evaluation.results import (
-    Results,
-    as_json,
-    comparison_table,
-    folder_of,
-    markdown,
-    results_of,
-    score_table,
-    write,
-)
+from nemo_brorl.evaluation.identity import identity_of, weights_digest
+from nemo_brorl.evaluation.results import Results, as_json, folder_of, results_of, write
+from nemo_brorl.evaluation.sample_file import SampleFile
+from nemo_brorl.evaluation.tables import comparison_table, markdown, score_table
 from nemo_brorl.training.export import is_converted, newest_checkpoint
 
 STEP = re.compile(r"step_\d+")  # a checkpoint's folder

@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_brorl.commands.trackers import ClearMLSink, LoggerSink, ModuleSink
 from nemo_brorl.config.load import CommandLine, hydra_arguments, to_config
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig
@@ -31,7 +32,6 @@ from nemo_brorl.core.console import get_logger, setup_logging
 from nemo_brorl.core.environment_values import literal, plain
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.files import naming
-from nemo_brorl.core.metric_sinks import ClearMLSink, LoggerSink, ModuleSink
 from nemo_brorl.ports import MetricSink
 
 # Level of NeMo and Lightning on the console; their notes concern a loop that is not used here.

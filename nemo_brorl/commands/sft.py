@@ -14,6 +14,7 @@ from pathlib import Path
 from nemo_brorl.cluster.fit.memory import check_memory, check_policy_fits
 from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.commands.run import resolve_model, run_command
+from nemo_brorl.commands.trackers import LoggerSink, MetricFan
 from nemo_brorl.config.derived import micro_batch_tokens, time_limit_s
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.rules import check_demonstrations
@@ -22,13 +23,14 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest, grace_s
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.core.metric_sinks import JsonlSink, LoggerSink, MetricFan
+from nemo_brorl.core.lock import locked
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.training.checkpoint import Checkpoints
-from nemo_brorl.training.run_folder import claim_run_folder, locked
+from nemo_brorl.training.records import JsonlSink
+from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.training.supervised.chat_files import read_examples
-from nemo_brorl.training.supervised.examples import Conversations, stop_ids_of
+from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer
 
 FILES_CONFIG = "sft"  # the YAML for conversations in files

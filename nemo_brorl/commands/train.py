@@ -11,17 +11,19 @@ from pathlib import Path
 
 from nemo_brorl.algorithm.train_batch import check_functions
 from nemo_brorl.commands.run import run_command, sized
+from nemo_brorl.commands.trackers import MetricFan
 from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch, grace_s
 from nemo_brorl.core.console import Console
-from nemo_brorl.core.metric_sinks import JsonlSink, MetricFan, read_metrics
+from nemo_brorl.core.lock import locked
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.rollouts.prompt_pool import find_pool
 from nemo_brorl.training.own_observers import find_observers
-from nemo_brorl.training.run_folder import claim_run_folder, locked
+from nemo_brorl.training.records import JsonlSink, read_metrics
+from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.training.tables import change_rows, curve_lines, sampling_line, time_rows
 from nemo_brorl.training.trainer import BroRLTrainer
 

@@ -20,7 +20,8 @@ from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.run import resolve_model
-from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
+from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
@@ -32,8 +33,7 @@ from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
 from nemo_brorl.ports import MetricSink
-from nemo_brorl.prompts.file_source import FOLDER as INDEX_FOLDER
-from nemo_brorl.prompts.sources import make_source
+from nemo_brorl.prompts.sources import Sources
 from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.scoring.pool import VerifierPool
@@ -80,12 +80,12 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     device.check(config)
     check_params()
     tokenizer = load_tokenizer(model_folder)
-    index_folder = Path(config.exp_manager.explicit_log_dir) / INDEX_FOLDER
     for _, section in config.data.sources():
         check_environment(section, tokenizer)
-    source = make_source(config.data, "train", config.trainer.seed, index_folder)
+    sources = Sources(config.data)
+    source = sources.split("train", config.trainer.seed)
     prompts = PromptStream(source, tokenizer, config.data)
-    held_out = held_out_prompts(config, tokenizer)
+    held_out = held_out_prompts(config, tokenizer, sources)
     verifiers: set[str] = set()
     for name, payload in verifiers_of(config.rewards, held_out):
         verifiers.update(names_in(name, payload))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config import FUNCTION, section, setting
+from nemo_brorl.config.declare import FUNCTION, section, setting
 
 ADVANTAGES = (
     "reinforce_plus_plus_baseline",
@@ -18,6 +18,7 @@ ADVANTAGES = (
     "maxrl",
     "pass_at_k",
 )
+NOT_BY_TURN = ("opo", "maxrl", "pass_at_k")  # advantages of whole responses, which algorithm.credit=turn has none of
 REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "gmpo", "cispo")  # those that learn from advantages
 KL_ESTIMATORS = ("k1", "k2", "k3")
 

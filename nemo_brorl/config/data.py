@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from nemo_brorl.config import section, setting
+from nemo_brorl.config.declare import section, setting
 
 PRESETS = ("plain", "deepscaler", "eurus_2", "scp_116k", "ifeval")
 FILE_WORDS = {

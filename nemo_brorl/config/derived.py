@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
+from nemo_brorl.config.evaluation import BenchmarkConfig
+from nemo_brorl.config.schema import BroRLConfig
 
 GPU_BATCH_TOKENS = 8192  # generation.max_num_batched_tokens: null with GPUs
 CPU_ENGINES = 2  # generation.num_engines, before `sizes.py` has looked at the machine

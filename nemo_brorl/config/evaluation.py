@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from nemo_brorl.config import setting
 from nemo_brorl.config.data import FILE_WORDS, SOURCES, SourceConfig, repeated
+from nemo_brorl.config.declare import setting
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from nemo_brorl.config import FUNCTION, declaration
+from nemo_brorl.config.declare import FUNCTION, declaration
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.components import is_import_path
 from nemo_brorl.core.errors import ConfigError

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from omegaconf import MISSING
 
-from nemo_brorl.config import FUNCTION, section, setting
 from nemo_brorl.config.data import repeated
+from nemo_brorl.config.declare import FUNCTION, section, setting
 from nemo_brorl.core.components import is_import_path
 
 SHARE_OF_TESTS = 0.8  # share of a response's deadline for its tests: what remains is for the rest of the verifier

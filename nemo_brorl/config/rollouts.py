@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from nemo_brorl.config import section, setting
+from nemo_brorl.config.declare import section, setting
 
 
 @dataclass

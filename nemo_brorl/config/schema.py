@@ -4,10 +4,9 @@ Unknown keys and wrong types are refused by OmegaConf. The list is the source of
 near matches of error messages.
 
 The defaults are those of `conf/brorl_cpu.yaml`: the whole stack on a two-core machine. This package imports neither
-torch nor NeMo, so that `--help` and a wrong setting answer at once. Every section can be imported from here.
+torch nor NeMo, so that `--help` and a wrong setting answer at once.
 """
 
-# ruff: noqa: F401
 from __future__ import annotations
 
 import dataclasses
@@ -17,47 +16,27 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from nemo_brorl.config import Declaration, declaration, section
 from nemo_brorl.config.algorithm import (
     AlgorithmConfig,
-    CovarianceConfig,
-    ImportanceCorrectionConfig,
-    KLConfig,
-    ReferenceResetConfig,
 )
-from nemo_brorl.config.backends import GenerationConfig, MoeConfig, OptimConfig, PolicyConfig
-from nemo_brorl.config.data import ColumnsConfig, DataConfig, DomainConfig, SourceConfig, TaskConfig, TaskStageConfig
-from nemo_brorl.config.evaluation import BenchmarkConfig, EvaluationConfig
+from nemo_brorl.config.convert import ConvertConfig
+from nemo_brorl.config.data import DataConfig
+from nemo_brorl.config.declare import Declaration, declaration, section
+from nemo_brorl.config.evaluation import EvaluationConfig
+from nemo_brorl.config.generation import GenerationConfig
+from nemo_brorl.config.parity import ParityConfig
+from nemo_brorl.config.policy import PolicyConfig
+from nemo_brorl.config.records import ProfileConfig, StoreConfig, TimelineConfig
 from nemo_brorl.config.rewards import (
-    CodeConfig,
-    CosineLengthConfig,
-    EndpointConfig,
-    EnvironmentsConfig,
-    OwnVerifierConfig,
     RewardsConfig,
-    RewardStageConfig,
-    RewardWatchConfig,
-    ServicesConfig,
-    ShapingConfig,
 )
 from nemo_brorl.config.rollouts import (
     DynamicSamplingConfig,
-    PlacementConfig,
-    PlateauConfig,
     RolloutsConfig,
-    ScheduleConfig,
-    StageConfig,
 )
-from nemo_brorl.config.trainer import (
-    ConvertConfig,
-    ExpManagerConfig,
-    ParityConfig,
-    ProfileConfig,
-    SftConfig,
-    StoreConfig,
-    TimelineConfig,
-    TrainerConfig,
-)
+from nemo_brorl.config.sft import SftConfig
+from nemo_brorl.config.trackers import ExpManagerConfig
+from nemo_brorl.config.trainer import TrainerConfig
 
 
 @dataclass

@@ -1,23 +1,17 @@
-"""Files that a reader, or a program that is started again, finds whole or as they were before, and sums (size, crc32)
-that are taken when files are written and looked at before they are read again.
-"""
+"""Files that a reader, or a program that is started again, finds whole or as they were before."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
-from nemo_brorl.core.errors import CheckpointError, ResourceError
+from nemo_brorl.core.errors import ResourceError
 
 _IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _IS_FORBIDDEN = (errno.EACCES, errno.EPERM)
@@ -52,7 +46,11 @@ def replacing(path: Path) -> Iterator[Path]:
             aside.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, text: str, is_synced: bool = False) -> Path:
+def write_whole(
+    path: Path,
+    text: str,
+    is_synced: bool = False,
+) -> Path:
     """Replace a file's text, in UTF-8. `is_synced`: it is on the disk afterwards, even if the machine loses power.
     Raises OSError."""
     with replacing(path) as aside, aside.open("w", encoding="utf-8") as file:
@@ -77,7 +75,8 @@ def append_whole(descriptor: int, content: bytes) -> None:
     """Append to a file that is open for appending: all of it or nothing. Raises OSError."""
     num_before = os.fstat(descriptor).st_size
     try:
-        while content:  # a disk that runs full takes a part
+        # A disk that runs full takes a part.
+        while content:
             content = content[os.write(descriptor, content) :]
     except OSError:
         with contextlib.suppress(OSError):
@@ -108,7 +107,8 @@ def is_refused(error: OSError) -> bool:
     """Whether a disk or its owner is at fault, and nobody's program: full, read-only, broken, or a file that this user
     may not touch."""
     if error.errno in _IS_FORBIDDEN:
-        return error.filename is not None  # a process that may not be signalled has none
+        # A process that may not be signalled has none.
+        return error.filename is not None
     return error.errno in (*_IS_FULL, errno.EROFS, errno.EIO)
 
 
@@ -125,88 +125,3 @@ def cannot_write(path: Path, error: OSError) -> str:
         remedy = "see that this user may write there and that the disk is well"
     cause = error.strerror or str(error)
     return f"{path} {failed} ({cause}): {remedy}; the same command then goes on from the last checkpoint"
-
-
-SUMS = "checksums.json"  # of the files beside it
-_PIECE_BYTES = 4 << 20  # read at a time; crc32 gives up the interpreter's lock
-_NUM_THREADS = 4  # that read: a parallel disk answers several of them at once
-
-
-@dataclass(frozen=True)
-class FileSum:
-    """What is known of a file."""
-
-    num_bytes: int
-    crc32: int | None  # None: its bytes are not looked at
-
-
-def file_sum(path: Path) -> FileSum:
-    """Size and crc32 of a file, read once, a piece at a time. Raises OSError."""
-    piece = memoryview(bytearray(_PIECE_BYTES))
-    total = 0
-    crc32 = 0
-    with path.open("rb", buffering=0) as file:
-        while num_read := file.readinto(piece):
-            crc32 = zlib.crc32(piece[:num_read], crc32)
-            total += num_read
-    return FileSum(total, crc32)
-
-
-def damage(path: Path, expected: FileSum) -> str:
-    """What is wrong with a file, in words; "" where it is as it was written."""
-    try:
-        num_bytes = path.stat().st_size
-        if num_bytes != expected.num_bytes:
-            return f"{path} has {num_bytes:,} of {expected.num_bytes:,} bytes"
-        if expected.crc32 is None or file_sum(path).crc32 == expected.crc32:
-            return ""
-    except OSError as error:
-        return f"{path} cannot be read ({error.strerror})"
-    return f"{path} holds other bytes than were written (crc32)"
-
-
-def all_damage(folder: Path, sums: Mapping[str, FileSum]) -> list[str]:
-    """`damage` of files by their names in a folder, looked at by a few threads."""
-    paths = [folder / name for name in sums]
-    with ThreadPoolExecutor(_NUM_THREADS) as threads:
-        return [words for words in threads.map(damage, paths, sums.values()) if words]
-
-
-def write_sums(folder: Path, sums: Mapping[str, FileSum]) -> None:
-    """Write `checksums.json`, for good. Raises OSError."""
-    write_whole(folder / SUMS, sums_as_json(sums), is_synced=True)
-
-
-def read_sums(folder: Path) -> dict[str, FileSum]:
-    """What `write_sums` wrote; {} in a folder of an earlier version. Raises CheckpointError for a damaged one."""
-    path = folder / SUMS
-    try:
-        return dict(sums_from_json(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return {}
-    except (OSError, *MALFORMED) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
-
-
-def share_of(names: Sequence[str], number: int, total: int) -> Sequence[str]:
-    """Names that member `number` of `total` looks at; every name is somebody's."""
-    return sorted(names)[number::total]
-
-
-def sums_as_json(sums: Mapping[str, FileSum]) -> str:
-    """{name: [bytes, crc32 in hexadecimal digits or null]}."""
-    rows: dict[str, list[Any]] = {}
-    for name in sorted(sums):
-        crc32 = sums[name].crc32
-        rows[name] = [sums[name].num_bytes, None if crc32 is None else f"{crc32:08x}"]
-    return json.dumps(rows, indent=1) + "\n"
-
-
-def sums_from_json(text: str) -> Iterator[tuple[str, FileSum]]:
-    """Names and sums; a plain number is a size, as earlier versions wrote. Raises one of `MALFORMED`."""
-    for name, row in json.loads(text).items():
-        if isinstance(row, int):
-            yield name, FileSum(row, None)
-        else:
-            num_bytes, digits = row
-            yield name, FileSum(int(num_bytes), None if digits is None else int(digits, 16))

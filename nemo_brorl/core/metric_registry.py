@@ -7,20 +7,9 @@ fills in: a task, a domain, a number. Metrics that a user's own loss adds need n
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 
-
-class Metric(NamedTuple):
-    """One metric, or a family of them."""
-
-    name: str  # without its group
-    unit: str  # "": a plain number
-    aggregation: str  # over what the number is taken, and how
-    meaning: str
-
+from nemo_brorl.core.metric import Metric, pattern_of
 
 _PROMPT_STEP = "sampled groups of the step"
 _ROLLOUTS = "mean over sampled rollouts"
@@ -334,18 +323,6 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
     ),
 }
 
-# Parts of a step's time that follow each other; what else is in `time/` lies inside these.
-STEP_PARTS = ("collect", "offload", "fetch", "log_prob", "update", "sync", "validate", "save")
-
-
-def step_seconds(row: Mapping[str, Any], left_out: Collection[str] = ()) -> float:
-    """Seconds of a step but for some of its parts, as far as its row of metrics knows them."""
-    total = 0.0
-    for part in STEP_PARTS:
-        if part not in left_out:
-            total += row.get(f"time/{part}_s") or 0.0
-    return total
-
 
 def declared_names() -> list[str]:
     """Full names, `group/name`, with their `{…}`."""
@@ -367,12 +344,6 @@ def find_metric(name: str) -> Metric | None:
         return None
     _, metrics = GROUPS[group]
     for metric in sorted(metrics, key=lambda metric: "{" in metric.name):
-        if _pattern(metric.name).fullmatch(rest):
+        if pattern_of(metric.name).fullmatch(rest):
             return metric
     return None
-
-
-@cache
-def _pattern(name: str) -> re.Pattern[str]:
-    literals = re.split(r"\{\w+\}", name)
-    return re.compile(r"[^/]+".join(re.escape(literal) for literal in literals))

@@ -1,8 +1,7 @@
 """Timeline of a step: who did what when, on one clock.
 
 Processes note `Work` by their own clocks and send it along with answers that travel anyway. The driver keeps all of it
-in a `Timeline`, which makes `Span`s of one step on the driver's clock; `training/step_timeline.py` writes and reads
-them.
+in a `Timeline`, which makes `Span`s of one step on the driver's clock; `training/trace_files.py` writes them.
 
 Clocks are aligned as Cristian's algorithm does (1989): a question is received after it was asked, and its answer is
 known after it was given, so every answer bounds the offset of the two clocks from both sides. Clocks that nothing

@@ -4,8 +4,6 @@ A file holds the answers to one benchmark under one identity: weights, sampling,
 which, each further line is one prompt with all of its samples. A line that was cut off by a crash is dropped and its
 prompt is asked again: samples are a function of seed and prompt, so the result is that of an evaluation that was never
 stopped.
-
-What is missing is sampled, all benchmarks in one stream, so that engines are never idle between two of them.
 """
 
 from __future__ import annotations
@@ -14,13 +12,9 @@ import fcntl
 import hashlib
 import json
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from io import FileIO
-from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,20 +22,12 @@ from typing import Any
 import numpy as np
 from brorl_graders.verifiers.payload import reference_text
 
-from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
-from nemo_brorl.core.clock import StopRequest
-from nemo_brorl.core.environment_values import as_written
-from nemo_brorl.core.errors import CheckpointError, ModelError
+from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import append_whole, naming
-from nemo_brorl.core.object_store import fetch
-from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.types import SUCCESS_REWARD, Int64, Prompt, ScoredGroup
+from nemo_brorl.evaluation.identity import differing, short_id
+from nemo_brorl.types import SUCCESS_REWARD, Int64, ScoredGroup
 
-BLOCK = 1 << 22  # bytes read at a time
 MAX_REFERENCE = 200  # characters of a reference answer that are kept; of a given one, too
-NUM_THREADS = 8
-BESIDE_WEIGHTS = ("config.json", "generation_config.json")
 
 
 @dataclass(frozen=True)
@@ -106,61 +92,6 @@ def _tool_errors(group: ScoredGroup, order: Int64) -> tuple[int, ...] | None:
             return None
         counts += record.is_tool_error.sum(axis=1).tolist()
     return tuple(counts[place] for place in order) if counts else None
-
-
-def weights_digest(folder: Path) -> str:
-    """Digest of all bytes of a model's weights and of its config: what two training steps changed is told apart, a copy
-    is not. The engines read the same files next, so most of the time this takes is not lost. Raises ModelError for a
-    folder without weights."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        files = sorted(folder.glob("*.bin"))
-    if not files:
-        raise ModelError(
-            f"{folder} has no *.safetensors: "
-            f"write policy.model=FOLDER of a Hugging Face model, or evaluation.checkpoint=RUN"
-        )
-    for name in BESIDE_WEIGHTS:
-        if (folder / name).exists():
-            files.append(folder / name)
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        digests = "".join(pool.map(_file_digest, files))
-    digest = hashlib.blake2b(digests.encode(), digest_size=16)
-    return digest.hexdigest()
-
-
-def identity_of(config: BroRLConfig, weights: str, benchmark: Benchmark) -> dict[str, Any]:
-    """All that decides the answers to a benchmark, JSON-able; texts from the environment as they were written."""
-    identity = {
-        "benchmark": benchmark.name,
-        "weights": weights,
-        "seed": config.trainer.seed,
-        "precision": config.generation.precision,
-        "settings": benchmark.settings,
-        "questions": benchmark.questions,
-        "tokens": benchmark.tokens,
-        "scoring": _scoring(config.rewards, benchmark),
-    }
-    return dict(as_written(identity))
-
-
-def _scoring(rewards: RewardsConfig, benchmark: Benchmark) -> dict[str, Any]:
-    """Settings of the verifiers that this benchmark asks; those of others decide nothing."""
-    names = set(benchmark.verifiers)
-    for prompt in benchmark.prompts:
-        names.add(prompt.verifier)  # composite itself, beside its parts
-    return {
-        "timeout_s": rewards.timeout_s,
-        "timeouts": {name: seconds for name, seconds in rewards.timeouts.items() if name in names},
-        "code": asdict(rewards.code) if "code" in names else None,
-    }
-
-
-def short_id(identity: Any) -> str:
-    """Eight characters that tell identities apart."""
-    text = json.dumps(identity, sort_keys=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=4)
-    return digest.hexdigest()
 
 
 class AnswerFile:
@@ -248,21 +179,6 @@ def nearest_other(folder: Path, identity: Mapping[str, Any]) -> str | None:
     return f"{nearest} has other {', '.join(fewest)}"
 
 
-def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Names of the entries that differ; of settings each by its own name."""
-    first = _flat(one)
-    second = _flat(other)
-    names = sorted(first.keys() | second.keys())
-    return [name for name in names if first.get(name) != second.get(name)]
-
-
-def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings beside the other entries."""
-    entries = dict(identity)
-    settings = entries.pop("settings", {})
-    return {**entries, **settings}
-
-
 def _parsed(line: bytes) -> PromptAnswers | None:
     """The answers in a line; None where it is damaged or of another version."""
     record = _record(line)
@@ -288,103 +204,3 @@ def _shortened(text: str | None) -> str | None:
     written = text.encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(written, digest_size=8).hexdigest()
     return f"{text[: MAX_REFERENCE // 2]}…{digest}"
-
-
-def _file_digest(path: Path) -> str:
-    digest = hashlib.blake2b(path.name.encode(), digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-Decode = Callable[[Sequence[int]], str]
-STAGE = "evaluate"
-
-
-def missing(benchmark: Benchmark, file: AnswerFile) -> list[Prompt]:
-    """Prompts without answers, in order."""
-    return [prompt for prompt in benchmark.prompts if prompt.uid not in file.found]
-
-
-def ask(
-    benchmarks: Sequence[Benchmark],
-    files: Mapping[str, AnswerFile],
-    sampler: Sampler,
-    stop: StopRequest,
-    samples: SampleFile | None = None,
-) -> bool:
-    """Sample and score every prompt that has no answers yet; each is on disk as soon as its group closes. False: told
-    to stop before."""
-    start = time.monotonic()
-    sampler.console.begin()
-    stream = sampler.open_stream()
-    file_of: dict[str, AnswerFile] = {}  # by uid
-    with closing(stream), sampler.stage(STAGE):
-        for benchmark in benchmarks:
-            file = files[benchmark.name]
-            for prompt in missing(benchmark, file):
-                stream.open(prompt, benchmark.num_samples, benchmark.sampling)
-                file_of[prompt.uid] = file
-        while not stream.is_idle:
-            for settled in stream.advance():
-                group = stream.release(settled.uid).close()
-                _keep(group, file_of[settled.uid], samples)
-            passed_s = time.monotonic() - start
-            sampler.console.progress(STAGE, stream.num_settled, stream.num_asked, "responses", passed_s)
-            if stop.should_stop():
-                break
-    sampler.console.clear()
-    return not any(missing(benchmark, files[benchmark.name]) for benchmark in benchmarks)
-
-
-def _keep(group: ScoredGroup, file: AnswerFile, samples: SampleFile | None) -> None:
-    if samples is not None:
-        samples.add(group)
-    file.add(answers_of(group))
-
-
-class SampleFile:
-    """The first few responses of each prompt as text, to read what a model does. A prompt that is asked again after a
-    crash may be there twice."""
-
-    def __init__(self, path: Path, num: int, decode: Decode) -> None:
-        self.path = path
-        self.num = num
-        self.decode = decode
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+") as file:
-            file.seek(0)
-            num_whole = file.read().rfind(b"\n") + 1
-            file.truncate(num_whole)  # half a line at the end goes
-
-    def add(self, group: ScoredGroup) -> None:
-        """Write a line for each of the first responses of a group. Raises ResourceError."""
-        question = self.decode(group.prompt.token_ids)
-        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
-            for place, text in enumerate(self._texts(group)):
-                answer = None if group.answers is None else group.answers[place]
-                is_stopped = bool(group.group.is_stopped[place])
-                row = {
-                    "uid": group.prompt.uid,
-                    "sample": place,
-                    "prompt": question,
-                    "response": text,
-                    "reward": float(group.rewards[place]),
-                    "answer": answer,
-                    "is_truncated": not is_stopped,
-                }
-                line = json.dumps(row)
-                file.write(f"{line}\n")
-
-    def _texts(self, group: ScoredGroup) -> list[str]:
-        """The first responses, as many as are kept."""
-        texts: list[str] = []
-        for chunk in group.group.chunks:
-            if len(texts) >= self.num:
-                break
-            arrays = fetch(chunk.data)
-            for low, high in pairwise(arrays.offsets.tolist()):
-                token_ids = arrays.token_ids[low:high]
-                texts.append(self.decode(token_ids.tolist()))
-        return texts[: self.num]

@@ -17,15 +17,18 @@ from brorl_graders.verifiers.registry import check_payload, names_in
 from brorl_graders.verifiers.services import is_remote
 
 from nemo_brorl.config.derived import HELD_OUT, benchmark_limits
-from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
+from nemo_brorl.config.evaluation import BenchmarkConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.prompts.asking import ask
+from nemo_brorl.prompts.environment_source import DRAWN, EnvironmentSource
 from nemo_brorl.prompts.file_source import open_questions
 from nemo_brorl.prompts.questions import Question
 from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource
-from nemo_brorl.prompts.sources import DRAWN, EnvironmentSource, make_source
-from nemo_brorl.prompts.stream import PromptStream, ask
+from nemo_brorl.prompts.sources import Sources
+from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.scoring.turn_tokens import QuestionCheck, check_environment
 from nemo_brorl.types import Prompt, Sampling
 
@@ -100,11 +103,11 @@ def read_benchmarks(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Bench
     return found
 
 
-def held_out_prompts(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Prompt]:
-    """The held-out prompts of `data` from `evaluation.first_prompt` on, those of validation too. Raises DataError when
-    there are none."""
+def held_out_prompts(config: BroRLConfig, tokenizer: ChatTokenizer, sources: Sources) -> list[Prompt]:
+    """The held-out prompts of `data`, opened, from `evaluation.first_prompt` on, those of validation too. Raises
+    DataError when there are none."""
     settings = config.evaluation
-    source = make_source(config.data, "held_out", EVALUATION_SEED)
+    source = sources.split("held_out", EVALUATION_SEED)
     stream = PromptStream(source, tokenizer, config.data, split="held_out")
     prompts = stream.take(settings.first_prompt + settings.num_prompts)
     chosen = prompts[settings.first_prompt :]
@@ -125,7 +128,7 @@ def _held_out(config: BroRLConfig, tokenizer: ChatTokenizer) -> Benchmark:
                 by_domain[domain.name] = shared if domain.system_prompt is None else domain.system_prompt
     return Benchmark(
         name=HELD_OUT,
-        prompts=tuple(held_out_prompts(config, tokenizer)),
+        prompts=tuple(held_out_prompts(config, tokenizer, Sources(config.data))),
         num_samples=benchmark_limits(config, None).num_samples,
         sampling=_sampling(config, None),
         system_prompt=by_domain or shared,

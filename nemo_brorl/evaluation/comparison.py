@@ -10,20 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.schema import EvaluationConfig
+from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.evaluation.answers import PromptAnswers, differing
+from nemo_brorl.core.statistics import Float64, PairedTest, estimate_json, mean_of_means, number_or_null, paired_test
+from nemo_brorl.evaluation.answers import PromptAnswers
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.evaluation.estimates import (
-    BOOTSTRAP_SEED,
-    Float64,
-    PairedTest,
-    estimate_json,
-    mean_of_means,
-    number_or_null,
-    paired_test,
-    success,
-)
+from nemo_brorl.evaluation.estimates import BOOTSTRAP_SEED, success
+from nemo_brorl.evaluation.identity import differing
 
 Successes = dict[str, float]  # by uid: share of a prompt's samples that are right
 ALL_PROMPTS, MEAN_OF_BENCHMARKS = "all prompts", "mean of benchmarks"

@@ -7,7 +7,8 @@ verifier.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from brorl_graders.processes.process_pool import ProcessPool
@@ -15,10 +16,16 @@ from brorl_graders.verifiers.multiple_choice import right_letter
 from brorl_graders.verifiers.payload import Deadlines, Payload, accepted_answers
 from brorl_graders.verifiers.registry import answer_reader, is_open
 
-from nemo_brorl.config.schema import RewardsConfig, SourceConfig
+from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.prompts.questions import Question
-from nemo_brorl.prompts.sources import some_questions
+from nemo_brorl.prompts.environment_source import DRAWN
+from nemo_brorl.prompts.file_tables import first_rows
+from nemo_brorl.prompts.find_files import find_files
+from nemo_brorl.prompts.questions import BadRow, Question
+from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource, expanded
+from nemo_brorl.prompts.row_formats import columns_of, row_formats
+from nemo_brorl.prompts.row_questions import is_wanted, question_of
 
 CONSTANTS = (
     "",
@@ -49,6 +56,7 @@ FORMS = (
     "\\boxed{{{}}}",
 )
 NUM_QUESTIONS = 6  # of each task
+FIRST_ROWS = 20  # of a file, of which some may be no questions
 BUDGET_S = 10.0
 
 
@@ -162,4 +170,48 @@ def check_constants(
             f"{sentences}: a policy would learn to say just that. Leave the task out, choose another verifier, "
             f"or write rewards.constant_answers=warn"
         )
+    return found
+
+
+def some_questions(
+    source: SourceConfig,
+    num: int,
+    budget_s: float,
+) -> Iterator[list[Question]]:
+    """At most `num` questions of each Reasoning Gym task, until `budget_s` seconds have been spent on making them, or
+    the first ones of a file. Raises DataError as the source does."""
+    if source.source == DRAWN:
+        return
+    if source.source != "reasoning_gym":
+        yield _of_files(source)
+        return
+    spent_s = 0.0
+    for task in expanded(source.tasks):
+        if spent_s > budget_s:
+            return
+        start = time.monotonic()
+        tasks = ReasoningGymSource(
+            [task],
+            held_out_fraction=0.0,
+            split="train",
+            seed=0,
+            verifier=source.verifier or VERIFIER,
+            options=source.verifier_options,
+        )
+        questions = [tasks.question(index) for index in range(num)]
+        spent_s += time.monotonic() - start
+        yield questions
+
+
+def _of_files(source: SourceConfig) -> list[Question]:
+    assert source.path is not None, "the settings were checked"
+    formats = row_formats(source)
+    files = find_files(source.source, source.path, source.dataset_split)
+    found = []
+    for row in first_rows(files[0], columns_of(formats), FIRST_ROWS):
+        if isinstance(row, BadRow) or not is_wanted(row, source.only):
+            continue
+        question = question_of(row, formats, "", source.verifier_options)
+        if not isinstance(question, BadRow):
+            found.append(question)
     return found

@@ -24,7 +24,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, inert
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.ports import Policy
-from nemo_brorl.prompts.stream import place_of_answer
+from nemo_brorl.prompts.asking import place_of_answer
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup

@@ -1,43 +1,30 @@
 """One chunk inside an engine: which rollouts it asks of vLLM, and what goes back to the driver. Imports neither torch
-nor vllm.
-
-`VllmRequests` makes rollouts into requests to vLLM's LLMEngine and reads its counters: the one place that knows its
-request objects and reaches for unfinished ones. vLLM's own metrics come with an observation for every token of every
-step, on the thread that also schedules and launches. They stay off, and the two numbers that a run needs are read from
-the scheduler.
-"""
+nor vllm."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_brorl.generation.chunk_messages import (
-    ChunkFailure,
-    ChunkMeta,
-    Reply,
-    find_garbage,
-    no_arrays,
-    response_lengths,
-)
-from nemo_brorl.generation.routes import RowRoutes, as_routes, packed_routes
+from nemo_brorl.generation.check_replies import find_garbage
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Reply, no_arrays, response_lengths
+from nemo_brorl.generation.routes import RowRoutes, packed_routes
 from nemo_brorl.types import (
     ChunkArrays,
     PartialRollouts,
     Period,
     RolloutRequest,
     Routes,
-    Sampling,
     TurnRecord,
 )
 
-_SEED_BITS = 62  # of a group's seed: adding a rollout's index stays below 2**63
+# Of a group's seed: adding a rollout's index stays below 2**63.
+_SEED_BITS = 62
 
 
 @dataclass(frozen=True)
@@ -63,7 +50,11 @@ class RolloutTask:
     max_tokens: int
 
 
-def rollout_seed(group_seed: int, index: int, num_resumed: int) -> int:
+def rollout_seed(
+    group_seed: int,
+    index: int,
+    num_resumed: int,
+) -> int:
     """The seed of a rollout: group's + index from its first token, so that neither chunks nor engines matter. A
     continuation takes another one, of the same two and the tokens it goes on from: the old one would repeat the
     draws of its first tokens."""
@@ -305,164 +296,3 @@ class ChunkTask:
         continuation = self._continuations[row]
         assert continuation is not None, f"rollout {row} of call {self.call_id} was not put"
         return continuation
-
-
-@dataclass
-class _Sampled:
-    """Versions that sampled an unfinished rollout, up to the last change of weights."""
-
-    name: str
-    versions: list[int] = field(default_factory=list)  # oldest first
-    num_tokens: int = 0
-
-
-class VllmRequests:
-    """Every rollout is a request of its own: vLLM keeps what the n of one request have sampled to itself until the last
-    has ended, and its scheduler makes n requests of it anyway. A rollout has our name, and the id that vLLM makes of
-    it.
-
-    Which version sampled which tokens is counted here: vLLM 0.32 would say it, 0.26 does not.
-    """
-
-    def __init__(self, engine: Any) -> None:
-        from vllm.sampling_params import (  # not in `add`: that is called for every rollout
-            RequestOutputKind,
-            SamplingParams,
-        )
-
-        self._new_params = SamplingParams
-        self._output_kind = RequestOutputKind.FINAL_ONLY
-        self._engine = engine  # vllm.LLMEngine
-        self.vocab_size: int = engine.model_config.get_vocab_size()
-        self._version = 0
-        self._sampled: dict[str, _Sampled] = {}  # of unfinished rollouts, by id
-        self._ids: dict[str, str] = {}  # by name
-
-    def add(
-        self,
-        name: str,
-        task: RolloutTask,
-        sampling: Sampling,
-    ) -> str:
-        """Queue a rollout; returns its id."""
-        params = self._new_params(
-            seed=task.seed,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_tokens=task.max_tokens,
-            logprobs=0,  # of the sampled token only
-            flat_logprobs=True,
-            detokenize=False,
-            output_kind=self._output_kind,
-            skip_clone=True,  # nobody else has it, and vLLM's deep copy costs more than all the rest of adding
-        )
-        prompt = {"type": "token", "prompt_token_ids": task.token_ids}  # with its type it goes past the renderer
-        identity: str = self._engine.add_request(name, prompt, params)
-        self._sampled[identity] = _Sampled(name)
-        self._ids[name] = identity
-        return identity
-
-    def step(self) -> list[tuple[str, Continuation]]:
-        """One step of the batch; (name, what it came to) of the rollouts that ended in it."""
-        ended = []
-        for output in self._engine.step():
-            if output.finished:
-                name = output.request_id
-                sampled = self._forget(self._ids[name])
-                continuation = self._continuation_of(sampled, output)
-                ended.append((name, continuation))
-        return ended
-
-    def num_tokens(self, identity: str) -> int | None:
-        """Tokens sampled for a rollout; None when it has ended."""
-        state = self._engine.output_processor.request_states.get(identity)
-        if state is None:
-            return None
-        return int(state.detokenizer.num_output_tokens())
-
-    def so_far(self, identity: str) -> Continuation:
-        """Tokens of an unfinished rollout: the output that vLLM makes of an aborted request and shows to nobody."""
-        from vllm.v1.engine import FinishReason
-
-        state = self._engine.output_processor.request_states[identity]
-        output = state.make_request_output([], None, FinishReason.ABORT, None)
-        return self._continuation_of(self._sampled[identity], output)
-
-    def abort(self, identities: Sequence[str]) -> None:
-        """Take these out of the batch; those that have ended are passed over."""
-        self._engine.abort_request(list(identities), internal=True)
-        for identity in identities:
-            if identity in self._sampled:
-                self._forget(identity)
-
-    def set_version(self, version: int) -> None:
-        """Tokens that are sampled from now on are of this version."""
-        for identity, sampled in self._sampled.items():
-            self._count(sampled, self.num_tokens(identity) or 0)
-        self._version = version
-
-    def _forget(self, identity: str) -> _Sampled:
-        sampled = self._sampled.pop(identity)
-        del self._ids[sampled.name]
-        return sampled
-
-    def _continuation_of(self, sampled: _Sampled, output: Any) -> Continuation:
-        """Content of vLLM's RequestOutput; "abort" is what one that was cut off says."""
-        completion = output.outputs[0]
-        assert completion.finish_reason in ("stop", "length", "abort"), (
-            f"vLLM ended a rollout with {completion.finish_reason!r}"
-        )
-        self._count(sampled, len(completion.token_ids))
-        return Continuation(
-            token_ids=completion.token_ids,
-            log_probs=completion.logprobs.logprobs,
-            versions=sampled.versions,
-            has_ended=completion.finish_reason != "abort",
-            is_stopped=completion.finish_reason == "stop",
-            num_cached=output.num_cached_tokens or 0,
-            routes=self._routes_of(completion),
-        )
-
-    def _routes_of(self, completion: Any) -> Routes | None:
-        routed_experts = completion.routed_experts
-        if routed_experts is None:
-            return None
-        num_experts = self._engine.model_config.get_num_experts()
-        return as_routes(routed_experts, num_experts)
-
-    def _count(self, sampled: _Sampled, num_tokens: int) -> None:
-        """Tokens that came since the last count are of the version there was."""
-        if num_tokens > sampled.num_tokens:
-            sampled.num_tokens = num_tokens
-            if sampled.versions[-1:] != [self._version]:
-                sampled.versions.append(self._version)
-
-
-class EngineCounters:
-    """Prefix-cache queries and hits, in tokens, and preemptions, since this was made."""
-
-    def __init__(self, engine: Any) -> None:
-        """`engine`: a vllm.LLMEngine whose core is in this process and whose log stats are off."""
-        from vllm.v1.metrics.stats import PrefixCacheStats
-
-        scheduler = engine.engine_core.engine_core.scheduler
-        manager = scheduler.kv_cache_manager
-        # Nobody takes these away: that is what the scheduler does where its log stats are on.
-        self._prefix_cache = PrefixCacheStats()
-        manager.prefix_cache_stats = self._prefix_cache
-        manager.log_stats = True
-        self.num_preemptions = 0
-        self._preempt: Callable[..., None] = scheduler._preempt_request
-        scheduler._preempt_request = self._count_preemption
-
-    @property
-    def prefix_cache_queries(self) -> int:
-        return int(self._prefix_cache.queries)
-
-    @property
-    def prefix_cache_hits(self) -> int:
-        return int(self._prefix_cache.hits)
-
-    def _count_preemption(self, *args: Any, **kwargs: Any) -> None:
-        self.num_preemptions += 1
-        self._preempt(*args, **kwargs)

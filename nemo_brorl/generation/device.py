@@ -189,7 +189,7 @@ def engine_settings(
         "logprobs_mode": "processed_logprobs",  # of the distribution that was sampled: after temperature and top_p
         "worker_extension_cls": "nemo_brorl.generation.vllm_worker.WeightReceiver",
         "use_tqdm_on_load": False,
-        "disable_log_stats": True,  # `chunk_task.py`
+        "disable_log_stats": True,  # `vllm_adapter.count_prefix_cache`
     }
     batch_tokens = engine_batch_tokens(config)
     if batch_tokens is not None:

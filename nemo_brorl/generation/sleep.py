@@ -1,116 +1,16 @@
-"""Sleeping engines: what one gives up while the policy trains on its device, and a pool asleep and awake again in
-stages.
-
-vLLM's CPU build has no sleep mode. There an engine goes through the same calls, which stop its scheduler and drop its
-prefix cache, and gives back what its heap can spare; weights and KV cache stay in memory.
-"""
+"""A pool of engines asleep while the policy trains on their devices, and awake again in stages."""
 
 from __future__ import annotations
 
-import gc
-import os
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from nemo_brorl.cluster.actor_transport import ActorTransport
-from nemo_brorl.config.schema import GenerationConfig
+from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
-from nemo_brorl.core.process_memory import private_bytes, trim_heap
 from nemo_brorl.generation.engine_handle import EngineHandle
 
-if TYPE_CHECKING:
-    import torch
-
-# vLLM's level 1 copies weights to host memory and drops the KV cache, level 2 drops both.
-_LEVELS = {"cache": 1, "offload": 1, "discard": 2}
-_MAX_DRAIN_STEPS = 16  # of an engine without requests: one for each batch under way, and one for what has ended
 _GIB = 2**30
-
-
-class SleepMode:
-    """One engine: awake ──sleep──► asleep ──wake("weights")──► ──wake("kv_cache")──► awake. Waking what is awake does
-    nothing."""
-
-    def __init__(
-        self,
-        engine: Any,
-        mode: str,
-        on_cpu: bool,
-    ) -> None:
-        """Raises GenerationError for a mode that this vLLM does not have."""
-        self._engine = engine
-        self._level = _LEVELS.get(mode, 0)
-        # Weights that stay: vLLM then releases the cache alone, which its CPU build refuses to.
-        self._keeps_weights = mode == "cache" and not on_cpu
-        self._asleep: set[str] = set()
-        if self._keeps_weights and not hasattr(engine, "release_kv_cache_memory"):
-            raise GenerationError(
-                "generation.sleep=cache releases the KV cache alone, which this vLLM cannot (0.32 can): write offload "
-                "or discard"
-            )
-
-    def sleep(self) -> int:
-        """Give up what the mode says. Bytes that are still held, of the worker that holds most."""
-        self._drain()
-        if self._level == 0:
-            raise GenerationError("an engine was told to sleep and generation.sleep=off")
-        if self._keeps_weights:
-            self._engine.sleep(0)  # level 0 stops the scheduler
-            self._engine.release_kv_cache_memory()
-            self._asleep = {"kv_cache"}
-        else:
-            self._engine.sleep(self._level)
-            self._asleep = {"weights", "kv_cache"}
-        return max(self._engine.model_executor.collective_rpc("resident_bytes"))
-
-    def _drain(self) -> None:
-        """Step until nothing is left of the last requests. vLLM tells its workers in the step after which ones have
-        ended, and with async scheduling one batch is always under way; until then it gives no memory back."""
-        core = self._engine.engine_core.engine_core
-        for _ in range(_MAX_DRAIN_STEPS):
-            if not core.scheduler.has_requests() and not core.batch_queue:
-                return
-            self._engine.step()
-        raise GenerationError(f"an engine was told to sleep and is not idle after {_MAX_DRAIN_STEPS} steps")
-
-    def wake(self, tag: str) -> None:
-        """Make room for "weights" or for the "kv_cache" again."""
-        if tag in self._asleep:
-            self._engine.wake_up([tag])
-            self._asleep.discard(tag)
-
-
-def resident_bytes(device: torch.device) -> int:
-    """Bytes that this process holds of a device: GPU memory by the driver's own count, or private memory of the process
-    on CPU."""
-    gc.collect()
-    if device.type == "cpu":
-        trim_heap()
-        return private_bytes()
-    return _gpu_bytes(device)
-
-
-def _gpu_bytes(device: torch.device) -> int:
-    """Memory of this process, context and libraries included; where the driver does not tell, what torch has
-    reserved."""
-    import torch
-    from vllm.third_party import pynvml
-
-    torch.cuda.empty_cache()
-    uuid = torch.cuda.get_device_properties(device).uuid
-    used = 0
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            if process.pid == os.getpid():
-                used = process.usedGpuMemory or 0
-    except pynvml.NVMLError:
-        used = 0
-    if used:
-        return used
-    return torch.cuda.memory_reserved(device)  # in a container the driver may count other process numbers
 
 
 class StagedSleep:

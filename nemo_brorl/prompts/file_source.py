@@ -1,11 +1,5 @@
-"""Questions from files: read once to see that they can be used and which split each belongs to, then row by row as they
-are asked for.
-
-What was found out about large files, which rows can be used and where they are, is kept beside the run. Looking through
-every row of a 10-GB file takes minutes at every start, requeued ones too, and finds the same each time. It is kept as
-`RUN/prompts_index/KEY.npz`. The key is of everything that decides it: the files' names, sizes and times, the settings,
-the code that reads rows. An index that cannot be read or written is done without.
-"""
+"""Questions from files: every row is read once, to see that it can be used and which split it belongs to, and again
+when it is asked for."""
 
 from __future__ import annotations
 
@@ -14,84 +8,25 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
-import brorl_graders
 import numpy as np
 from brorl_graders.verifiers.registry import check_name
-from numpy.typing import NDArray
 
-from nemo_brorl.config.schema import SourceConfig
+from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.files import replacing
-from nemo_brorl.prompts.columns import RowFormat, column_of, is_wanted, question_of, row_formats
-from nemo_brorl.prompts.file_tables import JsonlTable, Tables, find_files, open_tables, permuted
+from nemo_brorl.prompts.columns import column_of
+from nemo_brorl.prompts.file_tables import Tables, open_tables
+from nemo_brorl.prompts.find_files import find_files
+from nemo_brorl.prompts.levels import TaskLevel
+from nemo_brorl.prompts.order import permuted
 from nemo_brorl.prompts.questions import BadRow, Question, Row, hash_of
+from nemo_brorl.prompts.row_formats import RowFormat, row_formats
+from nemo_brorl.prompts.row_questions import is_wanted, question_of
 from nemo_brorl.types import Int64, UInt64
 
 log = get_logger(__name__)
-
-FOLDER = "prompts_index"
-MIN_BYTES = 1 << 26  # of files; smaller ones are looked through in a second
-# Code that decides which rows can be used.
-CODE = (Path(__file__).parent, Path(brorl_graders.__file__).parent / "verifiers")
-
-
-@dataclass(frozen=True)
-class RowIndex:
-    """The usable rows of some files."""
-
-    rows: Int64  # [usable rows] their numbers, ascending
-    hashes: UInt64  # [usable rows] of their texts
-    spans: Mapping[str, Int64]  # [rows, 2] by file: where every row is in it; only of lines of JSON
-    num_left_out: int
-
-
-def index_path(folder: Path, decides: Sequence[str]) -> Path:
-    """Where the index is kept that these texts, and the code, decide."""
-    text = "\n".join(decides)
-    digest = hashlib.blake2b(text.encode(), digest_size=12)
-    for code in CODE:
-        for path in sorted(code.rglob("*.py")):
-            digest.update(path.read_bytes())
-    return folder / f"{digest.hexdigest()}.npz"
-
-
-def load_index(path: Path) -> RowIndex | None:
-    """A kept index; None where there is none, or it is damaged."""
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            spans = {}
-            for number, name in enumerate(data["files"]):
-                spans[str(name)] = data[f"spans_{number}"]
-            return RowIndex(data["rows"], data["hashes"], spans, int(data["num_left_out"]))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        log.warning("%s cannot be read (%s): the files are looked through again", path, error)
-        return None
-
-
-def save_index(path: Path, index: RowIndex) -> None:
-    """Keep an index, whole or not at all."""
-    arrays: dict[str, Any] = {
-        "rows": index.rows,
-        "hashes": index.hashes,
-        "files": np.array(list(index.spans), dtype=str),
-        "num_left_out": index.num_left_out,
-    }
-    for number, spans in enumerate(index.spans.values()):
-        arrays[f"spans_{number}"] = spans
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as aside:
-            np.savez(aside, **arrays)
-    except OSError as error:
-        log.warning("%s cannot be written (%s): the next start looks through the files again", path, error)
-
 
 NUM_SHOWN = 5  # bad rows written out in a message
 
@@ -128,14 +63,23 @@ class QuestionFile:
             raise DataError(f"{where}: {question.reason}; it was usable at the start: was the file changed meanwhile?")
         return question
 
-    def held_out(self, fraction: float) -> NDArray[np.bool_]:
-        """[usable rows] Whether a row is held out: by the hash of its text; where that takes none, the one with the
-        smallest."""
-        limit = min(fraction * 2**64, 2**64 - 1)
+    def split(self, held_out_share: float) -> SplitFile:
+        """These files with a share of their rows held out: by the hash of its text; where that takes none, the one with
+        the smallest."""
+        limit = min(held_out_share * 2**64, 2**64 - 1)
         chosen = self.hashes < np.uint64(limit)
-        if fraction > 0 and not chosen.any():
+        if held_out_share > 0 and not chosen.any():
             chosen = self.hashes == self.hashes.min()
-        return chosen
+        return SplitFile(self, self, self.rows[chosen], self.hashes[chosen])
+
+
+class SplitFile(NamedTuple):
+    """The files of a source and what is held out of them."""
+
+    train: QuestionFile
+    held_out: QuestionFile  # the same, unless held-out questions have a file of their own
+    held_out_rows: Int64
+    held_out_hashes: UInt64
 
 
 class FileSource:
@@ -151,6 +95,11 @@ class FileSource:
     def size(self) -> int:
         """Rows of one epoch."""
         return len(self.rows)
+
+    @property
+    def levels(self) -> Mapping[str, TaskLevel]:
+        """None: rows have no difficulty."""
+        return {}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -169,15 +118,9 @@ class FileSource:
         return self.file.question(row)
 
 
-def open_questions(
-    config: SourceConfig,
-    path: str,
-    task: str,
-    index: Path | None = None,
-) -> QuestionFile:
-    """Look through every row of `path`, unless that has been done and is kept in the file `index`. Raises DataError
-    when it is missing, has the wrong columns, or more rows that cannot be used than `max_bad_rows`; ConfigError when
-    its verifier is not known."""
+def open_questions(config: SourceConfig, path: str, task: str) -> QuestionFile:
+    """Read every row of `path`. Raises DataError when it is missing, has the wrong columns, or more rows that cannot be
+    used than `max_bad_rows`; ConfigError when its verifier is not known."""
     reader = RowReader(row_formats(config), task, config.verifier_options)
     selected = {column_of(where) for where in config.only}
     columns = set(selected)
@@ -187,28 +130,14 @@ def open_questions(
         columns |= layout.columns
         required.append(layout.required_columns | selected)
     files = find_files(config.source, path, config.dataset_split)
-    kept = None if index is None else load_index(index)
-    if kept is not None:
-        num_rows = len(kept.rows)
-        log.info("%s: %d questions, %d rows left out, as found earlier", path, num_rows, kept.num_left_out)
-        tables = open_tables(files, sorted(columns), kept.spans)
-    else:
-        tables = open_tables(files, sorted(columns))
-        _check_columns(tables, required)
-        kept = _looked_through(tables, reader, config, path)
-        num_rows = len(kept.rows)
-        log.info("%s: %d questions, %d rows left out", path, num_rows, kept.num_left_out)
-        if index is not None:
-            save_index(index, kept)
-    return QuestionFile(tables, reader, kept.rows, kept.hashes)
+    num_bytes = sum(file.stat().st_size for file in files)
+    log.info("reading %s: %d files, %.1f MiB", path, len(files), num_bytes / 2**20)
+    tables = open_tables(files, sorted(columns))
+    _check_columns(tables, required)
+    return _usable(tables, reader, config, path)
 
 
-def _looked_through(
-    tables: Tables,
-    reader: RowReader,
-    config: SourceConfig,
-    path: str,
-) -> RowIndex:
+def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) -> QuestionFile:
     """The rows that can be used. Raises DataError when too many cannot, or none can."""
     enough = config.max_bad_rows + NUM_SHOWN  # bad rows to tell what is wrong
     numbers = array("q")
@@ -237,11 +166,8 @@ def _looked_through(
     _judge(tables, bad, config.max_bad_rows, path)
     if len(found.rows) == 0:
         raise DataError(f"{path} is empty: none of its {len(tables)} rows can be used")
-    spans = {}
-    for part in tables.parts:
-        if isinstance(part, JsonlTable):
-            spans[str(part.path)] = part.spans
-    return RowIndex(found.rows, found.hashes, spans, len(bad))
+    log.info("%s: %d questions, %d rows left out", path, len(found.rows), len(bad))
+    return QuestionFile(tables, reader, found.rows, found.hashes)
 
 
 def _check_columns(tables: Tables, required: Sequence[set[str]]) -> None:

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.registry import check_name
 
-from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.prompts.questions import Question, TaskLevel, hash_of, is_held_out
+from nemo_brorl.prompts.levels import TaskLevel
+from nemo_brorl.prompts.questions import Question, hash_of, is_held_out, size_of_drawn
 
 log = get_logger(__name__)
 
@@ -48,7 +49,6 @@ class _Page(NamedTuple):
 class ReasoningGymSource:
     """A weighted mixture of procedurally generated tasks."""
 
-    size = None
     fingerprint = ""
 
     def __init__(
@@ -76,6 +76,11 @@ class ReasoningGymSource:
         self.verifier = verifier
         self.options = dict(options or {})
         self._pages: dict[tuple[int, int, int], _Page] = {}  # in use, by (task, stage, attempt)
+
+    @property
+    def size(self) -> int | None:
+        """Tasks have no end, or none are held out."""
+        return size_of_drawn(self.split, self.held_out_fraction)
 
     def question(self, index: int) -> Question:
         """Question `index`. Raises DataError when its task has no question in this split."""

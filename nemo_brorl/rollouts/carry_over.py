@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.schema import DynamicSamplingConfig, RewardStageConfig, RolloutsConfig
+from nemo_brorl.config.rewards import RewardStageConfig
+from nemo_brorl.config.rollouts import DynamicSamplingConfig, RolloutsConfig
 from nemo_brorl.core.environment_values import as_written, restored
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.ports import PromptSource

@@ -34,7 +34,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nemo_brorl.algorithm.advantages import disagree
-from nemo_brorl.config.schema import DynamicSamplingConfig
+from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.types import ScoredGroup
 

@@ -30,7 +30,10 @@ import numpy as np
 from scipy.stats import t as student_t
 
 from nemo_brorl.config.derived import stage_samples, stage_sizes
-from nemo_brorl.config.schema import BroRLConfig, OptimConfig, PlateauConfig, RewardStageConfig
+from nemo_brorl.config.policy import OptimConfig
+from nemo_brorl.config.rewards import RewardStageConfig
+from nemo_brorl.config.rollouts import PlateauConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
 

@@ -40,7 +40,7 @@ from brorl_graders.processes.child_process import Inbox
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.verifiers.registry import Template, templates
 
-from nemo_brorl.config.schema import EnvironmentsConfig
+from nemo_brorl.config.rewards import EnvironmentsConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from brorl_graders.environments import registry, tool_calls
 
-from nemo_brorl.config.schema import SourceConfig
+from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.tokenizer import ChatTokenizer, Messages, Tools
 

@@ -17,7 +17,7 @@ import numpy as np
 from brorl_graders.environments.protocol import EpisodeHost, EpisodeOutcome, EpisodeStep, TurnSize, TurnTokens
 from brorl_graders.processes.process_pool import LATE
 
-from nemo_brorl.config.schema import RewardsConfig
+from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.scoring.response_arrays import repetition_of, response_keys, split, taken, turn_bounds, turn_ends
 from nemo_brorl.types import (

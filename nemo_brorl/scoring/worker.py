@@ -25,7 +25,7 @@ from brorl_graders.verifiers.multiple_choice import right_letter
 from brorl_graders.verifiers.payload import ENVIRONMENT, Answer, Deadlines, Payload, accepted_answers
 from brorl_graders.verifiers.registry import answer_reader, is_remote
 
-from nemo_brorl.config.schema import RewardsConfig
+from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.host import EpisodeHost, HostLimits
 from nemo_brorl.scoring.response_arrays import repetition_of, response_keys

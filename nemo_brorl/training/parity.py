@@ -17,7 +17,8 @@ import numpy as np
 from brorl_graders.verifiers.payload import ENVIRONMENT
 
 from nemo_brorl.config.derived import parity_bound
-from nemo_brorl.config.schema import BroRLConfig, ParityConfig
+from nemo_brorl.config.parity import ParityConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ParityError
 from nemo_brorl.core.object_store import fetch, store

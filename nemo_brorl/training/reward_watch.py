@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.schema import RewardWatchConfig
+from nemo_brorl.config.rewards import RewardWatchConfig
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.metric_sinks import AlarmLog
+from nemo_brorl.training.records import AlarmLog
 from nemo_brorl.types import ScoredGroup
 
 KINDS = ("no_answer", "same_answer", "rise", "failures")

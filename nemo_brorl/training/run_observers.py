@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.config.schema import BroRLConfig, DynamicSamplingConfig, ParityConfig, TimelineConfig
+from nemo_brorl.config.parity import ParityConfig
+from nemo_brorl.config.records import TimelineConfig
+from nemo_brorl.config.rollouts import DynamicSamplingConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, get_logger
-from nemo_brorl.core.metric_sinks import EventLog
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.evaluation.rehearsal import shown_responses
 from nemo_brorl.ports import RolloutStore
@@ -16,8 +18,9 @@ from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.training.observers import Observer, StepMade
 from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.parity import alarms
+from nemo_brorl.training.records import EventLog
 from nemo_brorl.training.reward_watch import RewardAlarms
-from nemo_brorl.training.run_folder import write_samples
+from nemo_brorl.training.samples import write_samples
 from nemo_brorl.training.step_timeline import StepTimelines
 from nemo_brorl.training.store.store import step_record
 from nemo_brorl.training.tables import step_line

@@ -10,10 +10,11 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.rollouts.batches import Batches
 from nemo_brorl.rollouts.carry_over import SamplerState
-from nemo_brorl.training.checkpoint import CutStep, RunState, Saver, check_state_keys
+from nemo_brorl.training.checkpoint import CutStep, RunState, check_state_keys
 from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.training.observers import Observers
 from nemo_brorl.training.parts import Parts
+from nemo_brorl.training.saver import Saver
 
 
 class Stateful(Protocol):

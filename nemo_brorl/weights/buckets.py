@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from nemo_brorl.config.schema import GenerationConfig
+from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.types import TensorInfo
 
 Item = TypeVar("Item")

@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 
+from nemo_brorl.cluster.ray_adapter import start_stream
 from nemo_brorl.config.derived import weight_transport
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import WeightSyncError
@@ -27,7 +28,12 @@ Ask = Callable[[], None]
 class WeightSource:
     """Publications of one policy, one at a time."""
 
-    def __init__(self, ranks: Sequence[Any], config: BroRLConfig, wait: Wait) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[Any],
+        config: BroRLConfig,
+        wait: Wait,
+    ) -> None:
         self.transport = weight_transport(config)
         self._ranks = ranks
         self._wait = wait
@@ -116,12 +122,9 @@ class WeightStreams:
         self._wait = wait
         self._generators: list[Any] = []
         for number, rank in enumerate(ranks):
-            options: dict[str, Any] = {"num_returns": "streaming"}
             # Rank 0 alone has messages; the others only say that they are through with a bucket.
-            if number == 0:
-                options["_generator_backpressure_num_objects"] = _MESSAGES_AHEAD
-            streaming = rank.stream_weights.options(**options)
-            self._generators.append(streaming.remote())
+            num_ahead = _MESSAGES_AHEAD if number == 0 else None
+            self._generators.append(start_stream(rank.stream_weights, num_ahead))
         self._num_sent = [0] * len(self._generators)  # buckets, by rank
 
     def next_message(self, is_last_of_bucket: bool = False) -> Any:

@@ -17,7 +17,7 @@ import nemo_brorl
 
 LAYOUTS = (
     {
-        "schema": "nemo_brorl.config.schema",
+        "settings": "nemo_brorl.config.rewards:RewardsConfig",
         "code": "brorl_graders.verifiers.code.code",
         "deadlines": "brorl_graders.verifiers.payload",
         "pool": "brorl_graders.processes.process_pool:ProcessPool",
@@ -25,7 +25,7 @@ LAYOUTS = (
         "children": "child_pids",
     },
     {
-        "schema": "nemo_brorl.config.schema",
+        "settings": "nemo_brorl.config.schema:RewardsConfig",
         "code": "nemo_brorl.rewards.code",
         "deadlines": "nemo_brorl.rewards.deadlines",
         "pool": "nemo_brorl.rewards.crew:Crew",
@@ -55,7 +55,7 @@ def _named(key: str) -> Any:
     return getattr(imported, name) if name else imported
 
 
-schema: Any = _named("schema")
+RewardsConfig: Any = _named("settings")
 code: Any = _named("code")
 deadlines: Any = _named("deadlines")
 check_payload: Callable[[str, Mapping[str, Any]], None] = _named("check")
@@ -67,7 +67,7 @@ class WatchedPool(Pool):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
-        rewards = schema.RewardsConfig(timeout_s=TEXT_SECONDS, timeouts={"code": CODE_SECONDS})
+        rewards = RewardsConfig(timeout_s=TEXT_SECONDS, timeouts={"code": CODE_SECONDS})
         rewards.code.test_timeout_s = TEST_SECONDS
         rewards.code.preload = ["numpy"]
         code.configure(rewards)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nemo_brorl.cluster.ray_watch import is_running
+from nemo_brorl.core.processes import is_running
 from tests.campaign import machine
 from tests.campaign.faults import KINDS, ON_OWN_DISK, ON_OWN_MACHINE, Fault, Scene
 from tests.campaign.jobs import JOBS, Row

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from nemo_brorl.cluster.ray_watch import is_running, name_of
+from nemo_brorl.core.processes import is_running, name_of
 
 SOURCE = Path(__file__).with_name("machine.c")
 VARIABLE = "BRORL_CAMPAIGN_MACHINE"  # names the file of settings

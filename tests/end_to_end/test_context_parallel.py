@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_brorl.config.schema import CovarianceConfig
+from nemo_brorl.config.algorithm import CovarianceConfig
 from nemo_brorl.policy.process.layout import layout_of
 from nemo_brorl.types import UpdatePlan
 from tests.support.closeness import LOG_PROB_BOUND

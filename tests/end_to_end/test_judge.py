@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from brorl_graders.services.service_client import reach
 
-from nemo_brorl.config.schema import EndpointConfig, RewardsConfig, ServicesConfig
+from nemo_brorl.config.rewards import EndpointConfig, RewardsConfig, ServicesConfig
 from nemo_brorl.core.errors import ServiceError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.turns import ResponseScores

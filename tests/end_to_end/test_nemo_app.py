@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from nemo_brorl.commands.trackers import MetricFan
 from nemo_brorl.config.load import CommandLine, load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger, setup_logging
 from nemo_brorl.core.errors import ModelError, ResourceError
-from nemo_brorl.core.metric_sinks import MetricFan
 
 
 def line_for(folder: Path) -> CommandLine:

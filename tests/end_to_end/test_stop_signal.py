@@ -8,8 +8,8 @@ import time
 import psutil
 import pytest
 
-from nemo_brorl.cluster.ray_watch import name_of
 from nemo_brorl.core.errors import LOST
+from nemo_brorl.core.processes import name_of
 
 PROGRAM = """
 import os, signal, time
@@ -36,7 +36,7 @@ LOSS = """
 import os, signal, sys, time
 import psutil, ray
 from nemo_brorl.cluster.ray_cluster import RayCluster
-from nemo_brorl.cluster.ray_watch import name_of
+from nemo_brorl.core.processes import name_of
 from nemo_brorl.config.load import load_config
 with RayCluster(load_config("brorl_cpu", []).trainer):
     below = psutil.Process().children(recursive=True)

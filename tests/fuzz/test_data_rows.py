@@ -16,13 +16,14 @@ from brorl_graders.verifiers.registry import VERIFIERS, check_payload, names_in,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_brorl.config.data import PRESETS
-from nemo_brorl.config.schema import ColumnsConfig, DataConfig, EndpointConfig, SftConfig
+from nemo_brorl.config.data import PRESETS, ColumnsConfig, DataConfig
+from nemo_brorl.config.rewards import EndpointConfig
+from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.training.supervised.chat_files import read_examples
-from nemo_brorl.training.supervised.examples import Conversations
+from nemo_brorl.training.supervised.conversations import Conversations
 from tests.fuzz.hostile import Damage, Swap, damages, swaps, values
 from tests.fuzz.profile import fuzz, no_hang
 from tests.support.names import allow_also

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.rollouts.carry_over import CarriedGroups
-from nemo_brorl.training.checkpoint import MARKER, Checkpoints, CutStep, RunState, Saver, write_marker
+from nemo_brorl.training.checkpoint import Checkpoints, CutStep, RunState
+from nemo_brorl.training.marker import MARKER, write_marker
+from nemo_brorl.training.saver import Saver
 from nemo_brorl.types import RolloutRequest, Sampling
 from tests.fuzz.hostile import Damage, Swap, damages, swaps
 from tests.fuzz.profile import fuzz, no_hang

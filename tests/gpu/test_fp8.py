@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.config.policy import PolicyConfig
 from tests.support.model_factory import make_config, make_model, make_plan, scale_matrices
 
 pytestmark = pytest.mark.gpu

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nemo_brorl.config.schema import MoeConfig
+from nemo_brorl.config.policy import MoeConfig
 from tests.support.model_factory import make_config, make_model
 from tests.support.te_families import FAMILIES
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from ray.exceptions import GetTimeoutError, RayActorError
 
-from nemo_brorl.config.schema import GenerationConfig
+from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.generation.chunk_messages import ChunkMeta, Withdrawn
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
 from nemo_brorl.generation.placement.placement import ChunkPlacement

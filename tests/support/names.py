@@ -8,7 +8,9 @@ from typing import Any
 
 from brorl_graders.names import allow, allowed, names_of
 
-from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, OwnVerifierConfig, SourceConfig
+from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.config.rewards import EndpointConfig, OwnVerifierConfig
+from nemo_brorl.config.schema import BroRLConfig
 
 Environment = tuple[str, Mapping[str, Any]]  # name and settings
 

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 from omegaconf import OmegaConf
 
-from nemo_brorl.config.schema import BroRLConfig, StoreConfig
+from nemo_brorl.config.records import StoreConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.timeline import CHUNKS, Timeline, Work, chunk_key
 from nemo_brorl.rollouts.ledger import close_group
-from nemo_brorl.training.step_timeline import TraceFiles
 from nemo_brorl.training.store.writer import StoreWriter
+from nemo_brorl.training.trace_files import TraceFiles
 from nemo_brorl.types import (
     ChunkArrays,
     Prompt,

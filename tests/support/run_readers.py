@@ -11,14 +11,15 @@ from brorl_lab.commands.replay import Replay, recorded_row
 from brorl_lab.page import runs as page
 from brorl_lab.page.groups import StoreTables
 from brorl_lab.store_reader import read_step
+from brorl_lab.trace_reader import read_spans
 from brorl_launcher import runs, status
 from brorl_launcher.find_run import Target, read_run
 
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.same_run import check_same_run, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.metric_sinks import EventLog, JsonlSink
-from nemo_brorl.training.step_timeline import TraceFiles, read_spans
+from nemo_brorl.training.records import EventLog, JsonlSink
+from nemo_brorl.training.trace_files import TraceFiles
 from tests.support.run_folders import put_run, put_timeline
 
 

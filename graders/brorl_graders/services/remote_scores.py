@@ -27,7 +27,7 @@ from brorl_graders.services.service_client import ServiceClient
 from brorl_graders.verifiers import services
 from brorl_graders.verifiers.payload import Payload
 from brorl_graders.verifiers.services import shown_url
-from nemo_brorl.config.schema import EndpointConfig, ServicesConfig
+from nemo_brorl.config.rewards import EndpointConfig, ServicesConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError, ServiceError
 

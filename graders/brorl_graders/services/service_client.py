@@ -15,7 +15,7 @@ import httpx
 from brorl_graders.processes.process_pool import LATE
 from brorl_graders.verifiers import services
 from brorl_graders.verifiers.services import ReplyError, shown_url
-from nemo_brorl.config.schema import EndpointConfig, ServicesConfig
+from nemo_brorl.config.rewards import EndpointConfig, ServicesConfig
 from nemo_brorl.core.errors import ConfigError, ServiceError
 
 MAX_REPLY = 16 * 2**20  # bytes

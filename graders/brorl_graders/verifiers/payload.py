@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_brorl.config.schema import RewardsConfig
+from nemo_brorl.config.rewards import RewardsConfig
 
 Payload = Mapping[str, Any]
 Scored = float | tuple[float, str]  # a score; or one with what the verifier says of it

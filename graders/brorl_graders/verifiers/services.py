@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from brorl_graders.names import allowed
 from brorl_graders.verifiers.answer import boxed_answers, extract_answer, without_thinking
 from brorl_graders.verifiers.payload import Payload, is_number
-from nemo_brorl.config.schema import EndpointConfig
+from nemo_brorl.config.rewards import EndpointConfig
 from nemo_brorl.core.errors import ConfigError
 
 VERSION = 1

@@ -21,7 +21,7 @@ from brorl_graders.environments.endpoint import RequestError, open_conversation
 from brorl_graders.environments.protocol import Action, EpisodeStep, Step, TurnSize
 from brorl_graders.environments.registry import make
 
-from nemo_brorl.config.schema import DataConfig
+from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.errors import ConfigError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.sources import make_source

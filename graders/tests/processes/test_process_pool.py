@@ -12,7 +12,7 @@ import pytest
 from brorl_graders.processes.process_pool import BATCH, MAX_ASIDE, ProcessPool
 from brorl_graders.verifiers.payload import Deadlines, check_timeout
 
-from nemo_brorl.config.schema import RewardsConfig
+from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import ResourceError
 from tests.support.bad_verifiers import MISBEHAVE, SLOW
 from tests.support.names import allow_also

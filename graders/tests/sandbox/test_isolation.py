@@ -14,7 +14,7 @@ from brorl_graders.sandbox.limits import NAMESPACES
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.payload import Deadlines
 
-from nemo_brorl.config.schema import CodeConfig, RewardsConfig
+from nemo_brorl.config.rewards import CodeConfig, RewardsConfig
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from brorl_graders.services.remote_scores import Asked, RemoteScores
 from brorl_graders.services.service_client import reach
 from brorl_lab.bases.initial_model import build_tokenizer
 
-from nemo_brorl.config.schema import EndpointConfig, RewardsConfig, ServicesConfig
+from nemo_brorl.config.rewards import EndpointConfig, RewardsConfig, ServicesConfig
 from nemo_brorl.core.errors import ConfigError, ServiceError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.worker import VerifierWorker

@@ -18,7 +18,7 @@ from brorl_graders.verifiers.code.code import extract_program
 from brorl_graders.verifiers.code.tests import Rules, same_text, same_value
 from brorl_graders.verifiers.payload import Deadlines
 
-from nemo_brorl.config.schema import CodeConfig, RewardsConfig
+from nemo_brorl.config.rewards import CodeConfig, RewardsConfig
 from tests.support.hostile_host import kill_with_descendants
 from tests.support.source_tree import ROOT
 

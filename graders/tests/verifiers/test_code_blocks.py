@@ -10,7 +10,7 @@ import pytest
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.code import extract_program
 
-from nemo_brorl.config.schema import CodeConfig, RewardsConfig
+from nemo_brorl.config.rewards import CodeConfig, RewardsConfig
 
 pytestmark = pytest.mark.slow
 

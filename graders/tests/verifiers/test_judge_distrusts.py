@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from brorl_graders.verifiers.code import code
 
-from nemo_brorl.config.schema import CodeConfig, RewardsConfig
+from nemo_brorl.config.rewards import CodeConfig, RewardsConfig
 
 RIGHT = "def double(number): return 2 * number"
 ADDS_NAMES = """

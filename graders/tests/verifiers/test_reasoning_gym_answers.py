@@ -15,7 +15,7 @@ from brorl_graders.processes import child
 from brorl_graders.verifiers import answer, reasoning_gym
 from brorl_graders.verifiers.registry import VERIFIERS
 
-from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 
 pytestmark = [

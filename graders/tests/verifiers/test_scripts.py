@@ -11,7 +11,7 @@ import pytest
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.scripts import read_script
 
-from nemo_brorl.config.schema import CodeConfig, RewardsConfig
+from nemo_brorl.config.rewards import CodeConfig, RewardsConfig
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from brorl_graders.verifiers.services import (
 )
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.schema import EndpointConfig
+from nemo_brorl.config.rewards import EndpointConfig
 from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
 from tests.support.names import allow_also
 from tests.support.scoring_service import completion

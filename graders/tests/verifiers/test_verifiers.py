@@ -7,8 +7,8 @@ from brorl_graders.verifiers import answer, reasoning_gym
 from brorl_graders.verifiers.answer import extract_answer
 from brorl_graders.verifiers.registry import VERIFIERS
 
-from nemo_brorl.config.schema import TaskConfig
-from nemo_brorl.prompts.sources import ReasoningGymSource
+from nemo_brorl.config.data import TaskConfig
+from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 
 GCD = {"dataset": "gcd", "config": {}, "question": "gcd of 4 and 6?", "answer": "2", "metadata": {}}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from brorl_lab.bases.demonstrations import Calls, Demonstrations, Habits, tokenizer_texts
 from brorl_lab.bases.initial_model import CHAT_TEMPLATE, TOOL_TEMPLATE, build_tokenizer, write_initial_model
+from brorl_lab.bases.result_table import result_header, result_rows
 from brorl_lab.bases.trainer import WarmUpResult, fingerprint, finish, is_cached, warm_up
 from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.commands.run import run_command
@@ -23,7 +24,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.evaluation.validation import Evaluator, result_header, result_rows
+from nemo_brorl.evaluation.validation import Evaluator
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.training.supervised.examples import Example
 from nemo_brorl.training.supervised.trainer import Lessons

@@ -31,7 +31,8 @@ from brorl_graders.verifiers.payload import ENVIRONMENT, Payload
 from brorl_lab.bases.initial_model import ANSWER_TAGS
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
-from nemo_brorl.prompts.sources import Question, Source
+from nemo_brorl.prompts.mixture import Mixture
+from nemo_brorl.prompts.questions import Question, Source
 from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.training.supervised.examples import Example
 
@@ -169,7 +170,7 @@ class Demonstrations:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Mixture,
         tokenizer: ChatTokenizer,
         system_prompt: str | None,
         tagged_fraction: float,
@@ -318,7 +319,7 @@ def written(answer: object, is_tagged: bool) -> str:
 
 
 def tokenizer_texts(
-    source: Source,
+    source: Source | Mixture,
     num_questions: int,
     system_prompt: str | None,
 ) -> list[str]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from nemo_brorl.config.schema import SftConfig
+from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from brorl_lab.theory.advice import (
     resampled,
 )
 from nemo_brorl.algorithm.rollout_size import SuccessPrior
-from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.config.rollouts import PlacementConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, DataError
-from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.training.records import read_metrics
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SCORE_NOISES = (3.0, 30.0)

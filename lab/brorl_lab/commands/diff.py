@@ -18,8 +18,8 @@ from nemo_brorl.config.same_run import RECORD, leaves, record_leaves
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.core.recorded_yaml import RecordError
+from nemo_brorl.training.records import read_metrics
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.config.schema import PlateauConfig
+from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, DataError
-from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.rollouts.schedule import PlateauDetector, trend
+from nemo_brorl.training.records import read_metrics
 
 SCORE = "validation/pass_at_1"
 

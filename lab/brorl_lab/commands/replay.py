@@ -23,11 +23,11 @@ from nemo_brorl.config.recorded import check_trusted, typed_texts
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.schedule import learning_rate
 from nemo_brorl.training.checkpoint import Checkpoints, step_of
 from nemo_brorl.training.export import empty
+from nemo_brorl.training.records import read_metrics
 from nemo_brorl.training.store.store import TRAINED
 from nemo_brorl.types import StepRecord, UpdatePlan, UpdateReport
 

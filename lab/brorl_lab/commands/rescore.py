@@ -22,7 +22,8 @@ from brorl_graders.verifiers.registry import check_params, check_payload, config
 
 from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups, sampled_prompts
 from nemo_brorl.config.load import load_config, load_run_config
-from nemo_brorl.config.schema import BroRLConfig, OwnVerifierConfig, as_yaml
+from nemo_brorl.config.rewards import OwnVerifierConfig
+from nemo_brorl.config.schema import BroRLConfig, as_yaml
 from nemo_brorl.core.components import is_import_path
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError

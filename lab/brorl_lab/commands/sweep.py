@@ -23,8 +23,8 @@ from nemo_brorl.config.load import load_config
 from nemo_brorl.core.clock import SAVED
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import LOST, USER_ERROR, ConfigError
-from nemo_brorl.core.metric_registry import step_seconds
-from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.core.step_time import step_seconds
+from nemo_brorl.training.records import read_metrics
 
 Float64 = NDArray[np.float64]
 Rows = Sequence[Mapping[str, Any]]  # of a metrics file

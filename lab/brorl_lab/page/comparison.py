@@ -12,8 +12,8 @@ from typing import Any
 
 from brorl_lab.page.runs import Run, read_rows
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.core.metric_registry import step_seconds
-from nemo_brorl.evaluation.estimates import paired_test
+from nemo_brorl.core.statistics import paired_test
+from nemo_brorl.core.step_time import step_seconds
 
 PASS_AT_1 = "validation/pass_at_1"
 ERROR = "validation/pass_at_1_standard_error"

@@ -25,9 +25,9 @@ from brorl_lab.page import details
 from brorl_lab.page.comparison import comparison
 from brorl_lab.page.groups import Columns, StoreTables, group_table, success_rates
 from brorl_lab.page.runs import Run, overview, settings_table
+from brorl_lab.trace_reader import read_spans, timeline_steps
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import DRIVER, Span, top_stages
-from nemo_brorl.training.step_timeline import read_spans, timeline_steps
 
 MAX_SPANS = 4_000  # of a step; the driver's and the longest
 WORDS = re.compile(r"(\d+)|(\D+)")

@@ -16,8 +16,8 @@ from nemo_brorl.config.schema import settings as declared_settings
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.metric_registry import find_metric
-from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.core.recorded_yaml import RecordError
+from nemo_brorl.training.records import read_metrics
 
 METRICS = "metrics.jsonl"
 SILENT_S = 60.0  # a heartbeat older than this belongs to a run that is no more

@@ -11,7 +11,7 @@ import numpy as np
 from lab.studies.cluster_model.cluster import Dispatcher
 from lab.studies.cluster_model.engine import Chunk
 from lab.studies.cluster_model.load import ClusterShape, Load
-from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.config.rollouts import PlacementConfig
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.generation.placement.placement import ChunkPlacement, Steal
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lab.studies.cluster_model.curve import EngineCurve
-from nemo_brorl.config.schema import GenerationConfig
+from nemo_brorl.config.generation import GenerationConfig
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ from brorl_lab.bases.demonstrations import (
 )
 from brorl_lab.bases.initial_model import TOOL_TEMPLATE, build_tokenizer
 
-from nemo_brorl.config.schema import DataConfig, TaskConfig
+from nemo_brorl.config.data import DataConfig, TaskConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.prompts.sources import ReasoningGymSource, is_held_out, make_source
+from nemo_brorl.prompts.questions import is_held_out
+from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
+from nemo_brorl.prompts.sources import make_source
 from tests.support.names import allow_source
 from tests.support.source_tree import ROOT
 

@@ -9,7 +9,8 @@ from brorl_lab.bases.initial_model import write_initial_model
 from brorl_lab.bases.trainer import check_band, fingerprint, is_cached
 from safetensors.numpy import load_file
 
-from nemo_brorl.config.schema import BroRLConfig, SftConfig
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.evaluation import EvaluationResult, TaskResult
 

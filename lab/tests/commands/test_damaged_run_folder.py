@@ -10,9 +10,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from nemo_brorl.config.same_run import check_same_run, recorded_settings
-from nemo_brorl.config.schema import BroRLConfig, ExpManagerConfig
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.trackers import ExpManagerConfig
 from nemo_brorl.core.errors import BroRLError, CheckpointError
-from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.training.records import read_metrics
 from nemo_brorl.training.store.files import StoreFiles
 from tests.support.run_readers import READERS, put_healthy
 

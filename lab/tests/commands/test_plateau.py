@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from brorl_lab.commands.plateau import main, replay
 
-from nemo_brorl.config.schema import PlateauConfig
+from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.errors import DataError
 
 

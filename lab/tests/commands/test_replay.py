@@ -11,7 +11,8 @@ import pytest
 from brorl_lab.commands.replay import Replay, Start, differences, find_start, off_policy, recorded_row, table_rows
 from brorl_lab.store_reader import read_step
 
-from nemo_brorl.config.schema import BroRLConfig, StoreConfig
+from nemo_brorl.config.records import StoreConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.writer import StoreWriter

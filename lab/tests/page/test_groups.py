@@ -25,7 +25,7 @@ from brorl_lab.page.groups import (
 )
 from brorl_lab.page.page import reading_order
 
-from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.config.records import StoreConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.training.store.files import StoreFiles

@@ -9,7 +9,7 @@ from brorl_lab.page.page import timeline, timelines
 
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import Span, StepTimeline
-from nemo_brorl.training.step_timeline import TraceFiles
+from nemo_brorl.training.trace_files import TraceFiles
 
 SPANS = (
     Span("driver", "stages", "step", 0.0, 8.0),

@@ -13,7 +13,7 @@ from transformers import Qwen2ForCausalLM
 from lab.studies import cipher_chains, cipher_plateau, cipher_pool
 from lab.studies.cipher_plain import MODEL, Questions, are_right, grpo, learn, log_probs, maxrl, sample, until_end
 from lab.studies.figures.plateau import rates_of
-from nemo_brorl.config.schema import DataConfig
+from nemo_brorl.config.data import DataConfig
 from nemo_brorl.prompts.sources import make_source
 
 pytestmark = [pytest.mark.slow, pytest.mark.numbers]

@@ -18,13 +18,16 @@ from omegaconf import OmegaConf
 
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, answer, ask, within
 from nemo_brorl.cluster.fit.memory import GIB, local_model, misfits
-from nemo_brorl.config.schema import BroRLConfig, RewardsConfig, SourceConfig
+from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
-from nemo_brorl.prompts.columns import is_wanted, question_of, row_formats
+from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow
-from nemo_brorl.prompts.sources import first_rows
+from nemo_brorl.prompts.row_formats import columns_of, row_formats
+from nemo_brorl.prompts.row_questions import is_wanted, question_of
 
 MODEL_DEADLINE_S = 60.0
 SOURCE_DEADLINE_S = 90.0
@@ -33,6 +36,7 @@ SANDBOX_DEADLINE_S = 90.0
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 MAX_HEADER = 1 << 28  # bytes of a safetensors header
 MAX_NAMED = 4
+FIRST_ROWS = 20
 CONSTANTS = "constant answers"
 CONSTANTS_ADVICE = "leave the task out, or choose another verifier: a policy learns to say just that"
 SANDBOX = "sandbox"
@@ -226,7 +230,7 @@ def _tasks(source: SourceConfig) -> str:
 
 
 def _files(source: SourceConfig) -> str:
-    from nemo_brorl.prompts.file_tables import find_files
+    from nemo_brorl.prompts.find_files import find_files
 
     sentences = []
     for path in (source.path, source.held_out_path):
@@ -242,7 +246,7 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
     formats = row_formats(source)
     num_questions = 0
     reasons = []  # why rows are none
-    for row in first_rows(files[0], formats):
+    for row in first_rows(files[0], columns_of(formats), FIRST_ROWS):
         if isinstance(row, BadRow):
             reasons.append(row.reason)
         elif is_wanted(row, source.only):

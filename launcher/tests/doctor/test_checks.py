@@ -25,15 +25,11 @@ from brorl_launcher.doctor.report import (
     within,
 )
 
-from nemo_brorl.config.schema import (
-    BroRLConfig,
-    DataConfig,
-    DomainConfig,
-    PolicyConfig,
-    SftConfig,
-    TaskConfig,
-    TrainerConfig,
-)
+from nemo_brorl.config.data import DataConfig, DomainConfig, TaskConfig
+from nemo_brorl.config.policy import PolicyConfig
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sft import SftConfig
+from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.model_shape import hf_shapes, read_model_shape
 

@@ -8,7 +8,8 @@ import pytest
 from brorl_launcher.doctor import input_files
 from brorl_launcher.doctor.report import FAIL, OK, WARN
 
-from nemo_brorl.config.schema import BroRLConfig, DataConfig
+from nemo_brorl.config.data import DataConfig
+from nemo_brorl.config.schema import BroRLConfig
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,8 @@ from nemo_brorl.config.derived import (
     num_gpus,
     num_policy_ranks,
 )
-from nemo_brorl.config.schema import BroRLConfig, PolicyConfig
+from nemo_brorl.config.policy import PolicyConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
 from nemo_brorl.core.model_shape import ModelShape, MoeShape, num_parameters, read_model_shape

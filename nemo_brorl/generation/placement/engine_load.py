@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.config.rollouts import PlacementConfig
 from nemo_brorl.ports import Forecast
 from nemo_brorl.types import RolloutRequest
 
@@ -79,7 +79,12 @@ class WaitingChunks:
         prompt.chunks.append(chunk)
         self._count(prompt, 1, num_rollouts)
 
-    def expect(self, uid: str, work_of_one: float, is_fresh: bool) -> None:
+    def expect(
+        self,
+        uid: str,
+        work_of_one: float,
+        is_fresh: bool,
+    ) -> None:
         """A prompt's responses are now expected to be this long."""
         prompt = self._prompts[uid]
         if prompt.work_of_one != work_of_one:

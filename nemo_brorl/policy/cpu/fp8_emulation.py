@@ -24,7 +24,7 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlock, TransformerBlockSubmodules
 from torch import Tensor
 
-from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.policy.cpu.fp8_recipes import (
     AmaxHistory,
     Delayed,

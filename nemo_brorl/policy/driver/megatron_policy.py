@@ -14,6 +14,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from nemo_brorl.cluster.fit.memory import check_policy_fits
 from nemo_brorl.cluster.process_placement import Places
+from nemo_brorl.cluster.ray_adapter import end_in_order
 from nemo_brorl.config.derived import shares_gpus
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
@@ -195,7 +196,7 @@ class MegatronPolicy:
     def close(self) -> None:
         """End the ranks in order; one that does not answer is killed. Calling it again does nothing."""
         closing = [rank.close.remote() for rank in self.ranks]
-        ended = [rank.__ray_terminate__.remote() for rank in self.ranks]
+        ended = [end_in_order(rank) for rank in self.ranks]
         calls = [*closing, *ended]
         if calls:
             _, pending = ray.wait(calls, num_returns=len(calls), timeout=_CLOSE_TIMEOUT_S)

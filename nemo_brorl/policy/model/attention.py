@@ -35,7 +35,7 @@ from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEm
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.policy.cpu.kernels import attend_on_cpu
 from nemo_brorl.policy.model.attention_flash import attend_with_flash

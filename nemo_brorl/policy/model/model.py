@@ -25,7 +25,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
 
-from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.policy.cpu.kernels import RMSNorm
 from nemo_brorl.policy.model.attention import PackedAttention, PackedRotary, inverse_frequencies

@@ -13,7 +13,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
-from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.policy.cpu.fp8_emulation import ChunkEmulation, chunks_of, emulated_layers
 from nemo_brorl.policy.process.layout import ParallelLayout

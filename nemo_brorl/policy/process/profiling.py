@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nemo_brorl.config.schema import ProfileConfig
+from nemo_brorl.config.records import ProfileConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import replacing
 

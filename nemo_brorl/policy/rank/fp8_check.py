@@ -10,7 +10,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
-from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.precision import fp8_off
 from nemo_brorl.policy.rank.pipeline import score_rows, train_rows

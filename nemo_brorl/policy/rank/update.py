@@ -28,7 +28,7 @@ from nemo_brorl.algorithm.losses import (
     find_loss,
     token_weights,
 )
-from nemo_brorl.config.schema import CovarianceConfig
+from nemo_brorl.config.algorithm import CovarianceConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.moe import RouterReplay, take_replay_metrics
 from nemo_brorl.policy.process.rank_progress import PROGRESS

@@ -26,7 +26,7 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from torch import Tensor
 
-from nemo_brorl.config.schema import OptimConfig
+from nemo_brorl.config.policy import OptimConfig
 from nemo_brorl.core.torch_device import host_like, wait_for_copies
 from nemo_brorl.policy.model.model import PolicyModel
 from nemo_brorl.policy.process.device import Device

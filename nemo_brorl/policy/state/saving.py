@@ -35,7 +35,7 @@ from torch.distributed.checkpoint import CheckpointException
 from torch.serialization import set_crc32_options
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import FileSum, all_damage, file_sum, read_sums, share_of, write_sums
+from nemo_brorl.core.file_sums import FileSum, all_damage, file_sum, read_sums, share_of, write_sums
 from nemo_brorl.core.torch_device import host_like, wait_for_copies
 from nemo_brorl.policy.cpu.fp8_emulation import histories
 from nemo_brorl.policy.state.optimizer import state_tensors

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.config.records import StoreConfig
 from nemo_brorl.core.console import get_logger
 
 FOLDER = "store"  # in the run folder

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.cluster.actor_transport import ActorTransport, RayTransport, explain
-from nemo_brorl.config.schema import DynamicSamplingConfig, StoreConfig
+from nemo_brorl.config.records import StoreConfig
+from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.rollouts.dynamic_sampling import judge
 from nemo_brorl.training.store.files import StoreFiles

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.config.records import StoreConfig
 from nemo_brorl.core.object_store import fetch_all
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.training.store.files import StoreFiles

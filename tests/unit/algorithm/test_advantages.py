@@ -10,7 +10,7 @@ import pytest
 
 from nemo_brorl.algorithm.advantages import ADVANTAGES, GroupRewards, advantages_of, weigh_rare_successes
 from nemo_brorl.config.algorithm import ADVANTAGES as NAMES
-from nemo_brorl.config.schema import AlgorithmConfig
+from nemo_brorl.config.algorithm import AlgorithmConfig
 
 
 def rewards(*groups: list[float]) -> list[GroupRewards]:

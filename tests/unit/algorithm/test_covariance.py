@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.algorithm.losses import choose_held, ppo_clip
-from nemo_brorl.config.rules import unmet
-from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig, CovarianceConfig, ImportanceCorrectionConfig
+from nemo_brorl.config.algorithm import AlgorithmConfig, CovarianceConfig, ImportanceCorrectionConfig
+from nemo_brorl.config.algorithm_rules import parts_go_together
+from nemo_brorl.config.schema import BroRLConfig
 from tests.support.token_batches import tokens
 
 pytestmark = pytest.mark.numbers
@@ -120,5 +121,5 @@ def test_settings_that_hold_nothing_are_refused() -> None:
     wrong.algorithm = AlgorithmConfig(covariance=CovarianceConfig(kind="kl_cov", low=5.0, high=1.0), num_mini_batches=1)
     (bounds,) = wrong.algorithm.violations()
     assert "low=5.0 is not below high=1.0" in bounds
-    (only_step,) = unmet(wrong)
+    (only_step,) = parts_go_together(wrong)
     assert "needs algorithm.num_mini_batches above 1 (now 1)" in only_step

@@ -22,7 +22,7 @@ from nemo_brorl.algorithm.losses import (
     ppo_clip,
     token_weights,
 )
-from nemo_brorl.config.schema import AlgorithmConfig, ImportanceCorrectionConfig, KLConfig
+from nemo_brorl.config.algorithm import AlgorithmConfig, ImportanceCorrectionConfig, KLConfig
 from tests.support.token_batches import tokens
 
 pytestmark = pytest.mark.numbers

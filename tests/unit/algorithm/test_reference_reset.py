@@ -5,7 +5,7 @@ import math
 import pytest
 
 from nemo_brorl.algorithm.reference_reset import ReferenceResets, Reset
-from nemo_brorl.config.schema import ReferenceResetConfig
+from nemo_brorl.config.algorithm import ReferenceResetConfig
 
 
 def steps_with_reset(resets: ReferenceResets, num: int, kl: float = 0.0) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nemo_brorl.algorithm.losses import Loss, cispo, gmpo, gspo, importance_weights, ppo_clip
-from nemo_brorl.config.schema import AlgorithmConfig, ImportanceCorrectionConfig
+from nemo_brorl.config.algorithm import AlgorithmConfig, ImportanceCorrectionConfig
 from tests.support.token_batches import tokens
 
 pytestmark = pytest.mark.numbers

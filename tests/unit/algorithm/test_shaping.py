@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.train_batch import cosine_length, is_on, overlong, shaped_rewards, stop_properly
-from nemo_brorl.config.schema import CosineLengthConfig, ShapingConfig
+from nemo_brorl.config.rewards import CosineLengthConfig, ShapingConfig
 from nemo_brorl.types import Prompt, RolloutChunk, RolloutGroup, RolloutRequest, SampledMass, Sampling, ScoredGroup
 
 MASS = SampledMass(2, 2, 0.0, 0.0, 0.0, 0.0)

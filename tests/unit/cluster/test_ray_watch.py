@@ -15,16 +15,10 @@ import ray
 
 from nemo_brorl.cluster import ray_watch
 from nemo_brorl.cluster.ray_cluster import RayCluster
-from nemo_brorl.cluster.ray_watch import (
-    RayWatch,
-    children_but,
-    end_processes,
-    is_running,
-    watched_start,
-    with_descendants,
-)
-from nemo_brorl.config.schema import TrainerConfig
+from nemo_brorl.cluster.ray_watch import RayWatch, watched_start
+from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
+from nemo_brorl.core.processes import children_but, end_processes, is_running, with_descendants
 
 pytestmark = pytest.mark.slow
 

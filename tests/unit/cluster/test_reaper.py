@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from nemo_brorl.cluster.ray_watch import end_processes, is_running
+from nemo_brorl.core.processes import end_processes, is_running
 
 pytestmark = pytest.mark.slow
 
 DRIVER = """
 import subprocess, sys, time
-from nemo_brorl.cluster.ray_watch import Reaper
+from nemo_brorl.cluster.reaper import Reaper
 other = subprocess.Popen(["sleep", "61"], stdout=subprocess.DEVNULL)
 reaper = Reaper()
 with reaper.marking():

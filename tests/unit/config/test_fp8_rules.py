@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.cluster.fit.memory import policy_misfits
-from nemo_brorl.config.rules import unmet
+from nemo_brorl.config.policy_rules import fp8_is_possible
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.model_shape import ModelShape, read_model_shape
 
@@ -35,7 +35,7 @@ def config(gpus: int = 0, **policy: Any) -> BroRLConfig:
 
 def fp8_goes_together(made: BroRLConfig) -> list[str]:
     made.algorithm.kl.coefficient = 0.0
-    return list(unmet(made))
+    return list(fp8_is_possible(made))
 
 
 @pytest.mark.parametrize(

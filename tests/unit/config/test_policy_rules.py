@@ -2,8 +2,9 @@
 
 import pytest
 
+from nemo_brorl.config.algorithm_rules import reference_is_there
 from nemo_brorl.config.derived import overlaps_gradients
-from nemo_brorl.config.rules import precision_and_overlap_are_possible, unmet
+from nemo_brorl.config.policy_rules import fp8_is_possible, gathers_overlap_where_gradients_do, ranks_are_there
 from nemo_brorl.config.schema import BroRLConfig
 
 
@@ -20,43 +21,43 @@ def without_kl(**reset: object) -> BroRLConfig:
     [{}, {"interval": 5, "clear_optimizer": True}, {"patience": 3, "clear_optimizer": True}, {"clear_optimizer": True}],
 )
 def test_without_a_kl_term_resets_of_the_optimizer_alone_are_fine(reset: dict) -> None:
-    assert list(unmet(without_kl(**reset))) == []
+    assert list(reference_is_there(without_kl(**reset))) == []
 
 
 @pytest.mark.parametrize("reset", [{"interval": 5}, {"patience": 3}, {"kl_above": 0.1, "clear_optimizer": True}])
 def test_without_a_kl_term_other_resets_are_refused(reset: dict) -> None:
-    (message,) = unmet(without_kl(**reset))
+    (message,) = reference_is_there(without_kl(**reset))
     assert "needs algorithm.kl.coefficient above 0 (now 0.0)" in message
 
 
 def test_with_a_kl_term_any_reset_is_fine() -> None:
     config = without_kl(interval=5, kl_above=0.1, patience=2)
     config.algorithm.kl.coefficient = 1e-4
-    assert list(unmet(config)) == []
+    assert list(reference_is_there(config)) == []
 
 
 def test_offload_is_refused_where_it_frees_nothing() -> None:
     config = BroRLConfig()
     config.policy.offload = "all"
-    (message,) = unmet(config)
+    (message,) = ranks_are_there(config)
     assert "needs trainer.gpus_per_node above 0 (now 0): write that, or policy.offload=none" in message
     config.trainer.gpus_per_node = 8
-    assert list(unmet(config)) == []
+    assert list(ranks_are_there(config)) == []
     config.generation.placement = "disaggregated"
-    (message,) = unmet(config)
+    (message,) = ranks_are_there(config)
     assert "needs generation.placement=colocated (now disaggregated): write that, or policy.offload=none" in message
 
 
 def test_fp8_weights_train_without_a_reference() -> None:
     config = BroRLConfig()
     config.policy.fp8_params = True
-    assert list(unmet(config)) == []  # does nothing without policy.fp8
+    assert list(fp8_is_possible(config)) == []  # does nothing without policy.fp8
     config.policy.fp8, config.policy.precision = "hybrid", "bf16"
     config.trainer.gpus_per_node = 8
-    (message,) = unmet(config)
+    (message,) = fp8_is_possible(config)
     assert "algorithm.kl.coefficient=0" in message
     config.algorithm.kl.coefficient = 0.0
-    assert list(unmet(config)) == []
+    assert list(fp8_is_possible(config)) == []
 
 
 def test_replicas_on_gpus_reduce_gradients_while_they_compute_and_others_do_not() -> None:
@@ -74,16 +75,16 @@ def test_replicas_on_gpus_reduce_gradients_while_they_compute_and_others_do_not(
 def test_weights_overlap_only_where_gradients_do() -> None:
     config = BroRLConfig()
     config.policy.overlap_param_gather = True
-    (message,) = precision_and_overlap_are_possible(config)
+    (message,) = gathers_overlap_where_gradients_do(config)
     assert "policy.overlap_grad_reduce=null" in message
     assert "write policy.overlap_grad_reduce=true, or policy.overlap_param_gather=false" in message
     config.policy.overlap_grad_reduce = True
-    assert list(precision_and_overlap_are_possible(config)) == []
+    assert list(gathers_overlap_where_gradients_do(config)) == []
 
 
 def test_fp8_weights_do_not_overlap() -> None:
     config = BroRLConfig()
     config.policy.fp8_params = True
     config.policy.overlap_param_gather = True
-    (message,) = unmet(config)
+    (message,) = fp8_is_possible(config)
     assert "needs policy.fp8_params=false (now true): write that, or policy.overlap_param_gather=false" in message

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 
-from nemo_brorl.config import algorithm, derived
+from nemo_brorl.config import algorithm, derived, rules
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.rules import NEEDS, SFT_NEEDS, Condition, check_demonstrations
+from nemo_brorl.config.rules import check_demonstrations
 from nemo_brorl.config.schema import settings
 from nemo_brorl.core.errors import ConfigError
 
 ON_GPUS = ["trainer.gpus_per_node=8", "policy.data_parallel_size=null"]
 APART = ["generation.placement=disaggregated"]
+
+SETTING_AND_VALUES = re.compile(r"([a-z]\w+(?:\.\w+)+)(?:=([\w' ]+)| above 0| other than \w+)?")
 
 WRONG = [
     (["rollouts.num_per_prompt=1"], "rollouts.num_per_prompt=1 is out of range: write a number of at least 2"),
@@ -149,20 +154,16 @@ WRONG = [
         "write that, or rollouts.top_p=1.0",
     ),
     (
-        ["dynamic_sampling.max_staleness=0"],
-        "write that, or dynamic_sampling.carry_over=false",
-    ),
-    (
         ["rollouts.min_fraction=0.5"],
         "needs rollouts.deadline_s other than null",
     ),
     (
-        ["rollouts.overlap=true", "dynamic_sampling.max_staleness=0", "dynamic_sampling.carry_over=false"],
+        ["rollouts.overlap=true", "dynamic_sampling.max_staleness=0"],
         "max_staleness above 0",
     ),
     (
         ["rollouts.unfinished=resume", "algorithm.importance_correction.enabled=false"],
-        "or rollouts.unfinished=drop",
+        "or rollouts.unfinished=finish",
     ),
     (["rollouts.overlap=true", "generation.sleep=cache"], "generation.sleep='off' (now cache)"),
     (["algorithm.dual_clip=1.1"], "must be above 1 + algorithm.clip_high = 1.28"),
@@ -193,13 +194,14 @@ def test_a_wrong_combination_is_refused(overrides: list[str], fragment: str) -> 
     assert fragment in str(caught.value)
 
 
-def test_every_need_is_of_settings_and_values_that_there_are() -> None:
-    for given, needed in (NEEDS | SFT_NEEDS).items():
-        for text in re.split(" and | or ", " and ".join([given, *needed])):
-            condition = Condition.of(text)
-            declared = settings()[condition.name].declared
-            named = condition.values if declared.choices else []
-            assert not any(declared.refusal(condition.name, value) for value in named)
+@pytest.mark.parametrize("path", Path(rules.__file__).parent.glob("*rules.py"), ids=lambda path: path.stem)
+def test_every_need_names_settings_and_values_that_there_are(path: Path) -> None:
+    texts = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+    named = [found.groups() for text in texts if (found := SETTING_AND_VALUES.fullmatch(str(text)))]
+    for name, written in named:
+        declared = settings()[name].declared
+        values = written.split(" or ") if written and declared.choices else []
+        assert not any(declared.refusal(name, yaml.safe_load(value)) for value in values)
 
 
 def test_all_violated_rules_are_reported_together() -> None:
@@ -215,7 +217,7 @@ RIGHT = [
     ["policy.precision=bf16", "parity.max_mean_abs_diff=0.05"],
     ["policy.tensor_model_parallel_size=2", "policy.pipeline_model_parallel_size=2", "policy.sequence_parallel=true"],
     ["trainer.gpus_per_node=8", "generation.placement=disaggregated", "policy.data_parallel_size=4"],
-    ["dynamic_sampling.carry_over=false", "dynamic_sampling.max_staleness=0"],
+    ["dynamic_sampling.max_staleness=0"],
     ["algorithm.dual_clip=0"],
     ["algorithm.credit=turn", "algorithm.turn_discount=0.9"],
     ["generation.placement=disaggregated"],

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import (
+from nemo_brorl.core.file_sums import (
     SUMS,
     FileSum,
     all_damage,
@@ -33,7 +33,7 @@ def test_a_sum_is_size_and_crc32(path: Path) -> None:
 
 
 def test_a_file_of_many_pieces_has_the_sum_of_the_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nemo_brorl.core.files._PIECE_BYTES", 2)
+    monkeypatch.setattr("nemo_brorl.core.file_sums._PIECE_BYTES", 2)
     assert file_sum(path) == FileSum(9, CHECK)
 
 

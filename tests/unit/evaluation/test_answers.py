@@ -8,7 +8,8 @@ import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError, ModelError, ResourceError
-from nemo_brorl.evaluation.answers import AnswerFile, answers_of, differing, identity_of, nearest_other, weights_digest
+from nemo_brorl.evaluation.answers import AnswerFile, answers_of, nearest_other
+from nemo_brorl.evaluation.identity import differing, identity_of, weights_digest
 from tests.support.fakes import make_group
 from tests.support.full_disk import full_disk
 from tests.unit.evaluation.answers import made, make_benchmark

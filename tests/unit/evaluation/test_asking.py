@@ -9,9 +9,12 @@ from pathlib import Path
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
-from nemo_brorl.evaluation.answers import AnswerFile, SampleFile, ask, identity_of, missing
+from nemo_brorl.evaluation.answers import AnswerFile
+from nemo_brorl.evaluation.asking import ask, missing
 from nemo_brorl.evaluation.benchmarks import Benchmark
+from nemo_brorl.evaluation.identity import identity_of
 from nemo_brorl.evaluation.results import ordered
+from nemo_brorl.evaluation.sample_file import SampleFile
 from nemo_brorl.rollouts.sampler import Sampler
 from tests.support.fakes import FakeGenerator, FakeVerifier
 from tests.unit.evaluation.answers import make_benchmark

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from brorl_graders.verifiers.registry import configure, judge
 
+from nemo_brorl.config.evaluation import BenchmarkConfig, EvaluationConfig
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig, EvaluationConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.benchmarks import Benchmark, held_out_prompts, read_benchmarks
+from nemo_brorl.prompts.sources import Sources
 from tests.support.tiny_model import make_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -144,8 +146,8 @@ def test_prompts_for_reporting_follow_those_for_tuning(tokenizer: ChatTokenizer)
     room = ["data.max_prompt_tokens=400", "generation.max_model_len=2048"]
     both = load_config("brorl_cpu", [*room, "evaluation.num_prompts=6"])
     reported = load_config("brorl_cpu", [*room, "evaluation.num_prompts=2", "evaluation.first_prompt=4"])
-    all_prompts = held_out_prompts(both, tokenizer)
-    assert held_out_prompts(reported, tokenizer) == all_prompts[4:]
+    all_prompts = held_out_prompts(both, tokenizer, Sources(both.data))
+    assert held_out_prompts(reported, tokenizer, Sources(reported.data)) == all_prompts[4:]
 
 
 def test_questions_are_told_apart_from_how_a_tokenizer_reads_them(tokenizer: ChatTokenizer, tmp_path: Path) -> None:

@@ -8,21 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.config.schema import BroRLConfig, EvaluationConfig
+from nemo_brorl.config.evaluation import EvaluationConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.evaluation.answers import AnswerFile, identity_of
+from nemo_brorl.evaluation.answers import AnswerFile
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.comparison import Other, compare, read_other
-from nemo_brorl.evaluation.results import (
-    Results,
-    as_json,
-    comparison_table,
-    folder_of,
-    markdown,
-    results_of,
-    score_table,
-    write,
-)
+from nemo_brorl.evaluation.identity import identity_of
+from nemo_brorl.evaluation.results import Results, as_json, folder_of, results_of, write
+from nemo_brorl.evaluation.tables import comparison_table, markdown, score_table
 from tests.unit.evaluation.answers import made, make_benchmark
 
 SETTINGS = EvaluationConfig(bootstrap_samples=500)

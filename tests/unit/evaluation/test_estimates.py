@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nemo_brorl.config.schema import EvaluationConfig
+from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.evaluation.estimates import by, scores_of
 from tests.unit.evaluation.answers import made
 

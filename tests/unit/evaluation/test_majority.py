@@ -6,7 +6,7 @@ from math import comb
 
 import pytest
 
-from nemo_brorl.evaluation.estimates import NUM_DRAWS, majority_at_k
+from nemo_brorl.evaluation.majority import NUM_DRAWS, majority_at_k
 
 
 def test_the_most_frequent_answer_of_all_samples_decides() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nemo_brorl.generation import engine_actor
+from nemo_brorl.generation import chunk_batch
+from nemo_brorl.generation.chunk_batch import ChunkBatch
 from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, ChunkProgress, Progress, Reply, Withdrawn
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, RolloutTask
-from nemo_brorl.generation.engine_actor import ChunkBatch
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Sampling
 
 REQUEST = RolloutRequest(Prompt("a", "task", "verifier", (7, 8), {}), 0, 2, 100, Sampling(1.0, 1.0, 3))
@@ -152,7 +152,7 @@ def test_the_age_of_a_chunk_counts_what_its_rollouts_came_with() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds, to be set."""
     now = [100.0]
-    monkeypatch.setattr(engine_actor.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(chunk_batch.time, "monotonic", lambda: now[0])
     return now
 
 

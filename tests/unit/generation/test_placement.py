@@ -1,6 +1,6 @@
 """Placement decides who samples a chunk; the traces are worked by hand."""
 
-from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.config.rollouts import PlacementConfig
 from nemo_brorl.generation.placement.lengths import FullLength
 from nemo_brorl.generation.placement.placement import ChunkPlacement, Steal
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling

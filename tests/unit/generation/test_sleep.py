@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.config.schema import GenerationConfig
+from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
-from nemo_brorl.generation.sleep import SleepMode, StagedSleep
+from nemo_brorl.generation.sleep import StagedSleep
+from nemo_brorl.generation.sleep_mode import SleepMode
 
 GIB = 2**30
 
@@ -145,7 +146,6 @@ class FakeVllm:
     def __init__(self, num_left: int = 0) -> None:
         self.calls: list[Any] = []
         self.num_left = num_left
-        self.model_executor = self
         self.engine_core = self.scheduler = self
         self.batch_queue = None
 

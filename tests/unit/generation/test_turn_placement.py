@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.config.rollouts import PlacementConfig
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.types import PartialRollouts, RolloutRequest
 from tests.unit.generation.test_placement import assign_all, chunks_of

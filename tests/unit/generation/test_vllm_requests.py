@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.generation.chunk_task import RolloutTask, VllmRequests
+from nemo_brorl.generation.chunk_task import RolloutTask
+from nemo_brorl.generation.vllm_requests import VllmRequests
 from nemo_brorl.types import Sampling
 
 

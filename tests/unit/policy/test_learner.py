@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_brorl.config.schema import BroRLConfig, CovarianceConfig
+from nemo_brorl.config.algorithm import CovarianceConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import SUMS
+from nemo_brorl.core.file_sums import SUMS
 from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
 from tests.support.closeness import (
     GRADIENT_BOUND,

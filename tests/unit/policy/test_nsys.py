@@ -16,7 +16,8 @@ from ray._private.runtime_env.nsight import NsightPlugin
 from ray.core.generated.common_pb2 import Language
 from ray.runtime_env import RuntimeEnv
 
-from nemo_brorl.config.schema import BroRLConfig, ProfileConfig
+from nemo_brorl.config.records import ProfileConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.process.layout import rank_process
 
 # Runs the program behind its options as a child and leaves a report, as nsys does.

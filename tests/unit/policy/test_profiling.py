@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from nemo_brorl.config.rules import unmet
-from nemo_brorl.config.schema import BroRLConfig, ProfileConfig
+from nemo_brorl.config.records import ProfileConfig
+from nemo_brorl.config.records_rules import profiles_are_of_something
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.process.layout import layout_of, nsight_options, profile_folder, rank_process
 from nemo_brorl.policy.process.profiling import Profiling
 from nemo_brorl.policy.rank.worker import PolicyWorker
@@ -140,7 +141,7 @@ def test_nsys_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_a_profile_of_no_rank_is_refused() -> None:
     config = BroRLConfig()
     config.profile = ProfileConfig(kind="torch", ranks=[])
-    (message,) = unmet(config)
+    (message,) = profiles_are_of_something(config)
     assert message == (
         "profile.kind=torch is of some steps and ranks, and needs profile.ranks other than [] (now []): write that, or "
         "profile.kind='off'"

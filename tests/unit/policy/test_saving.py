@@ -13,7 +13,7 @@ import torch
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import SUMS
+from nemo_brorl.core.file_sums import SUMS
 from nemo_brorl.policy.state.saving import FileSystemWriterAsync
 from tests.support.model_factory import make_config, make_model, make_plan
 

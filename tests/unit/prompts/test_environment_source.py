@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from brorl_launcher.doctor import input_files
 
-from nemo_brorl.config.schema import DataConfig, SourceConfig, TaskConfig
+from nemo_brorl.config.data import DataConfig, SourceConfig, TaskConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.sources import make_source

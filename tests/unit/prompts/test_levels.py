@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from nemo_brorl.config.schema import DataConfig, DomainConfig, TaskConfig, TaskStageConfig
-from nemo_brorl.prompts.questions import TaskLevel
+from nemo_brorl.config.data import DataConfig, DomainConfig, TaskConfig, TaskStageConfig
+from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.prompts.stream import PromptStream

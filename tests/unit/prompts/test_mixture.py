@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.prompts.questions import BLOCK, Domain, Mixture, Question
+from nemo_brorl.prompts.mixture import BLOCK, Domain, Mixture
+from nemo_brorl.prompts.questions import Question
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.config.schema import DataConfig, DomainConfig, TaskConfig
+from nemo_brorl.config.data import DataConfig, DomainConfig, TaskConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.prompts.stream import PromptStream

@@ -19,7 +19,7 @@ import pytest
 from brorl_graders.verifiers import reasoning_gym
 from tokenizers import Tokenizer, models
 
-from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.prompts.questions import Question
 from nemo_brorl.prompts.reasoning_gym import HASH_ORDERED, ReasoningGymSource

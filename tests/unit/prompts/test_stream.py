@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from nemo_brorl.config.schema import DataConfig, DomainConfig
+from nemo_brorl.config.data import DataConfig, DomainConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.prompts.questions import Domain, Mixture, Question
+from nemo_brorl.prompts.mixture import Domain, Mixture
+from nemo_brorl.prompts.questions import Question
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.prompts.stream import PromptStream
 from tests.unit.prompts.files import plain_rows, write_jsonl

@@ -10,14 +10,10 @@ import numpy as np
 import pytest
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.prompts.file_tables import (
-    ArrowTable,
-    JsonlTable,
-    ParquetTable,
-    dataset_files,
-    matching_files,
-    open_tables,
-)
+from nemo_brorl.prompts.arrow_tables import ArrowTable, ParquetTable
+from nemo_brorl.prompts.file_tables import open_tables
+from nemo_brorl.prompts.find_files import dataset_files, matching_files
+from nemo_brorl.prompts.jsonl_table import JsonlTable
 from nemo_brorl.prompts.questions import BadRow
 from tests.unit.prompts.files import write_jsonl, write_parquet, write_saved_dataset
 
@@ -74,7 +70,7 @@ def test_parquet_is_read_by_row_groups_and_only_the_columns_asked_for(tmp_path: 
 
 
 def test_of_row_groups_over_the_limit_only_the_last_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nemo_brorl.prompts.file_tables.CACHE_BYTES", 0)
+    monkeypatch.setattr("nemo_brorl.prompts.arrow_tables.CACHE_BYTES", 0)
     table = ParquetTable(write_parquet(tmp_path / "a.parquet", NUMBERS, row_group_size=3), columns=["n"])
     for index in (0, 9, 4, 5, 1):
         assert table.read(index, index + 1) == [{"n": index}]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_brorl.config.schema import DynamicSamplingConfig
+from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling, judge
 from nemo_brorl.types import ScoredGroup

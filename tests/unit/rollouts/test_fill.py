@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.train_batch import make_train_batch
-from nemo_brorl.config.schema import BroRLConfig, DynamicSamplingConfig, StageConfig
+from nemo_brorl.config.rollouts import DynamicSamplingConfig, StageConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling
 from nemo_brorl.training.trainer import BroRLTrainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_brorl.config.schema import PlateauConfig
+from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.rollouts.schedule import PlateauDetector, trend
 
 CONFIG = PlateauConfig()

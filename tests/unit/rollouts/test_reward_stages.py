@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.commands.wiring import verifiers_of
-from nemo_brorl.config.schema import RewardsConfig, RewardStageConfig
+from nemo_brorl.config.rewards import RewardsConfig, RewardStageConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.rollouts.schedule import RewardStages
 from nemo_brorl.types import ScoredGroup

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from nemo_brorl.config.data import TaskConfig
+from nemo_brorl.config.rollouts import StageConfig
 from nemo_brorl.config.rules import check_rules
-from nemo_brorl.config.schema import BroRLConfig, StageConfig, TaskConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.rollouts.schedule import RolloutSchedule
 

@@ -24,14 +24,17 @@ from brorl_lab.commands import replay
 from brorl_lab.commands.rescore import asked_again
 
 from lab.tests.commands.test_trusted_functions import foreign_run
+from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, OwnVerifierConfig, ServicesConfig, SourceConfig
+from nemo_brorl.config.rewards import EndpointConfig, OwnVerifierConfig, ServicesConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError, ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.benchmarks import read_benchmarks
-from nemo_brorl.prompts.columns import row_formats
+from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow, Question
-from nemo_brorl.prompts.sources import first_rows, make_source
+from nemo_brorl.prompts.row_formats import columns_of, row_formats
+from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.scoring.host import EpisodeHost
 from nemo_brorl.types import Prompt
 from tests.support.names import allow_also
@@ -236,7 +239,7 @@ def test_a_row_is_no_verifiers_choice_beside_the_settings_own(stranger: Stranger
 def test_brackets_without_end_are_a_bad_row_for_whoever_looks_at_a_file(tmp_path: Path) -> None:
     path = tmp_path / "deep.jsonl"
     path.write_text("[" * 200_000 + "\n")
-    (row,) = first_rows(path, row_formats(SourceConfig()))
+    (row,) = first_rows(path, columns_of(row_formats(SourceConfig())), 20)
     assert isinstance(row, BadRow)
 
 

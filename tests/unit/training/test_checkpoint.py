@@ -7,7 +7,9 @@ import pytest
 
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.rollouts.carry_over import CarriedGroups
-from nemo_brorl.training.checkpoint import MARKER, Checkpoints, CutStep, RunState, Saver
+from nemo_brorl.training.checkpoint import Checkpoints, CutStep, RunState
+from nemo_brorl.training.marker import MARKER
+from nemo_brorl.training.saver import Saver
 from nemo_brorl.types import RolloutRequest, Sampling
 from tests.support.fakes import FakePolicy, make_chunk, make_group, make_prompt, score_chunk
 

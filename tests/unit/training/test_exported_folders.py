@@ -12,7 +12,7 @@ from brorl_lab.bases.initial_model import build_tokenizer
 from huggingface_hub import HfApi
 
 from nemo_brorl.commands.convert import push_converted
-from nemo_brorl.config.schema import ConvertConfig
+from nemo_brorl.config.convert import ConvertConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.tokenizer import load_tokenizer

@@ -11,15 +11,17 @@ import pytest
 import torch
 
 from nemo_brorl.commands.run import run_command
+from nemo_brorl.commands.trackers import MetricFan
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import USER_ERROR, CheckpointError, ResourceError
 from nemo_brorl.core.files import append_line, cannot_write
-from nemo_brorl.core.metric_sinks import EventLog, JsonlSink, MetricFan
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.rollouts.carry_over import CarriedGroups
-from nemo_brorl.training.checkpoint import Checkpoints, RunState, Saver
+from nemo_brorl.training.checkpoint import Checkpoints, RunState
+from nemo_brorl.training.records import EventLog, JsonlSink
 from nemo_brorl.training.run_folder import claim_run_folder
+from nemo_brorl.training.saver import Saver
 from nemo_brorl.types import TensorInfo
 from nemo_brorl.weights.hf_folder import write_hf_folder
 from tests.support.fakes import FakePolicy

@@ -11,22 +11,18 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from nemo_brorl.config.schema import BroRLConfig, DataConfig, SftConfig
+from nemo_brorl.config.data import DataConfig
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError, DataError
-from nemo_brorl.core.metric_sinks import JsonlSink
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.training.checkpoint import Checkpoints
+from nemo_brorl.training.records import JsonlSink
 from nemo_brorl.training.supervised.chat_files import messages_of, read_examples, shortened
-from nemo_brorl.training.supervised.examples import (
-    Conversations,
-    Example,
-    learning_rate,
-    stop_ids_of,
-    supervised_batch,
-    supervised_plan,
-)
+from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
+from nemo_brorl.training.supervised.examples import Example, learning_rate, supervised_batch, supervised_plan
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer, held_out_loss
 from tests.support.fakes import FakePolicy
 

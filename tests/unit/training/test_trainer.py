@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.config.schema import BroRLConfig, StageConfig
+from nemo_brorl.config.rollouts import StageConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError, ServiceError, StarvationError, TrainingError
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import ScoredChunk

@@ -31,8 +31,7 @@ from brorl_graders.sandbox import Job, Judge, Limits, Sandbox, SandboxError
 from brorl_graders.verifiers.answer import without_thinking
 from brorl_graders.verifiers.code.tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
 from brorl_graders.verifiers.payload import TIMEOUT_KEY, Deadlines, Payload, check_choice
-from nemo_brorl.config.rewards import SHARE_OF_TESTS
-from nemo_brorl.config.schema import CodeConfig, RewardsConfig
+from nemo_brorl.config.rewards import SHARE_OF_TESTS, CodeConfig, RewardsConfig
 from nemo_brorl.core.errors import ResourceError
 
 PYTHON = ("python", "python3", "py", "py3")  # languages that a code block may name

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from brorl_lab.store_reader import read_step
 
-from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.config.records import StoreConfig
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.writer import StoreWriter
 from tests.support.stored import record

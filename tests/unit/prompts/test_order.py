@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from nemo_brorl.prompts.file_tables import permuted
+from nemo_brorl.prompts.order import permuted
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 16, 17, 100, 255, 256, 257, 1000, 4097])

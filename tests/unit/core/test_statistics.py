@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nemo_brorl.evaluation.estimates import bootstrap_means, estimate, paired_test
+from nemo_brorl.core.statistics import bootstrap_means, estimate, paired_test
 
 SETTINGS = (0.95, 2000, 0)
 

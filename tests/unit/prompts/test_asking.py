@@ -9,9 +9,9 @@ from brorl_graders.verifiers import answer
 from brorl_graders.verifiers.answer import last_answer
 from brorl_graders.verifiers.math import answer as math_answer
 
-from nemo_brorl.config.schema import DataConfig
+from nemo_brorl.config.data import DataConfig
+from nemo_brorl.prompts.asking import INSTRUCTIONS, ask, place_of_answer
 from nemo_brorl.prompts.questions import Question
-from nemo_brorl.prompts.stream import INSTRUCTIONS, ask, place_of_answer
 
 SEVEN = {"answer": "7"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.rollouts.ledger import OpenGroup
-from nemo_brorl.training.checkpoint import load_carriers, save_carriers
+from nemo_brorl.training.carriers import load_carriers, save_carriers
 from nemo_brorl.types import PartialRollouts
 from tests.support.fakes import SAMPLING, make_arrays, make_group, make_prompt
 

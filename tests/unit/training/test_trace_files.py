@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brorl_lab.trace_reader import read_spans, timeline_steps
 
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import ClockOffset, Span, StepTimeline
-from nemo_brorl.training.step_timeline import TraceFiles, read_spans, timeline_steps, trace_events
+from nemo_brorl.training.trace_files import TraceFiles, trace_events
 
 BEGAN_AT = 1_790_000_000.25
 SPANS = (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from nemo_brorl.config.trainer import TimelineConfig
+from nemo_brorl.config.records import TimelineConfig
 from nemo_brorl.core.timeline import Span, StepTimeline
-from nemo_brorl.training.step_timeline import export, exporter
+from nemo_brorl.training.trace_export import export, exporter
 
 SPANS = (
     Span("driver", "stages", "step", 0.0, 8.0),

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.core.errors import CheckpointError, ResourceError
-from nemo_brorl.training.run_folder import LOCK, locked
+from nemo_brorl.core.lock import LOCK, locked
 
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from nemo_brorl.training.run_folder import locked
+from nemo_brorl.core.lock import locked
 with locked(Path(sys.argv[1]), "brorl train"):
     print("holds it", flush=True)
     time.sleep(60)

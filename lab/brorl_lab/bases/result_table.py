@@ -1,0 +1,44 @@
+"""A validation as a table, one row for each task."""
+
+from __future__ import annotations
+
+from nemo_brorl.evaluation import EvaluationResult, TaskResult
+
+
+def result_rows(result: EvaluationResult) -> list[list[str]]:
+    """Rows of a table, one per task and one for all."""
+    rows = []
+    for task, part in result.tasks.items():
+        rows.append(_row(task, part))
+    rows.append(_row("all tasks", result.overall))
+    return rows
+
+
+def _row(name: str, result: TaskResult) -> list[str]:
+    constant = "–"
+    if result.constant_answer is not None:
+        constant = f"{result.constant_answer:.1%}"
+    return [
+        name,
+        str(result.num_prompts),
+        f"{result.pass_at_1:.1%}",
+        result.error_text,
+        f"{result.pass_at_n:.1%}",
+        constant,
+        f"{result.response_tokens:.1f}",
+        f"{result.truncated:.1%}",
+    ]
+
+
+def result_header(result: EvaluationResult) -> list[str]:
+    """Header for `result_rows`."""
+    return [
+        "task",
+        "prompts",
+        "pass@1",
+        "s.e.",
+        f"pass@{result.overall.num_samples}",
+        "constant",
+        "tokens",
+        "truncated",
+    ]

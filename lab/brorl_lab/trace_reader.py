@@ -1,0 +1,63 @@
+"""Reads the timelines that a run has left: steps, and the spans of one (`nemo_brorl/training/trace_files.py`)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.timeline import Span
+from nemo_brorl.training.trace_files import FOLDER, MICRO, ROLLOUTS, Event, file_name, micros, steps_in
+
+
+def timeline_steps(run_folder: Path) -> list[int]:
+    """Steps whose timeline is there, ascending."""
+    return steps_in(run_folder / FOLDER)
+
+
+def read_spans(
+    run_folder: Path,
+    step: int,
+) -> list[Span]:
+    """Spans of a step: the first is the driver's "step", as long as the step was, the others are by start. Raises
+    DataError for a step that is not there, or a damaged file."""
+    path = run_folder / FOLDER / file_name(step)
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            trace = json.load(file)
+        zero = micros(trace["otherData"]["began_at"])
+        return list(_spans(trace["traceEvents"], zero))
+    except FileNotFoundError as error:
+        there = ", ".join(map(str, timeline_steps(run_folder))) or "none"
+        raise DataError(f"{run_folder} has no timeline of step {step}; there are: {there}") from error
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is damaged: {error}") from error
+
+
+def _spans(
+    events: Sequence[Event],
+    zero: int,
+) -> Iterator[Span]:
+    processes: dict[int, str] = {}
+    names: dict[int, str] = {}
+    for event in events:
+        if event["ph"] == "M" and event["name"] == "process_name":
+            processes[event["pid"]] = event["args"]["name"]
+        if event["ph"] == "M" and event["name"] == "thread_name":
+            names[event["tid"]] = event["args"]["name"]
+    for event in events:
+        if event["ph"] != "X":
+            continue
+        details = dict(event["args"])
+        yield Span(
+            process=processes[event["pid"]],
+            lane=names[event["tid"]],
+            name=event["name"],
+            start_s=(event["ts"] - zero) / MICRO,
+            seconds=event["dur"] / MICRO,
+            rollouts=tuple(details.pop(ROLLOUTS, ())),
+            details=details,
+        )

@@ -1,0 +1,87 @@
+"""Check settings of the algorithm against those of other sections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nemo_brorl.config.algorithm import ADVANTAGES, NOT_BY_TURN
+from nemo_brorl.config.declare import FUNCTION
+from nemo_brorl.config.derived import data_parallel_size, stage_sizes
+from nemo_brorl.config.needs import needs
+from nemo_brorl.config.schema import BroRLConfig
+
+AGGREGATIONS_OF_RESPONSES = "sequence_mean or constant or turn_mean or sequence_turn_mean"
+ADVANTAGES_BY_TURN = " or ".join(name for name in (*ADVANTAGES, FUNCTION) if name not in NOT_BY_TURN)
+REFERENCE = "algorithm.kl.coefficient above 0"
+
+
+def parts_go_together(run: BroRLConfig) -> Iterator[str]:
+    algorithm = run.algorithm
+    if algorithm.loss in ("gspo", "gmpo") and algorithm.aggregation == "token_mean":
+        why = "takes a ratio of whole responses, not to be weighed by length"
+        yield needs(run, "algorithm.loss", why, f"algorithm.aggregation={AGGREGATIONS_OF_RESPONSES}")
+    if algorithm.credit == "turn" and algorithm.advantage in NOT_BY_TURN:
+        why = "compares returns of turns, not of whole responses"
+        yield needs(run, "algorithm.credit", why, f"algorithm.advantage={ADVANTAGES_BY_TURN}")
+    if algorithm.turn_discount != 1 and algorithm.credit == "outcome":
+        why = "discounts rewards of turns"
+        yield needs(run, "algorithm.turn_discount", why, "algorithm.credit=return or turn")
+    if algorithm.covariance.kind == "kl_cov" and algorithm.num_mini_batches == 1:
+        why = "holds tokens near the policy before the update, where its first step starts"
+        yield needs(run, "algorithm.covariance.kind", why, "algorithm.num_mini_batches above 1")
+
+
+def reference_is_there(run: BroRLConfig) -> Iterator[str]:
+    kl, reset = run.algorithm.kl, run.algorithm.reference_reset
+    if kl.placement == "reward" and kl.estimator != "k1":
+        why = "has the gradient of the KL with one estimator alone"
+        yield needs(run, "algorithm.kl.placement", why, "algorithm.kl.estimator=k1")
+    if kl.coefficient > 0:
+        return
+    if kl.placement == "reward":
+        yield needs(run, "algorithm.kl.placement", "takes the KL off the advantage", REFERENCE)
+    if reset.kl_above is not None:
+        yield needs(run, "algorithm.reference_reset.kl_above", "looks at the KL to a reference", REFERENCE)
+    if reset.clear_optimizer:
+        return
+    wanted = (REFERENCE, "algorithm.reference_reset.clear_optimizer=true")
+    if reset.interval > 0:
+        yield needs(run, "algorithm.reference_reset.interval", "resets a reference", *wanted)
+    if reset.patience > 0:
+        yield needs(run, "algorithm.reference_reset.patience", "resets a reference", *wanted)
+
+
+def groups_fill_mini_batches(run: BroRLConfig) -> Iterator[str]:
+    mini_batches, replicas = run.algorithm.num_mini_batches, data_parallel_size(run)
+    trained = run.algorithm.train_rollouts
+    for sampled, prompts in stage_sizes(run):
+        num = sampled if trained is None else min(sampled, trained)
+        name = "rollouts.num_per_prompt" if num == sampled else "algorithm.train_rollouts"
+        samples = num * prompts
+        shape = f"{name} × rollouts.prompts_per_step = {num} × {prompts} = {samples}"
+        if samples % mini_batches:
+            fitting = max(divisor for divisor in range(1, mini_batches + 1) if samples % divisor == 0)
+            yield (
+                f"algorithm.num_mini_batches={mini_batches} does not divide {shape}: write "
+                f"algorithm.num_mini_batches={fitting}"
+            )
+        elif samples // mini_batches < replicas:
+            yield (
+                f"{shape} in {mini_batches} mini-batches leaves {samples // mini_batches} rollouts for {replicas} "
+                "data-parallel ranks: lower algorithm.num_mini_batches or raise rollouts.prompts_per_step"
+            )
+
+
+def groups_are_large_enough(run: BroRLConfig) -> Iterator[str]:
+    algorithm = run.algorithm
+    sizes = [num for num, _ in stage_sizes(run)] or [run.rollouts.num_per_prompt]
+    smallest = min(sizes)
+    smallest = min(smallest, algorithm.train_rollouts or smallest)
+    if algorithm.advantage == "pass_at_k" and algorithm.pass_at_k > smallest:
+        yield (
+            f"algorithm.pass_at_k={algorithm.pass_at_k} is more than N = {smallest} rollouts of a group: write "
+            f"{smallest} or less"
+        )
+
+
+RULES = (parts_go_together, reference_is_there, groups_fill_mini_batches, groups_are_large_enough)

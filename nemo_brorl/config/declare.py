@@ -1,0 +1,134 @@
+"""Declare a setting: default, meaning, what it may be, and whether it may change when a run is resumed.
+
+All else reads it from there: `--help`, docs/configuration.md, the checks of single values below, and the comparison
+with the settings that a run was begun with.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, get_args, get_type_hints
+
+from nemo_brorl.core.components import is_import_path
+
+DECLARATION = "declaration"  # its key in a field's metadata
+FUNCTION = "package.module:function"
+PLAIN = (int, float, str)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Finite numbers from `low` to `high`, both included unless said otherwise."""
+
+    low: float
+    high: float = math.inf
+    is_open: bool = False  # low itself is refused
+
+    def holds(self, value: float) -> bool:
+        above = value > self.low if self.is_open else value >= self.low
+        return above and value <= self.high and math.isfinite(value)
+
+    def __str__(self) -> str:
+        low, high = f"{self.low:.10g}", f"{self.high:.10g}"
+        if self.high == math.inf:
+            return f"above {low}" if self.is_open else f"of at least {low}"
+        return f"above {low}, at most {high}" if self.is_open else f"from {low} to {high}"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a field says of its setting beside type and default."""
+
+    meaning: str = ""  # "" where the name says it all
+    range: Range | None = None
+    choices: tuple[str | None, ...] = ()  # none: any value of the type; FUNCTION: a function of the user's own as well
+    may_change: bool = False  # between two starts of the same run: what was already done stays as it is
+    is_auto: bool = False  # null is a size that `cluster/fit/sizes.py` chooses; `auto` is another word for it
+
+    @property
+    def allowed(self) -> str:
+        """The range or the choices in words; "" where the type says it all."""
+        if self.range is not None:
+            return str(self.range)
+        return ", ".join(choice or "null" for choice in self.choices)
+
+    def refusal(self, name: str, value: Any) -> str | None:
+        """What is wrong with a value, and what to write instead; None: nothing."""
+        if self.range is not None and value is not None and not self.range.holds(value):
+            return f"{name}={value} is out of range: write a number {self.allowed}"
+        is_function = FUNCTION in self.choices and is_import_path(str(value))
+        if self.choices and value not in self.choices and not is_function:
+            return f"{name}={value} is not known: write one of {self.allowed}"
+        return None
+
+
+def setting(
+    default: Any,
+    meaning: str = "",
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float = math.inf,
+    within: tuple[float, float] | None = None,
+    choices: Sequence[str | None] = (),
+    may_change: bool = False,
+    is_auto: bool = False,
+) -> Any:
+    """A field of a section. A list or mapping given as default is copied for every section."""
+    numbers = None
+    if within is not None:
+        numbers = Range(*within)
+    elif above is not None:
+        numbers = Range(above, at_most, is_open=True)
+    elif at_least is not None:
+        numbers = Range(at_least)
+    metadata = {DECLARATION: Declaration(meaning, numbers, tuple(choices), may_change, is_auto)}
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+# A number that is chosen for model, data and machine where none is given (`cluster/fit/sizes.py`).
+auto = partial(setting, None, is_auto=True)
+
+
+def section(kind: type, *, may_change: bool = False) -> Any:
+    """A field that holds a section; `may_change` then holds for all of its settings."""
+    return dataclasses.field(default_factory=kind, metadata={DECLARATION: Declaration(may_change=may_change)})
+
+
+def declaration(field: dataclasses.Field[Any]) -> Declaration:
+    """What a field was declared with."""
+    declared: Declaration = field.metadata[DECLARATION]
+    return declared
+
+
+def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
+    """One message for every number out of its range and every unknown name in a section and the sections inside it."""
+    hints = get_type_hints(type(within))
+    for field in dataclasses.fields(within):
+        value, name = getattr(within, field.name), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            yield from wrong_values(value, f"{name}.")
+        for index, element in enumerate(value if isinstance(value, list) else ()):
+            if dataclasses.is_dataclass(element):
+                yield from wrong_values(element, f"{name}.{index}.")
+        if _holds_more_than_plain(value, hints[field.name]):
+            yield f"{name}={value} holds a list or a mapping: write plain values alone"
+        refusal = declaration(field).refusal(name, value)
+        if refusal is not None:
+            yield refusal
+
+
+def _holds_more_than_plain(value: Any, hint: Any) -> bool:
+    """Whether a list or mapping of plain values holds another one, which OmegaConf lets through."""
+    kinds = get_args(hint)
+    if not kinds or kinds[-1] not in PLAIN:
+        return False
+    elements = value.values() if isinstance(value, dict) else value
+    return any(isinstance(element, list | dict) for element in elements)

@@ -1,0 +1,64 @@
+"""Declare what is kept of the steps of a run to look at: rollouts, timelines, profiles."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nemo_brorl.config.declare import setting
+
+OPENTELEMETRY = ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter")
+COLLECTOR = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+@dataclass
+class StoreConfig:
+    """Every group of every step as Parquet files in the run folder (docs/store.md)."""
+
+    enabled: bool = setting(True, "keep them")
+    keep_steps: int | None = setting(None, "newest steps that are kept; null: all", at_least=1)
+    share: float = setting(1.0, "share of groups that are kept; below 1 no step can be replayed", above=0, at_most=1)
+    max_gib: float = setting(4.0, "GiB of all files; beyond it the oldest steps are deleted", above=0)
+    text: bool = setting(False, "responses as text too; costs a detokenisation in the background")
+
+
+@dataclass
+class TimelineConfig:
+    """Who did what when in a step, as trace files in the run folder (docs/timeline.md)."""
+
+    enabled: bool = setting(True, "keep it")
+    keep_steps: int = setting(20, "newest steps whose trace is kept", at_least=1)
+    opentelemetry: bool = setting(False, "spans also to the OpenTelemetry exporter that OTEL_… variables name")
+
+    def violations(self) -> Iterator[str]:
+        if not self.opentelemetry:
+            return
+        if not all(importlib.util.find_spec(package) for package in OPENTELEMETRY):
+            yield (
+                f"timeline.opentelemetry=true needs {', '.join(OPENTELEMETRY)}, which are not all installed: "
+                "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http, or write false"
+            )
+        elif not any(name in os.environ for name in COLLECTOR):
+            yield (
+                f"timeline.opentelemetry=true needs a collector: set {COLLECTOR[0]} in the environment "
+                "(http://HOST:4318), or write false"
+            )
+
+
+@dataclass
+class ProfileConfig:
+    """Profiles of policy ranks, in the run folder's profiles/ (docs/timeline.md)."""
+
+    kind: str = setting(
+        "off", "torch: operators and kernels, for Perfetto; nsys: Nsight Systems", choices=("off", "torch", "nsys")
+    )
+    steps: list[int] = setting([2], "whose updates are profiled")
+    ranks: list[int] = setting([0], "that are profiled")
+    memory_snapshot: bool = setting(False, "what held a GPU's memory when it ran full; remembers allocations")
+
+    def violations(self) -> Iterator[str]:
+        if self.kind == "nsys" and shutil.which("nsys") is None:
+            yield "profile.kind=nsys needs Nsight Systems' nsys on the PATH: install it, or write torch"

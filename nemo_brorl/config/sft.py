@@ -1,0 +1,79 @@
+"""Declare settings of supervised fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nemo_brorl.config.declare import setting
+
+
+@dataclass
+class SftConfig:
+    """Supervised fine-tuning: of `policy.model` on conversations, or of a small model made from nothing on generated
+    demonstrations (the settings from `output` on)."""
+
+    base: str = setting(
+        "auto",
+        "what is trained: policy.model, or a new small model; auto: policy.model where data.source is of files",
+        choices=("auto", "policy", "new"),
+    )
+    epochs: float = setting(3.0, "times that every conversation is learnt; max_steps may end it before", above=0)
+    max_tokens: int = setting(1024, "tokens of a conversation", at_least=2)
+    too_long: str = setting(
+        "refuse", "longer conversations; cut: their end is left out", choices=("refuse", "cut", "drop")
+    )
+    val_examples: int = setting(256, "held-out conversations that the validation loss is taken over", at_least=1)
+    lr_schedule: str = setting("cosine", "learning rate after its rise", choices=("cosine", "linear", "constant"))
+    warmup_steps: int = setting(20, "optimizer steps over which the learning rate rises to lr", at_least=0)
+    last_lr_fraction: float = setting(0.1, "of lr, reached at the last step", within=(0, 1))
+    batch_size: int = setting(32, "examples per optimizer step", at_least=1)
+    lr: float = setting(2e-3, "highest learning rate", above=0)
+    max_steps: int = setting(1000, "optimizer steps at most", at_least=1)
+    output: str = setting("runs/base_cpu", "folder of the new model")
+    hidden_size: int = setting(256, at_least=1)
+    num_layers: int = setting(4, at_least=1)
+    num_attention_heads: int = setting(4, at_least=1)
+    num_key_value_heads: int = setting(2, at_least=1)
+    intermediate_size: int = setting(512, at_least=1)
+    vocab_size: int = setting(512, at_least=1)
+    max_position_embeddings: int = setting(512, at_least=1)
+    tagged_fraction: float = setting(
+        1.0, "share of demonstrations that write the answer in tags; the rest write it bare", within=(0, 1)
+    )
+    worked_sums: bool = setting(False, "demonstrations of chain_sum write every step before the answer")
+    dropped_carry_rate: float = setting(
+        0.0, "chance that a worked sum forgets a carry or a borrowed ten", within=(0, 1)
+    )
+    slip_rate: float = setting(
+        0.0,
+        "chance that a step of a worked sum is off by one, or that a call or the reading of its result goes wrong",
+        within=(0, 1),
+    )
+    calling_rate: float | None = setting(
+        None,
+        "chance that a demonstration in the environment calculator calls it, else it guesses; null: right at once",
+        within=(0, 1),
+    )
+    precision: str = setting(
+        "auto",
+        "of the new model while it is trained; auto: bf16 where the processor has it",
+        choices=("auto", "fp32", "bf16"),
+    )
+    probe_interval: int = setting(100, "optimizer steps between measurements of pass@1", at_least=1)
+    target_pass_at_1: float = setting(0.25, "stop as soon as the base reaches it ...", within=(0, 1))
+    min_pass_at_1: float = setting(0.2, "... and refuse a base outside these bounds", within=(0, 1))
+    max_pass_at_1: float = setting(0.5, "upper bound", within=(0, 1))
+    time_limit_s: float = setting(200.0, "seconds", above=0)
+
+    def violations(self) -> Iterator[str]:
+        heads, groups = self.num_attention_heads, self.num_key_value_heads
+        if self.hidden_size % heads:
+            yield f"sft.hidden_size={self.hidden_size} is not divisible by sft.num_attention_heads={heads}"
+        if heads % groups:
+            yield f"sft.num_attention_heads={heads} is not divisible by sft.num_key_value_heads={groups}"
+        if not self.min_pass_at_1 <= self.target_pass_at_1 <= self.max_pass_at_1:
+            yield (
+                f"sft.target_pass_at_1={self.target_pass_at_1} is outside sft.min_pass_at_1={self.min_pass_at_1} … "
+                f"sft.max_pass_at_1={self.max_pass_at_1}: write a target between them"
+            )

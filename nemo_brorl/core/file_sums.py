@@ -1,0 +1,105 @@
+"""Sums of files (size, crc32), taken when they are written and looked at before they are read again."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.files import MALFORMED, write_whole
+
+# Of the files beside it.
+SUMS = "checksums.json"
+# Read at a time; crc32 gives up the interpreter's lock.
+_PIECE_BYTES = 4 << 20
+# That read: a parallel disk answers several of them at once.
+_NUM_THREADS = 4
+
+
+@dataclass(frozen=True)
+class FileSum:
+    """What is known of a file."""
+
+    num_bytes: int
+    crc32: int | None  # None: its bytes are not looked at
+
+
+def file_sum(path: Path) -> FileSum:
+    """Size and crc32 of a file, read once, a piece at a time. Raises OSError."""
+    piece = memoryview(bytearray(_PIECE_BYTES))
+    total = 0
+    crc32 = 0
+    with path.open("rb", buffering=0) as file:
+        while num_read := file.readinto(piece):
+            crc32 = zlib.crc32(piece[:num_read], crc32)
+            total += num_read
+    return FileSum(total, crc32)
+
+
+def damage(path: Path, expected: FileSum) -> str:
+    """What is wrong with a file, in words; "" where it is as it was written."""
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes != expected.num_bytes:
+            return f"{path} has {num_bytes:,} of {expected.num_bytes:,} bytes"
+        if expected.crc32 is None or file_sum(path).crc32 == expected.crc32:
+            return ""
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror})"
+    return f"{path} holds other bytes than were written (crc32)"
+
+
+def all_damage(folder: Path, sums: Mapping[str, FileSum]) -> list[str]:
+    """`damage` of files by their names in a folder, looked at by a few threads."""
+    paths = [folder / name for name in sums]
+    with ThreadPoolExecutor(_NUM_THREADS) as threads:
+        return [words for words in threads.map(damage, paths, sums.values()) if words]
+
+
+def write_sums(folder: Path, sums: Mapping[str, FileSum]) -> None:
+    """Write `checksums.json`, for good. Raises OSError."""
+    write_whole(folder / SUMS, sums_as_json(sums), is_synced=True)
+
+
+def read_sums(folder: Path) -> dict[str, FileSum]:
+    """What `write_sums` wrote; {} in a folder of an earlier version. Raises CheckpointError for a damaged one."""
+    path = folder / SUMS
+    try:
+        return dict(sums_from_json(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (OSError, *MALFORMED) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+
+
+def share_of(
+    names: Sequence[str],
+    number: int,
+    total: int,
+) -> Sequence[str]:
+    """Names that member `number` of `total` looks at; every name is somebody's."""
+    return sorted(names)[number::total]
+
+
+def sums_as_json(sums: Mapping[str, FileSum]) -> str:
+    """{name: [bytes, crc32 in hexadecimal digits or null]}."""
+    rows: dict[str, list[Any]] = {}
+    for name in sorted(sums):
+        crc32 = sums[name].crc32
+        rows[name] = [sums[name].num_bytes, None if crc32 is None else f"{crc32:08x}"]
+    return json.dumps(rows, indent=1) + "\n"
+
+
+def sums_from_json(text: str) -> Iterator[tuple[str, FileSum]]:
+    """Names and sums; a plain number is a size, as earlier versions wrote. Raises one of `MALFORMED`."""
+    for name, row in json.loads(text).items():
+        if isinstance(row, int):
+            yield name, FileSum(row, None)
+        else:
+            num_bytes, digits = row
+            yield name, FileSum(int(num_bytes), None if digits is None else int(digits, 16))

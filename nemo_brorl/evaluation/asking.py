@@ -1,0 +1,58 @@
+"""Questions without answers, asked: of all benchmarks in one stream, so that engines are never idle between two."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from nemo_brorl.core.clock import StopRequest
+from nemo_brorl.evaluation.answers import AnswerFile, answers_of
+from nemo_brorl.evaluation.benchmarks import Benchmark
+from nemo_brorl.evaluation.sample_file import SampleFile
+from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.types import Prompt, ScoredGroup
+
+STAGE = "evaluate"
+
+
+def missing(benchmark: Benchmark, file: AnswerFile) -> list[Prompt]:
+    """Prompts without answers, in order."""
+    return [prompt for prompt in benchmark.prompts if prompt.uid not in file.found]
+
+
+def ask(
+    benchmarks: Sequence[Benchmark],
+    files: Mapping[str, AnswerFile],
+    sampler: Sampler,
+    stop: StopRequest,
+    samples: SampleFile | None = None,
+) -> bool:
+    """Sample and score every prompt that has no answers yet; each is on disk as soon as its group closes. False: told
+    to stop before."""
+    start = time.monotonic()
+    sampler.console.begin()
+    stream = sampler.open_stream()
+    file_of: dict[str, AnswerFile] = {}  # by uid
+    with closing(stream), sampler.stage(STAGE):
+        for benchmark in benchmarks:
+            file = files[benchmark.name]
+            for prompt in missing(benchmark, file):
+                stream.open(prompt, benchmark.num_samples, benchmark.sampling)
+                file_of[prompt.uid] = file
+        while not stream.is_idle:
+            for settled in stream.advance():
+                group = stream.release(settled.uid).close()
+                _keep(group, file_of[settled.uid], samples)
+            passed_s = time.monotonic() - start
+            sampler.console.progress(STAGE, stream.num_settled, stream.num_asked, "responses", passed_s)
+            if stop.should_stop():
+                break
+    sampler.console.clear()
+    return not any(missing(benchmark, files[benchmark.name]) for benchmark in benchmarks)
+
+
+def _keep(group: ScoredGroup, file: AnswerFile, samples: SampleFile | None) -> None:
+    if samples is not None:
+        samples.add(group)
+    file.add(answers_of(group))

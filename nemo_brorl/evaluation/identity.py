@@ -1,0 +1,99 @@
+"""What decides the answers to a benchmark: weights, sampling, seed, questions, scoring."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.environment_values import as_written
+from nemo_brorl.core.errors import ModelError
+from nemo_brorl.evaluation.benchmarks import Benchmark
+
+BLOCK = 1 << 22  # bytes read at a time
+NUM_THREADS = 8
+BESIDE_WEIGHTS = ("config.json", "generation_config.json")
+
+
+def identity_of(config: BroRLConfig, weights: str, benchmark: Benchmark) -> dict[str, Any]:
+    """All that decides the answers to a benchmark, JSON-able; texts from the environment as they were written."""
+    identity = {
+        "benchmark": benchmark.name,
+        "weights": weights,
+        "seed": config.trainer.seed,
+        "precision": config.generation.precision,
+        "settings": benchmark.settings,
+        "questions": benchmark.questions,
+        "tokens": benchmark.tokens,
+        "scoring": _scoring(config.rewards, benchmark),
+    }
+    return dict(as_written(identity))
+
+
+def _scoring(rewards: RewardsConfig, benchmark: Benchmark) -> dict[str, Any]:
+    """Settings of the verifiers that this benchmark asks; those of others decide nothing."""
+    names = set(benchmark.verifiers)
+    for prompt in benchmark.prompts:
+        names.add(prompt.verifier)  # composite itself, beside its parts
+    return {
+        "timeout_s": rewards.timeout_s,
+        "timeouts": {name: seconds for name, seconds in rewards.timeouts.items() if name in names},
+        "code": asdict(rewards.code) if "code" in names else None,
+    }
+
+
+def short_id(identity: Any) -> str:
+    """Eight characters that tell identities apart."""
+    text = json.dumps(identity, sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=4)
+    return digest.hexdigest()
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of the entries that differ; of settings each by its own name."""
+    first = _flat(one)
+    second = _flat(other)
+    names = sorted(first.keys() | second.keys())
+    return [name for name in names if first.get(name) != second.get(name)]
+
+
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings beside the other entries."""
+    entries = dict(identity)
+    settings = entries.pop("settings", {})
+    return {**entries, **settings}
+
+
+def weights_digest(folder: Path) -> str:
+    """Digest of all bytes of a model's weights and of its config: what two training steps changed is told apart, a copy
+    is not. The engines read the same files next, so most of the time this takes is not lost. Raises ModelError for a
+    folder without weights."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        files = sorted(folder.glob("*.bin"))
+    if not files:
+        raise ModelError(
+            f"{folder} has no *.safetensors: "
+            f"write policy.model=FOLDER of a Hugging Face model, or evaluation.checkpoint=RUN"
+        )
+    for name in BESIDE_WEIGHTS:
+        if (folder / name).exists():
+            files.append(folder / name)
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        digests = "".join(pool.map(_file_digest, files))
+    digest = hashlib.blake2b(digests.encode(), digest_size=16)
+    return digest.hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    digest = hashlib.blake2b(path.name.encode(), digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,60 @@
+"""A few responses of an evaluation as text, to read what a model does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from nemo_brorl.core.files import naming
+from nemo_brorl.core.object_store import fetch
+from nemo_brorl.types import ScoredGroup
+
+Decode = Callable[[Sequence[int]], str]
+
+
+class SampleFile:
+    """The first few responses of each prompt as text, to read what a model does. A prompt that is asked again after a
+    crash may be there twice."""
+
+    def __init__(self, path: Path, num: int, decode: Decode) -> None:
+        self.path = path
+        self.num = num
+        self.decode = decode
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+") as file:
+            file.seek(0)
+            num_whole = file.read().rfind(b"\n") + 1
+            file.truncate(num_whole)  # half a line at the end goes
+
+    def add(self, group: ScoredGroup) -> None:
+        """Write a line for each of the first responses of a group. Raises ResourceError."""
+        question = self.decode(group.prompt.token_ids)
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
+            for place, text in enumerate(self._texts(group)):
+                answer = None if group.answers is None else group.answers[place]
+                is_stopped = bool(group.group.is_stopped[place])
+                row = {
+                    "uid": group.prompt.uid,
+                    "sample": place,
+                    "prompt": question,
+                    "response": text,
+                    "reward": float(group.rewards[place]),
+                    "answer": answer,
+                    "is_truncated": not is_stopped,
+                }
+                line = json.dumps(row)
+                file.write(f"{line}\n")
+
+    def _texts(self, group: ScoredGroup) -> list[str]:
+        """The first responses, as many as are kept."""
+        texts: list[str] = []
+        for chunk in group.group.chunks:
+            if len(texts) >= self.num:
+                break
+            arrays = fetch(chunk.data)
+            for low, high in pairwise(arrays.offsets.tolist()):
+                token_ids = arrays.token_ids[low:high]
+                texts.append(self.decode(token_ids.tolist()))
+        return texts[: self.num]

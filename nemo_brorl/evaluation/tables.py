@@ -1,0 +1,210 @@
+"""An evaluation's numbers for people: tables on the console, and the same as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nemo_brorl.core.statistics import Estimate
+from nemo_brorl.evaluation.comparison import ALL_PROMPTS, MEAN_OF_BENCHMARKS, Compared
+from nemo_brorl.evaluation.estimates import Scores
+from nemo_brorl.evaluation.results import Results
+
+NONE = "–"
+COMPARISON_HEADER = [
+    "against other",
+    "prompts",
+    "other",
+    "this",
+    "difference",
+    "s.e.",
+    "interval",
+    "t",
+    "p",
+    "bootstrap p",
+    "+ / = / −",
+]
+NOTES = (
+    "n: samples of each prompt. s.e.: standard error of pass@1 over prompts. "
+    "Interval: percentiles of a bootstrap over prompts. "
+    "maj@k: the answer that most of k samples give is right. Truncated, no answer: shares of samples. "
+    "Constant: pass@1 of always giving each task's most frequent answer.",
+)
+COMPARISON_NOTES = (
+    "Difference of pass@1 in points, prompt by prompt. p: paired t-test, and a bootstrap over prompts, both two-sided. "
+    "+ / = / −: prompts of which this model gets more, as many, fewer samples right.",
+)
+
+
+def named_scores(results: Results) -> list[tuple[str, Scores]]:
+    """Rows of the table: each benchmark, its tasks behind it where there are several; domains where they are not the
+    benchmarks; all."""
+    rows: list[tuple[str, Scores]] = []
+    for name, benchmark in results.benchmarks.items():
+        rows.append((name, benchmark.scores))
+        if len(benchmark.tasks) > 1:
+            for task, scores in benchmark.tasks.items():
+                rows.append((f"  {task}", scores))
+    are_benchmarks = list(results.domains) == sorted(results.benchmarks)
+    if len(results.domains) > 1 and not are_benchmarks:
+        for name, scores in results.domains.items():
+            rows.append((f"domain {name}", scores))
+    if results.mean_of_benchmarks is not None:
+        rows.append((ALL_PROMPTS, results.overall))
+        rows.append((MEAN_OF_BENCHMARKS, results.mean_of_benchmarks))
+    return rows
+
+
+def score_table(results: Results, confidence: float) -> list[list[str]]:
+    """Header and rows."""
+    named = named_scores(results)
+    pass_ks: set[int] = set()
+    majority_ks: set[int] = set()
+    for _, scores in named:
+        pass_ks.update(scores.pass_at)
+        majority_ks.update(scores.majority_at)
+    majority_ks.discard(1)
+    header = [
+        "benchmark",
+        "prompts",
+        "n",
+        "pass@1",
+        "s.e.",
+        f"{100 * confidence:g}% interval",
+        *(f"pass@{k}" for k in sorted(pass_ks)),
+        *(f"maj@{k}" for k in sorted(majority_ks)),
+        "tokens",
+        "truncated",
+        "no answer",
+        "constant",
+    ]
+    has_turns = any(scores.turns is not None for _, scores in named)
+    if has_turns:
+        header += ["turns", "tool errors"]
+    rows = [header]
+    for name, scores in named:
+        cells = _cells(scores, sorted(pass_ks), sorted(majority_ks))
+        if has_turns:
+            cells += [_count_of(scores.turns), _count_of(scores.tool_errors)]
+        rows.append([name, *cells])
+    return rows
+
+
+def _count_of(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
+
+
+def comparison_table(comparison: Mapping[str, Compared]) -> list[list[str]]:
+    """Header and rows; none without a comparison."""
+    if not comparison:
+        return []
+    rows = [COMPARISON_HEADER]
+    for name, found in comparison.items():
+        test = found.test
+        difference = test.difference
+        row = [
+            name,
+            str(found.num_prompts),
+            _share(found.before),
+            _share(found.after),
+            f"{100 * difference.value:+.1f}",
+            f"{100 * difference.standard_error:.1f}",
+            _interval(difference, "+"),
+            _number(test.t, ".2f"),
+            _p(test.p_value),
+            _p(test.bootstrap_p_value),
+            f"{found.wins} / {found.ties} / {found.losses}",
+        ]
+        rows.append(row)
+    return rows
+
+
+def markdown(results: Results, record: Mapping[str, Any]) -> str:
+    """evaluation.md."""
+    settings = next(iter(record["benchmarks"].values()))["settings"]
+    lines = [
+        f"# Evaluation of {results.model}",
+        "",
+        f"Temperature {settings['temperature']:g}, top-p {settings['top_p']:g}, seed {record['seed']}; "
+        f"weights `{record['weights']}`.",
+        "",
+        *markdown_table(score_table(results, record["confidence"])),
+        "",
+        *NOTES,
+    ]
+    if results.comparison:
+        lines += [
+            "",
+            f"## Against {results.other}",
+            "",
+            *markdown_table(comparison_table(results.comparison)),
+            "",
+            *COMPARISON_NOTES,
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table: first column left, the others right."""
+    header, *others = rows
+    yield f"| {' | '.join(header)} |"
+    yield f"|---|{'---:|' * (len(header) - 1)}"
+    for name, *cells in others:
+        first = name.replace("|", "\\|")
+        if first.startswith(" "):
+            first = f"&emsp;{first.strip()}"
+        yield f"| {first} | {' | '.join(cells)} |"
+
+
+def _cells(scores: Scores, pass_ks: Sequence[int], majority_ks: Sequence[int]) -> list[str]:
+    num_samples = NONE if scores.num_samples is None else str(scores.num_samples)
+    cells = [
+        str(scores.num_prompts),
+        num_samples,
+        _share(scores.pass_at_1.value),
+        _share(scores.pass_at_1.standard_error),
+        _interval(scores.pass_at_1),
+    ]
+    for k in pass_ks:
+        cells.append(_value(scores.pass_at.get(k)))
+    for k in majority_ks:
+        cells.append(_value(scores.majority_at.get(k)))
+    return [
+        *cells,
+        f"{scores.response_tokens:,.1f}",
+        _share(scores.truncated),
+        _share(scores.no_answer),
+        _share(scores.constant_answer),
+    ]
+
+
+def _value(found: Estimate | None) -> str:
+    if found is None:
+        return NONE
+    return _share(found.value)
+
+
+def _share(value: float | None) -> str:
+    if value is None or np.isnan(value):
+        return NONE
+    return f"{value:.1%}"
+
+
+def _number(value: float, form: str) -> str:
+    if np.isnan(value):
+        return NONE
+    return f"{value:{form}}"
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else _number(value, ".3f")
+
+
+def _interval(found: Estimate, sign: str = "") -> str:
+    """The bootstrap's; of one prompt there is none."""
+    if np.isnan(found.standard_error):
+        return NONE
+    low, high = found.bootstrap
+    return f"{100 * low:{sign}.1f} … {100 * high:{sign}.1f}"

@@ -1,0 +1,348 @@
+"""Everything that this package uses of vLLM's inside, written against vLLM 0.32.0.
+
+Public are LLMEngine, EngineArgs and SamplingParams, which other modules use. What is private may be another in the next
+release: it stands here, each with the reason why the public interface does not do, and
+`tests/unit/generation/test_vllm_adapter.py` holds it against the installed version. Nothing of vLLM is imported with
+this module: the driver imports it to start actors, and vLLM takes ten seconds.
+
+Repairs of the CPU build are `fix_seeded_prefill`, `repack_heads`, `pack_experts_again` and `RouteRecorder`; GPUs need
+none of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_brorl.types import Int64
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from vllm import LLMEngine
+    from vllm.config import ModelConfig, VllmConfig
+    from vllm.outputs import RequestOutput
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine.core import EngineCore
+    from vllm.v1.metrics.stats import PrefixCacheStats
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+VERSION = "0.32.0"
+
+
+# ---- the engine and its core ----
+
+
+def keep_rendezvous_in_memory() -> None:
+    """Let vLLM's only worker meet itself by a file that is gone when this process is. vLLM's own, among the temporary
+    files, stays there when the process is killed, as engines are at the end of a run."""
+    from vllm.v1.executor import uniproc_executor
+
+    def file_in_memory() -> str:
+        descriptor = os.memfd_create("rendezvous")
+        return f"file:///proc/{os.getpid()}/fd/{descriptor}"
+
+    uniproc_executor.get_file_store_init_method = file_in_memory
+
+
+def cache_bytes(engine: LLMEngine) -> int:
+    """Return the bytes of keys and values in each worker: an engine that takes this one's place gets as many, and
+    vLLM only logs them."""
+    return int(_core(engine).available_gpu_memory_for_kv_cache)
+
+
+def is_drained(engine: LLMEngine) -> bool:
+    """Say whether nothing is left of the last requests. LLMEngine counts requests whose output it still owes; its
+    scheduler also knows those that ended and of which the workers were not told, and batches that are under way."""
+    core = _core(engine)
+    return not core.scheduler.has_requests() and not core.batch_queue
+
+
+def _core(engine: LLMEngine) -> EngineCore:
+    """Return the core behind the client, which is in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0)."""
+    return engine.engine_core.engine_core
+
+
+def _scheduler(engine: LLMEngine) -> Scheduler:
+    return _core(engine).scheduler
+
+
+# ---- requests and counters ----
+
+
+def num_sampled(engine: LLMEngine, identity: str) -> int | None:
+    """Return the tokens sampled for a request, None when it has ended. LLMEngine shows a request when it ends, or hands
+    out an output for every token of every step."""
+    state = engine.output_processor.request_states.get(identity)
+    if state is None:
+        return None
+    return int(state.detokenizer.num_output_tokens())
+
+
+def output_so_far(engine: LLMEngine, identity: str) -> RequestOutput:
+    """Return what vLLM makes of an aborted request and shows to nobody."""
+    from vllm.v1.engine import FinishReason
+
+    state = engine.output_processor.request_states[identity]
+    return state.make_request_output([], None, FinishReason.ABORT, None)
+
+
+def count_prefix_cache(engine: LLMEngine) -> PrefixCacheStats:
+    """Return an object whose `queries` and `hits`, in tokens, grow from now on.
+
+    vLLM's own metrics come with an observation for every token of every step, on the thread that also schedules and
+    launches. They stay off, and the two numbers are read where the scheduler counts them.
+    """
+    from vllm.v1.metrics.stats import PrefixCacheStats
+
+    stats = PrefixCacheStats()
+    manager = _scheduler(engine).kv_cache_manager
+    # Nobody takes these away: that is what the scheduler does where its log stats are on.
+    manager.prefix_cache_stats = stats
+    manager.log_stats = True
+    return stats
+
+
+def on_preemption(engine: LLMEngine, note: Callable[[], None]) -> None:
+    """Call `note` whenever a request is put off for want of cache. The scheduler counts that only for vLLM's metrics,
+    which are off."""
+    scheduler = _scheduler(engine)
+    preempt = scheduler._preempt_request
+
+    def preempt_and_note(*args: Any, **kwargs: Any) -> None:
+        note()
+        preempt(*args, **kwargs)
+
+    scheduler._preempt_request = preempt_and_note
+
+
+# ---- weights: in a worker ----
+
+
+def begin_reload(model: nn.Module, vllm_config: VllmConfig) -> None:
+    """Take the model apart for loading. Linear layers keep only a packed form of their weights, so a `load_weights`
+    alone would write into what no kernel reads."""
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+    with set_current_vllm_config(vllm_config):
+        initialize_layerwise_reload(model)
+
+
+def load_tensors(
+    model: nn.Module,
+    tensors: Iterable[tuple[str, Tensor]],
+    vllm_config: VllmConfig,
+) -> None:
+    """Feed some tensors; a layer is put together as soon as it has all of its own, which asks for the configuration
+    that vLLM knows only while it starts."""
+    from vllm.config import set_current_vllm_config
+
+    with set_current_vllm_config(vllm_config):
+        model.load_weights(tensors)
+
+
+def finish_reload(
+    model: nn.Module,
+    model_config: ModelConfig,
+    vllm_config: VllmConfig,
+) -> None:
+    """Put the rest together."""
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+    with set_current_vllm_config(vllm_config):
+        finalize_layerwise_reload(model, model_config)
+
+
+def own_gpu_bytes(uuid: str) -> int:
+    """Return the memory that this process holds of a GPU, context and libraries included; 0 where the driver does not
+    tell. vLLM brings an interface to the driver along."""
+    from vllm.third_party import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            if process.pid == os.getpid():
+                return int(process.usedGpuMemory or 0)
+    except pynvml.NVMLError:
+        return 0
+    return 0
+
+
+# ---- repairs of the CPU build: in a worker ----
+
+
+def fix_seeded_prefill() -> None:
+    """Make seeded requests survive chunked prefill.
+
+    A row that is only part-way through its prompt is sampled too and the sample thrown away; vLLM then winds its
+    generator back by an offset, which CPU generators do not have, and the engine dies. Taking those rows' generators
+    out of the batch while sampling leaves them where they were.
+    """
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    # One process may build several engines, in tests.
+    if hasattr(CPUModelRunner, "sample_tokens_before_fix"):
+        return
+    original = CPUModelRunner.sample_tokens
+
+    def sample_tokens(self: CPUModelRunner, *args: Any, **kwargs: Any) -> Any:
+        generators = self.input_batch.generators
+        is_discarded = self.discard_request_mask.np[: self.input_batch.num_reqs]
+        held_back = {}
+        for row in np.flatnonzero(is_discarded).tolist():
+            if row in generators:
+                held_back[row] = generators.pop(row)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            generators.update(held_back)
+
+    CPUModelRunner.sample_tokens_before_fix = original
+    CPUModelRunner.sample_tokens = sample_tokens
+
+
+def repack_heads(model: nn.Module, is_tied: bool) -> None:
+    """Give output heads the matrix they should multiply with after a layerwise reload.
+
+    The CPU build multiplies with a packed copy of the weight. A tied head is not reloaded under its own name, so its
+    copy stays that of the old weights, without an error: point it at the new embedding and pack again.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+    heads = []
+    embeddings = []
+    for module in model.modules():
+        # A head is an embedding, too, by its class.
+        if isinstance(module, ParallelLMHead):
+            heads.append(module)
+        elif isinstance(module, VocabParallelEmbedding):
+            embeddings.append(module)
+    for head in heads:
+        if is_tied:
+            assert len(embeddings) == 1, f"a tied head needs one embedding, the model has {len(embeddings)}"
+            head.weight = embeddings[0].weight
+        head.quant_method.process_weights_after_loading(head)
+
+
+def pack_experts_again(model: nn.Module) -> None:
+    """Make the next layerwise reload pack the weights of mixture-of-experts layers. Call it before the reload.
+
+    The CPU build packs them when it first makes their kernel, and at no later load: without an error, the kernel would
+    read plain weights as packed ones. Without a kernel, the load makes a new one.
+    """
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if isinstance(method, UnquantizedFusedMoEMethod):
+            method.moe_kernel = None
+
+
+# ---- routes of the CPU build ----
+
+
+def return_routes(engine: LLMEngine) -> None:
+    """Make an engine of the CPU build return routes, as `enable_return_routed_experts` does elsewhere; its workers must
+    have a `RouteRecorder` attached."""
+    from vllm.distributed.aux_output_connector.connector import AuxOutputSchedulerConnector
+
+    _scheduler(engine).aux_output_connector = AuxOutputSchedulerConnector()
+
+
+class RouteRecorder:
+    """Part of the worker between vLLM's `RoutedExpertsCapturer`, which has the experts of a step's rows, and its
+    scheduler, which wants those of each request.
+
+    Routes are kept by the place of a token in the KV cache: what is found there (a prefix that another request has
+    computed) has its routes with it. Without asynchronous scheduling or speculation, which the CPU build does not have.
+    """
+
+    def __init__(self, runner: GPUModelRunner, vllm_config: VllmConfig) -> None:
+        """`runner` is the CPU build's, which is made from the one for GPUs."""
+        from vllm.model_executor.layers.fused_moe.routed_experts_capturer import (
+            RoutedExpertsCapturer,
+            bind_routed_experts_capturer,
+        )
+
+        max_tokens = vllm_config.scheduler_config.max_num_batched_tokens
+        self._runner = runner
+        self._capturer = RoutedExpertsCapturer(max_tokens, vllm_config)
+        bind_routed_experts_capturer(runner.get_model(), self._capturer)
+        cache = runner.kv_cache_config
+        self._block_size: int = cache.kv_cache_groups[0].kv_cache_spec.block_size
+        num_places = cache.num_blocks * self._block_size
+        shape = (num_places, *self._capturer.shape_per_token)
+        dtype = self._capturer.output_dtype_name
+        self._kept = np.zeros(shape, dtype)
+
+    def attach(self) -> None:
+        """Give every step's output the routes of its requests, from now on."""
+        sample_tokens = self._runner.sample_tokens
+
+        def sample_with_routes(*args: Any, **kwargs: Any) -> Any:
+            # Before sampling: afterwards the runner has forgotten what it computed.
+            state = self._runner.execute_model_state
+            if state is None:
+                return sample_tokens(*args, **kwargs)
+            routes = self._routes_of(state.scheduler_output)
+            output = sample_tokens(*args, **kwargs)
+            output.aux_output_connector_output = routes
+            return output
+
+        self._runner.sample_tokens = sample_with_routes
+
+    def _routes_of(self, scheduler_output: SchedulerOutput) -> dict[str, Any]:
+        """By request: vLLM's AuxRequestOutput, from the first token on that the scheduler has no route of."""
+        from vllm.distributed.aux_output_connector.connector import AuxRequestOutput
+
+        num_rows = scheduler_output.total_num_scheduled_tokens
+        rows = self._capturer.snapshot_routing_data(num_rows).numpy()
+        ends = self._keep(scheduler_output.num_scheduled_tokens, rows)
+        wanted = scheduler_output.aux_output_connector_metadata.requests
+        outputs = {}
+        for request, start in wanted.items():
+            places = self._places(request, start, ends[request])
+            routes = self._kept[places]
+            outputs[request] = AuxRequestOutput(start, routes)
+        return outputs
+
+    def _keep(
+        self,
+        num_scheduled: Mapping[str, int],
+        rows: NDArray[Any],
+    ) -> dict[str, int]:
+        """Keep the routes of a step's rows; by request, how many of its tokens are computed now."""
+        batch = self._runner.input_batch
+        ends: dict[str, int] = {}
+        first_row = 0
+        # Rows of a step lie in the order of the batch, not in that of the scheduler.
+        for index, request in enumerate(batch.req_ids):
+            last_row = first_row + num_scheduled[request]
+            start = int(batch.num_computed_tokens_cpu[index])
+            end = start + num_scheduled[request]
+            places = self._places(request, start, end)
+            self._kept[places] = rows[first_row:last_row]
+            ends[request] = end
+            first_row = last_row
+        return ends
+
+    def _places(
+        self,
+        request: str,
+        start: int,
+        end: int,
+    ) -> Int64:
+        """Where tokens [start, end) of a request lie in the KV cache."""
+        state = self._runner.requests[request]
+        # One group of layers: models whose layers keep different parts of the context are refused at the start.
+        blocks = np.array(state.block_ids[0], np.int64)
+        positions = np.arange(start, end)
+        numbers, within = np.divmod(positions, self._block_size)
+        return blocks[numbers] * self._block_size + within

@@ -1,0 +1,162 @@
+"""Rollouts as requests to vLLM's LLMEngine, and the counters of one. Imports neither torch nor vllm before an engine is
+there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nemo_brorl.generation import vllm_adapter
+from nemo_brorl.generation.chunk_task import Continuation, RolloutTask
+from nemo_brorl.generation.routes import as_routes
+from nemo_brorl.types import Routes, Sampling
+
+if TYPE_CHECKING:
+    from vllm import CompletionOutput, LLMEngine, RequestOutput
+
+
+@dataclass
+class _Sampled:
+    """Versions that sampled an unfinished rollout, up to the last change of weights."""
+
+    name: str
+    versions: list[int] = field(default_factory=list)  # oldest first
+    num_tokens: int = 0
+
+
+class VllmRequests:
+    """Every rollout is a request of its own: vLLM keeps what the n of one request have sampled to itself until the last
+    has ended, and its scheduler makes n requests of it anyway. A rollout has our name, and the id that vLLM makes of
+    it.
+
+    Which version sampled which tokens is counted here: vLLM 0.32 would say it, 0.26 does not.
+    """
+
+    def __init__(self, engine: LLMEngine) -> None:
+        # Not in `add`: that is called for every rollout.
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        self._new_params = SamplingParams
+        self._output_kind = RequestOutputKind.FINAL_ONLY
+        self._engine = engine
+        self.vocab_size: int = engine.model_config.get_vocab_size()
+        self._version = 0
+        self._sampled: dict[str, _Sampled] = {}  # of unfinished rollouts, by id
+        self._ids: dict[str, str] = {}  # by name
+
+    def add(
+        self,
+        name: str,
+        task: RolloutTask,
+        sampling: Sampling,
+    ) -> str:
+        """Queue a rollout; returns its id."""
+        params = self._new_params(
+            seed=task.seed,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=task.max_tokens,
+            logprobs=0,  # of the sampled token only
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=self._output_kind,
+            # Nobody else has it, and vLLM's deep copy costs more than all the rest of adding.
+            skip_clone=True,
+        )
+        # With its type it goes past the renderer.
+        prompt = {"type": "token", "prompt_token_ids": task.token_ids}
+        identity: str = self._engine.add_request(name, prompt, params)
+        self._sampled[identity] = _Sampled(name)
+        self._ids[name] = identity
+        return identity
+
+    def step(self) -> list[tuple[str, Continuation]]:
+        """One step of the batch; (name, what it came to) of the rollouts that ended in it."""
+        ended = []
+        for output in self._engine.step():
+            if output.finished:
+                name = output.request_id
+                sampled = self._forget(self._ids[name])
+                continuation = self._continuation_of(sampled, output)
+                ended.append((name, continuation))
+        return ended
+
+    def num_tokens(self, identity: str) -> int | None:
+        """Tokens sampled for a rollout; None when it has ended."""
+        return vllm_adapter.num_sampled(self._engine, identity)
+
+    def so_far(self, identity: str) -> Continuation:
+        """Tokens of an unfinished rollout, as if it were cut off now."""
+        output = vllm_adapter.output_so_far(self._engine, identity)
+        return self._continuation_of(self._sampled[identity], output)
+
+    def abort(self, identities: Sequence[str]) -> None:
+        """Take these out of the batch; those that have ended are passed over."""
+        self._engine.abort_request(list(identities), internal=True)
+        for identity in identities:
+            if identity in self._sampled:
+                self._forget(identity)
+
+    def set_version(self, version: int) -> None:
+        """Tokens that are sampled from now on are of this version."""
+        for identity, sampled in self._sampled.items():
+            self._count(sampled, self.num_tokens(identity) or 0)
+        self._version = version
+
+    def _forget(self, identity: str) -> _Sampled:
+        sampled = self._sampled.pop(identity)
+        del self._ids[sampled.name]
+        return sampled
+
+    def _continuation_of(self, sampled: _Sampled, output: RequestOutput) -> Continuation:
+        """Content of vLLM's RequestOutput; "abort" is what one that was cut off says."""
+        completion = output.outputs[0]
+        assert completion.finish_reason in ("stop", "length", "abort"), (
+            f"vLLM ended a rollout with {completion.finish_reason!r}"
+        )
+        self._count(sampled, len(completion.token_ids))
+        return Continuation(
+            token_ids=completion.token_ids,
+            log_probs=completion.logprobs.logprobs,
+            versions=sampled.versions,
+            has_ended=completion.finish_reason != "abort",
+            is_stopped=completion.finish_reason == "stop",
+            num_cached=output.num_cached_tokens or 0,
+            routes=self._routes_of(completion),
+        )
+
+    def _routes_of(self, completion: CompletionOutput) -> Routes | None:
+        routed_experts = completion.routed_experts
+        if routed_experts is None:
+            return None
+        num_experts = self._engine.model_config.get_num_experts()
+        return as_routes(routed_experts, num_experts)
+
+    def _count(self, sampled: _Sampled, num_tokens: int) -> None:
+        """Tokens that came since the last count are of the version there was."""
+        if num_tokens > sampled.num_tokens:
+            sampled.num_tokens = num_tokens
+            if sampled.versions[-1:] != [self._version]:
+                sampled.versions.append(self._version)
+
+
+class EngineCounters:
+    """Prefix-cache queries and hits, in tokens, and preemptions, since this was made."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        """`engine`: one whose core is in this process and whose log stats are off."""
+        self.num_preemptions = 0
+        self._prefix_cache = vllm_adapter.count_prefix_cache(engine)
+        vllm_adapter.on_preemption(engine, self._count_preemption)
+
+    @property
+    def prefix_cache_queries(self) -> int:
+        return int(self._prefix_cache.queries)
+
+    @property
+    def prefix_cache_hits(self) -> int:
+        return int(self._prefix_cache.hits)
+
+    def _count_preemption(self) -> None:
+        self.num_preemptions += 1

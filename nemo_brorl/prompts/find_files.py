@@ -1,0 +1,126 @@
+"""The files that a path means: a file, all that match a pattern, or a Hugging Face dataset folder on disk.
+
+Such folders are of two kinds: what `Dataset.save_to_disk` and `DatasetDict.save_to_disk` write (arrow files named in
+`state.json`), and what lies on the hub (`.parquet`, `.jsonl` or `.json` files, told apart by the name of their split).
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.core.errors import DataError
+
+DEFAULT_SPLIT = "train"
+SPLIT_WORDS = ("train", "training", "test", "testing", "validation", "valid", "dev", "val", "eval")
+HUB_SUFFIXES = (".parquet", ".jsonl", ".json")  # the first kind that is there is read
+NOT_ROWS = ("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
+
+
+def find_files(kind: str, path: str, dataset_split: str | None) -> list[Path]:
+    """The files of a source, sorted. Raises DataError when there are none."""
+    if kind == "dataset":
+        return dataset_files(Path(path), dataset_split)
+    return matching_files(path)
+
+
+def matching_files(path: str) -> list[Path]:
+    """A file, or all that a pattern matches, sorted. Raises DataError when there is none."""
+    if Path(path).is_file():
+        return [Path(path)]
+    if Path(path).is_dir():
+        raise DataError(
+            f"{path} is a folder: write source=dataset to read a dataset folder, or a pattern of files such as "
+            f"{path}/*.jsonl"
+        )
+    found = []
+    for name in glob.glob(path, recursive=True):
+        if Path(name).is_file():
+            found.append(Path(name))
+    if not found:
+        raise DataError(f"{path!r} is not a file, and no file matches it as a pattern")
+    return sorted(found)
+
+
+def dataset_files(folder: Path, split: str | None) -> list[Path]:
+    """The files of one split of a dataset folder. `split` null: train where there is one, else everything.
+
+    Raises DataError, with the splits there are, when it cannot be found.
+    """
+    if not folder.is_dir():
+        raise DataError(
+            f"{str(folder)!r} is not a folder; data.source=dataset reads the folder of a Hugging Face dataset on disk"
+        )
+    if (folder / "dataset_dict.json").is_file():
+        saved = _read_json(folder / "dataset_dict.json")
+        folder = folder / _chosen(folder, split, saved.get("splits", []))
+    if (folder / "state.json").is_file():
+        return _saved_files(folder)
+    return _hub_files(folder, split)
+
+
+def _saved_files(folder: Path) -> list[Path]:
+    files = []
+    missing = []
+    state = _read_json(folder / "state.json")
+    for entry in state.get("_data_files", []):
+        path = folder / entry["filename"]
+        files.append(path)
+        if not path.is_file():
+            missing.append(entry["filename"])
+    if missing or not files:
+        raise DataError(
+            f"{folder} is not whole: state.json names {', '.join(missing) or 'no files'}; save the dataset again"
+        )
+    return files
+
+
+def _hub_files(folder: Path, split: str | None) -> list[Path]:
+    for suffix in HUB_SUFFIXES:
+        found: list[Path] = []
+        by_split: dict[str, list[Path]] = {}
+        for path in sorted(folder.rglob(f"*{suffix}")):
+            if path.name in NOT_ROWS or path.name.startswith("."):
+                continue
+            found.append(path)
+            name = _split_of(path, folder)
+            if name is not None:
+                by_split.setdefault(name, []).append(path)
+        if found and not by_split and split is None:
+            return found
+        if found:
+            wanted = _chosen(folder, split, sorted(by_split))
+            return by_split[wanted]
+    raise DataError(f"{folder} has no dataset: no state.json (save_to_disk) and no {', '.join(HUB_SUFFIXES)} files")
+
+
+def _split_of(path: Path, folder: Path) -> str | None:
+    """`data/train-00000-of-00002.parquet` and `train/0000.parquet` are of the split train; None where no name says
+    so."""
+    parts = path.relative_to(folder).with_suffix("").parts
+    for part in reversed(parts):
+        first, *_ = re.split(r"[-_.]", part)
+        word = first.lower()
+        if word in SPLIT_WORDS:
+            return word
+    return None
+
+
+def _chosen(folder: Path, split: str | None, names: list[str]) -> str:
+    only = names[0] if len(names) == 1 else None
+    wanted = split or only or DEFAULT_SPLIT
+    if wanted not in names:
+        known = ", ".join(names) or "no named splits"
+        raise DataError(f"{folder} has no split {wanted!r}; set data.dataset_split to one of {known}")
+    return wanted
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return dict(json.loads(text))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}") from error

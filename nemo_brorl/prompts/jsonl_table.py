@@ -1,0 +1,105 @@
+"""Lines of JSON, or one JSON array of objects, as a table: memory-mapped, with an index of offsets, 16 bytes a row."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.prompts.questions import BadRow, Row
+
+# Beginning of an array of objects, behind a byte order mark.
+ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*[{\]]")
+# Whole strings, so that brackets inside them are not seen, and brackets.
+STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+
+
+class JsonlTable:
+    """Rows of one file, memory-mapped. Empty lines are no rows."""
+
+    columns: Sequence[str] | None = None
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._bytes = _mapped(path)
+        is_array = ARRAY.match(self._bytes) is not None
+        found = _array_spans(self._bytes, path) if is_array else _line_spans(self._bytes)
+        pair = np.dtype((np.int64, 2))
+        self.spans = np.fromiter(found, pair)  # [rows, 2] first byte, byte behind the last
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def read(self, start: int, stop: int) -> list[Row]:
+        """Rows [start, stop); a line that is not a JSON object is a BadRow."""
+        rows = []
+        for first, end in self.spans[start:stop].tolist():
+            line = self._bytes[first:end]
+            rows.append(parsed_row(line))
+        return rows
+
+    def where(self, index: int) -> str:
+        """File and line, counted from 1."""
+        end = int(self.spans[index, 0])
+        num_lines = 0  # that end before the row
+        position = self._bytes.find(b"\n", 0, end)
+        while position >= 0:
+            num_lines += 1
+            position = self._bytes.find(b"\n", position + 1, end)
+        return f"{self.path}, line {num_lines + 1}"
+
+
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                return b""  # nothing cannot be mapped
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _line_spans(data: mmap.mmap | bytes) -> Iterator[tuple[int, int]]:
+    start = 3 if data[:3] == b"\xef\xbb\xbf" else 0  # a byte order mark
+    while start < len(data):
+        end = data.find(b"\n", start)
+        if end < 0:
+            end = len(data)
+        first = data[start : min(end, start + 1)]
+        if first.strip() or data[start:end].strip():  # most lines are not copied to see that they hold something
+            yield start, end
+        start = end + 1
+
+
+def _array_spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
+    """The objects directly inside the outermost array."""
+    depth = 0
+    first = 0
+    for match in STRUCTURE.finditer(data):
+        mark = match.group()
+        if mark in (b"{", b"["):
+            depth += 1
+            if depth == 2:
+                first = match.start()
+        elif mark in (b"}", b"]"):
+            depth -= 1
+            if depth == 1:
+                yield first, match.end()
+    if depth != 0:
+        raise DataError(f"{path} is a JSON array without an end: the file was cut off, or a bracket is missing")
+
+
+def parsed_row(line: bytes) -> Row:
+    """Read a line of JSON as a row; a bad one says why it is none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
+        return BadRow(f"not JSON: {error}")
+    if not isinstance(row, dict):
+        return BadRow(f"a row is a JSON object, not {type(row).__name__}")
+    return row

@@ -1,0 +1,116 @@
+"""Carriers on disk: frozen dataclasses as JSON with their arrays beside them in one npz file, no pickle.
+
+A value is written with its type's name and read back by it, so a carrier that grows a field needs no change here.
+References into the object store are fetched; what is read has tokens in the object store again, where Ray is up, so
+that only who needs them gets them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from nemo_brorl import types
+from nemo_brorl.core.environment_values import as_written, restored
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.object_store import fetch, store
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
+    """Write dataclasses of `types.py`, and dataclasses, sequences and mappings of such."""
+    arrays: dict[str, Any] = {}
+    records = [_record(carrier, arrays) for carrier in carriers]
+    text = json.dumps(records).encode()
+    np.savez(path, records=np.frombuffer(text, np.uint8), **arrays)
+
+
+def load_carriers(path: Path, *kinds: type) -> list[Any]:
+    """Read what `save_carriers` wrote; `kinds` are dataclasses in it that are not of `types.py`. Raises CheckpointError
+    for a file of another version of this program, and for a damaged one."""
+    known = _own_kinds()
+    for kind in kinds:
+        known[kind.__name__] = kind
+    try:
+        with np.load(path) as arrays:
+            text = arrays["records"].tobytes()
+            records = json.loads(text)
+            return [_value(record, known, arrays) for record in records]
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} was written by another version of this program ({error}): start a new run folder"
+        ) from error
+    except (BadZipFile, EOFError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+
+
+def _record(value: Any, arrays: dict[str, Any]) -> Any:
+    """A value as JSON, texts from the environment as they were written; its arrays are added to `arrays`."""
+    if isinstance(value, str):
+        return as_written(value)
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, np.ndarray):
+        name = str(len(arrays))
+        arrays[name] = value
+        return {"array": name}
+    if dataclasses.is_dataclass(value):
+        # Cached properties live in the instance's dict too; only the fields are its state.
+        fields: dict[str, Any] = {}
+        for field in dataclasses.fields(value):
+            fields[field.name] = _record(getattr(value, field.name), arrays)
+        name = type(value).__name__
+        return {"type": name, "fields": fields}
+    if isinstance(value, list | tuple):
+        items = [_record(item, arrays) for item in value]
+        is_tuple = isinstance(value, tuple)
+        return {"items": items, "is_tuple": is_tuple}
+    if isinstance(value, Mapping):
+        mapping: dict[str, Any] = {}
+        for key, item in value.items():
+            mapping[key] = _record(item, arrays)
+        return {"mapping": mapping}
+    return _record(fetch(value), arrays)
+
+
+def _value(
+    record: Any,
+    known: Mapping[str, type],
+    arrays: Any,
+) -> Any:
+    """The value that `_record` wrote."""
+    if isinstance(record, str):
+        return restored(record)
+    if isinstance(record, _PLAIN):
+        return record
+    if "array" in record:
+        return arrays[record["array"]]
+    if "type" in record:
+        kind = known[record["type"]]
+        fields: dict[str, Any] = {}
+        for name, field in record["fields"].items():
+            fields[name] = _value(field, known, arrays)
+        return store(kind(**fields))
+    if "items" in record:
+        items = [_value(item, known, arrays) for item in record["items"]]
+        return tuple(items) if record["is_tuple"] else items
+    mapping: dict[str, Any] = {}
+    for key, item in record["mapping"].items():
+        mapping[key] = _value(item, known, arrays)
+    return mapping
+
+
+def _own_kinds() -> dict[str, type]:
+    """The dataclasses of `types.py` by name."""
+    found: dict[str, type] = {}
+    for kind in vars(types).values():
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            found[kind.__name__] = kind
+    return found

@@ -1,0 +1,208 @@
+"""Files of the timeline, in the trace event format that Perfetto and Chrome open.
+
+    timeline/step_000007.trace.json.gz
+
+Spans are complete events (X), in microseconds of Unix time; a process and a lane are a pid and a tid with names of
+their own (M). What became of a chunk's rollouts is a flow from span to span (s, t, f). `otherData` has what the format
+has no place for: the step, when it began, how well clocks agree. Format: "Trace Event Format", Google, 2016.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.files import replacing
+from nemo_brorl.core.timeline import DRIVER, Span, StepTimeline
+
+FOLDER = "timeline"  # in the run folder
+PREFIX = "step_"
+SUFFIX = ".trace.json.gz"
+FORMAT = 1
+MICRO = 1e6
+COMPRESSION = 1  # a trace shrinks to a tenth at the least effort
+ROLLOUTS = "rollouts"  # name and category of flows; also the argument that holds the keys
+
+Event = dict[str, Any]
+Lane = tuple[str, str]  # process, lane
+Places = dict[Lane, tuple[int, int]]  # pid, tid
+
+log = get_logger(__name__)
+
+
+class TraceFiles:
+    """The ring of a run folder's traces."""
+
+    def __init__(
+        self,
+        run_folder: Path,
+        keep_steps: int,
+    ) -> None:
+        self.folder = run_folder / FOLDER
+        self.keep_steps = keep_steps
+
+    def write(self, timeline: StepTimeline) -> None:
+        """Write a step and delete those beyond the newest `keep_steps`. A disk that refuses costs the file, not the
+        run."""
+        path = self.folder / file_name(timeline.step)
+        try:
+            self.folder.mkdir(exist_ok=True)
+            with replacing(path) as aside:
+                _write(aside, timeline)
+            for step in steps_in(self.folder)[: -self.keep_steps]:
+                (self.folder / file_name(step)).unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s was not written: %s", path, error)
+
+    def drop_after(self, step: int | None) -> None:
+        """Remove later steps, which a resumed run comes to again; all of them for a run that starts anew (None)."""
+        for found in steps_in(self.folder):
+            if step is None or found > step:
+                (self.folder / file_name(found)).unlink(missing_ok=True)
+
+
+def micros(seconds: float) -> int:
+    """Microseconds, as the format has them."""
+    return round(seconds * MICRO)
+
+
+def file_name(step: int) -> str:
+    """Name of a step's file."""
+    return f"{PREFIX}{step:06d}{SUFFIX}"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """Steps that have a file in a folder, ascending."""
+    steps: list[int] = []
+    for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
+        number = path.name.removeprefix(PREFIX).removesuffix(SUFFIX)
+        if number.isdigit():
+            steps.append(int(number))
+    return sorted(steps)
+
+
+def trace_events(timeline: StepTimeline) -> list[Event]:
+    """A step as trace events."""
+    places = _places(timeline.spans)
+    events = list(_names(places))
+    flows: dict[str, list[Event]] = {}  # spans by chunk
+    zero = micros(timeline.began_at)
+    for span in timeline.spans:
+        start = zero + micros(span.start_s)
+        end = zero + micros(span.end_s)
+        pid, tid = places[span.process, span.lane]
+        args = dict(span.details)
+        if span.rollouts:
+            args[ROLLOUTS] = list(span.rollouts)
+        event = {
+            "ph": "X",
+            "name": span.name,
+            "cat": span.lane,
+            "pid": pid,
+            "tid": tid,
+            "ts": start,
+            "dur": max(end - start, 1),
+            "args": args,
+        }
+        events.append(event)
+        for key in span.rollouts:
+            flows.setdefault(key, []).append(event)
+    for number, (key, path) in enumerate(flows.items(), start=1):
+        events += _flow(number, key, path)
+    return events
+
+
+def _write(
+    path: Path,
+    timeline: StepTimeline,
+) -> None:
+    clocks = {}
+    for process, clock in timeline.clocks.items():
+        clocks[process] = {"offset_s": clock.seconds, "error_s": clock.error_s}
+    trace = {
+        "traceEvents": trace_events(timeline),
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "format": FORMAT,
+            "step": timeline.step,
+            "began_at": timeline.began_at,
+            "seconds": timeline.seconds,
+            "clocks": clocks,
+            "num_left_out": timeline.num_left_out,
+        },
+    }
+    text = json.dumps(trace, separators=(",", ":"))
+    with gzip.open(path, "wb", compresslevel=COMPRESSION) as file:
+        file.write(text.encode())
+
+
+def _places(spans: Sequence[Span]) -> Places:
+    """(pid, tid) of every lane: the driver first, then processes by name."""
+    found = {(span.process, span.lane) for span in spans}
+    numbers: Places = {}
+    processes: list[str] = []
+    for process, lane in sorted(found, key=_lane_order):
+        if process not in processes:
+            processes.append(process)
+        numbers[process, lane] = (len(processes), len(numbers) + 1)
+    return numbers
+
+
+def _lane_order(lane: Lane) -> tuple[bool, list[tuple[int, str]], list[tuple[int, str]]]:
+    process, name = lane
+    return process != DRIVER, _words(process), _words(name)
+
+
+def _words(name: str) -> list[tuple[int, str]]:
+    """Words to sort by: engine 2 before engine 10."""
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in name.split()]
+
+
+def _names(places: Places) -> Iterator[Event]:
+    """Names and order of processes and lanes."""
+    for (process, lane), (pid, tid) in places.items():
+        yield _named("process_name", pid, tid, {"name": process})
+        yield _named("process_sort_index", pid, tid, {"sort_index": pid})
+        yield _named("thread_name", pid, tid, {"name": lane})
+        yield _named("thread_sort_index", pid, tid, {"sort_index": tid})
+
+
+def _named(
+    name: str,
+    pid: int,
+    tid: int,
+    args: dict[str, Any],
+) -> Event:
+    return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
+
+
+def _flow(
+    number: int,
+    chunk: str,
+    path: Sequence[Event],
+) -> Iterator[Event]:
+    """Arrows along a chunk's spans, in their order: from the end of the first to the beginnings of the others."""
+    last = len(path) - 1
+    if last == 0:
+        return
+    for place, span in enumerate(path):
+        phase = "f" if place == last else "t"
+        time = span["ts"]
+        if place == 0:
+            phase = "s"
+            time = min(time + span["dur"] - 1, path[1]["ts"])
+        yield {
+            "ph": phase,
+            "name": ROLLOUTS,
+            "cat": ROLLOUTS,
+            "id": number,
+            "pid": span["pid"],
+            "tid": span["tid"],
+            "ts": time,
+            "bp": "e",
+            "args": {"chunk": chunk},
+        }
