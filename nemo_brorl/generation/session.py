@@ -1,176 +1,24 @@
-"""Sampling session: requests out to engines, chunks back as they finish, dead engines replaced on the way.
-`InFlight` has what is under way on them, and what is handed on.
-"""
+"""Sampling session: requests out to engines, chunks back as they finish, dead engines replaced on the way."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
-import numpy as np
 from ray.exceptions import ObjectLostError
 
 from nemo_brorl.cluster.actor_transport import ActorTransport
 from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
+from nemo_brorl.generation.answers import answered_chunk, unsampled_chunk
 from nemo_brorl.generation.check_replies import check_lengths, find_mismatch
-from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Progress, Withdrawn, no_arrays
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Progress, Withdrawn
 from nemo_brorl.generation.engine_handle import EngineHandle, check_weights, why_lost
+from nemo_brorl.generation.in_flight import ChunkInFlight, InFlight
 from nemo_brorl.generation.placement.placement import ChunkPlacement
-from nemo_brorl.types import PartialRollouts, RolloutChunk, RolloutRequest
-
-
-@dataclass
-class ChunkInFlight:
-    """A chunk that an engine was given."""
-
-    call_id: int
-    engine: int
-    chunk: int
-    num_rollouts: int
-    meta: Any  # reference to the ChunkMeta to be
-    data: Any  # reference to the ChunkArrays to be
-    partial: Any  # reference to the ChunkArrays of what will have been cut
-    is_asked_back: bool = False  # and the engine has not answered that
-    is_given_back: bool = False
-
-
-@dataclass
-class EngineInUse:
-    """An engine that a session gives chunks to."""
-
-    actor: Any
-    chunks: dict[int, ChunkInFlight] = field(default_factory=dict)  # by call
-    last_progress: Progress | None = None
-
-    @property
-    def num_rollouts(self) -> int:
-        """Rollouts of all its chunks, ended ones included."""
-        return sum(chunk.num_rollouts for chunk in self.chunks.values())
-
-
-class OpenCall(NamedTuple):
-    """A call to an engine that has not been answered."""
-
-    engine: int
-    on_result: Callable[[Any], None]  # also takes the exception with which it fails
-
-
-class InFlight:
-    """Everything that a session has under way: the engines it uses, their chunks, and every open call with what is to
-    be done when it is answered."""
-
-    def __init__(self) -> None:
-        self.engines: dict[int, EngineInUse] = {}  # those that the placement knows
-        self.chunks: dict[int, ChunkInFlight] = {}  # by chunk
-        self._open_calls: dict[Any, OpenCall] = {}  # by reference
-
-    def references(self) -> list[Any]:
-        """References of all open calls."""
-        return list(self._open_calls)
-
-    def busy_engines(self) -> frozenset[int]:
-        """Engines that have chunks. Any thread may ask."""
-        engines = list(self.engines.items())
-        return frozenset(index for index, engine in engines if engine.chunks)
-
-    def add_engine(self, index: int, actor: Any) -> None:
-        """An engine without chunks."""
-        self.engines[index] = EngineInUse(actor)
-
-    def drop_engine(self, index: int) -> list[ChunkInFlight]:
-        """Forget an engine and its open calls; the chunks that it had."""
-        for reference, call in list(self._open_calls.items()):
-            if call.engine == index:
-                del self._open_calls[reference]
-        lost = list(self.engines.pop(index).chunks.values())
-        for in_flight in lost:
-            del self.chunks[in_flight.chunk]
-        return lost
-
-    def add(self, in_flight: ChunkInFlight) -> None:
-        """An engine was given a chunk."""
-        self.chunks[in_flight.chunk] = in_flight
-        self.engines[in_flight.engine].chunks[in_flight.call_id] = in_flight
-
-    def remove(self, in_flight: ChunkInFlight) -> None:
-        """A chunk is no longer on its engine, whose answer is not waited for any more."""
-        del self.chunks[in_flight.chunk]
-        del self.engines[in_flight.engine].chunks[in_flight.call_id]
-        self._open_calls.pop(in_flight.meta, None)
-
-    def expect(
-        self,
-        reference: Any,
-        engine: int,
-        on_result: Callable[..., None],
-        *args: Any,
-    ) -> None:
-        """Have `on_result(*args, result)` called with the result of a call to an engine."""
-        self._open_calls[reference] = OpenCall(engine, functools.partial(on_result, *args))
-
-    def take_result(self, reference: Any, result: Any) -> None:
-        """A call was answered. Nothing happens when its engine was dropped meanwhile."""
-        call = self._open_calls.pop(reference, None)
-        if call is not None:
-            call.on_result(result)
-
-
-def answered_chunk(
-    in_flight: ChunkInFlight,
-    request: RolloutRequest,
-    meta: ChunkMeta,
-) -> RolloutChunk:
-    """The answer that an engine gave; tokens stay where they are. Those it went on from are in it, so the request lets
-    go of them."""
-    partial = None
-    if meta.partial is not None:
-        partial = dataclasses.replace(meta.partial, data=in_flight.partial, engine=in_flight.engine)
-    if request.partial is not None:
-        without_data = dataclasses.replace(request.partial, data=None)
-        request = dataclasses.replace(request, partial=without_data)
-    return RolloutChunk(
-        request=request,
-        indices=meta.indices,
-        lengths=meta.lengths,
-        is_stopped=meta.is_stopped,
-        version=meta.version,
-        newest_version=meta.newest_version,
-        engine=in_flight.engine,
-        data=in_flight.data,
-        partial=partial,
-        num_sampled=meta.num_sampled,
-        period=meta.period,
-    )
-
-
-def unsampled_chunk(request: RolloutRequest, version: int) -> RolloutChunk:
-    """The answer to a request that was cut before an engine had it: nothing has ended, and what it resumes is as it
-    was. `version` is that of rollouts without a token."""
-    nothing = np.zeros(0, np.int32)
-    partial = request.partial
-    if partial is None:
-        partial = PartialRollouts(
-            indices=request.indices,
-            lengths=np.zeros(request.num_rollouts, np.int32),
-            version=version,
-            data=no_arrays(request.num_rollouts),
-        )
-    return RolloutChunk(
-        request=request,
-        indices=nothing,
-        lengths=nothing,
-        is_stopped=np.zeros(0, bool),
-        version=version,
-        newest_version=version,
-        engine=-1,
-        data=no_arrays(0),
-        partial=partial,
-    )
+from nemo_brorl.types import RolloutChunk, RolloutRequest
 
 
 class VllmSession:
