@@ -72,7 +72,8 @@ _CPU_DEFAULTS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
 _KEEPS_TABLES = (0, 32)
 
 
-_UNCHECKED_SHARE = 0.01  # of a GPU, that must be free where the size of the cache is given
+# Of a GPU, that must be free where the size of the cache is given.
+_UNCHECKED_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,12 @@ def prepare_process(
         os.environ.setdefault(name, value)
     if worker_environment:
         os.environ.update(worker_environment)
-        # Ray hides all GPUs from an actor that has none itself; its workers have
+        # Ray hides all GPUs from an actor that has none itself; its workers have.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     if sleeps and not on_cpu and _version("vllm") < _KEEPS_TABLES:
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
-    sys.dont_write_bytecode = False  # without .pyc files every engine compiles 10 CPU-seconds of modules
+    # Without .pyc files every engine compiles 10 CPU-seconds of modules.
+    sys.dont_write_bytecode = False
     warnings.filterwarnings("ignore", category=FutureWarning)
     if "torch" in sys.modules:
         logger.warning("torch was imported before the engine's settings; it may use more threads than one")
@@ -147,9 +149,10 @@ def actor_options(config: BroRLConfig) -> dict[str, Any]:
     """
     return {
         "num_cpus": 0.1 if is_on_cpu(config) else 1,
-        "max_restarts": 0,  # the pool restarts engines itself, with the weights they had
+        # The pool restarts engines itself, with the weights they had.
+        "max_restarts": 0,
         "max_task_retries": 0,
-        # coroutines: one per chunk in flight, and control calls
+        # Coroutines: one per chunk in flight, and control calls.
         "max_concurrency": max_num_seqs(config) + 64,
     }
 
@@ -179,10 +182,12 @@ def engine_settings(
         "enable_prefix_caching": True,
         "enforce_eager": generation.enforce_eager,
         "tensor_parallel_size": generation.tensor_parallel_size,
-        "logprobs_mode": "processed_logprobs",  # of the distribution that was sampled: after temperature and top_p
+        # Of the distribution that was sampled: after temperature and top_p.
+        "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": "nemo_brorl.generation.vllm_worker.WeightReceiver",
         "use_tqdm_on_load": False,
-        "disable_log_stats": True,  # `vllm_adapter.count_prefix_cache`
+        # Why: see `vllm_adapter.count_prefix_cache`.
+        "disable_log_stats": True,
     }
     batch_tokens = engine_batch_tokens(config)
     if batch_tokens is not None:

@@ -80,17 +80,20 @@ class VllmSession:
             in_flight = self._in_flight.chunks.get(chunk)
             if in_flight is not None:
                 call_ids.setdefault(in_flight.engine, []).append(in_flight.call_id)
+        # Nobody waits for this: a chunk that is cut is answered like any other.
         for index, to_cut in call_ids.items():
             self._in_flight.engines[index].actor.cut.remote(to_cut)
         self._end_cut_chunks_without_engine()
 
     def poll(self) -> list[RolloutChunk]:
         """Chunks that have finished. Raises GenerationError when an engine, or a chunk, fails too often."""
+        # First: a result of an engine that somebody has replaced meanwhile is no answer any more.
         self._drop_replaced_engines()
         resolved = self._transport.wait(self._in_flight.references())
         results = self._transport.results(resolved, self._config.timeout_s)
         for reference, result in zip(resolved, results, strict=True):
             self._in_flight.take_result(reference, result)
+        # After the results, by which an engine may have just been heard of.
         self._replace_silent_engines()
         for handle in self._handles:
             handle.check_start()
@@ -107,6 +110,7 @@ class VllmSession:
     def pending(self) -> list[Any]:
         """References, one of which resolves when `poll` may have news. Silent engines are only found by polling now and
         then."""
+        # What has ended waits for no engine: one reference that has resolved.
         if self._ended:
             return [self._transport.put(None)]
         references = self._in_flight.references()
@@ -123,6 +127,7 @@ class VllmSession:
         """Drop what is unfinished and wait until the engines are idle. Engines that do not answer are replaced."""
         aborts = {}
         busy = self._in_flight.busy_engines()
+        # All are told before the first is waited for.
         for index in busy:
             engine = self._in_flight.engines[index]
             aborts[index] = engine.actor.abort.remote(list(engine.chunks))
@@ -131,6 +136,7 @@ class VllmSession:
             answers = [in_flight.meta for in_flight in engine.chunks.values()]
             results = self._transport.results([aborts[index], *answers], self._config.timeout_s)
             failures = [result for result in results if isinstance(result, Exception)]
+            # An engine that was replaced meanwhile has another actor, which has done nothing wrong.
             if failures and self._handles[index].actor is engine.actor:
                 self._handles[index].replace(failures[0])
         self.is_open = False
@@ -151,11 +157,13 @@ class VllmSession:
             else:
                 self._lose(engine, ChunkFailure(mismatch, is_garbage=True))
         elif isinstance(result, Withdrawn):
-            in_flight.is_given_back = True  # the answer to `withdraw` says so, too
+            # The answer to `withdraw` says so, too, and may come later: it moves the chunk.
+            in_flight.is_given_back = True
             if not in_flight.is_asked_back:
                 self._lose(engine, ChunkFailure(f"engine {engine} gave a chunk back unasked", is_garbage=True))
         elif isinstance(result, ObjectLostError) and self._has_partial(chunk):
-            self._restarted.add(chunk)  # the node that held the partial rollouts is gone: sample them again
+            # The node that held the partial rollouts is gone, through no fault of the engine: sample them again.
+            self._restarted.add(chunk)
             self._in_flight.remove(in_flight)
             self._launch(engine, chunk)
         else:
@@ -179,13 +187,15 @@ class VllmSession:
         """An engine answered `withdraw`."""
         in_flight.is_asked_back = False
         if self._in_flight.chunks.get(in_flight.chunk) is not in_flight:
-            self._placement.kept(in_flight.chunk)  # it has finished
+            # It has finished meanwhile.
+            self._placement.kept(in_flight.chunk)
         elif is_withdrawn is True:
             self._in_flight.remove(in_flight)
             self._placement.withdrawn(in_flight.chunk)
         elif in_flight.is_given_back:
             reason = f"engine {in_flight.engine} gave a chunk back and says that it keeps it"
             self._lose(in_flight.engine, ChunkFailure(reason, is_garbage=True))
+        # Anything else is the engine's failure, and the open call of the chunk tells of it.
         elif is_withdrawn is False:
             self._placement.kept(in_flight.chunk)
 
@@ -195,6 +205,7 @@ class VllmSession:
             self._lose(engine, progress)
             return
         in_use = self._in_flight.engines[engine]
+        # A report without news is no sign of life: it may come from an engine whose steps bring nothing.
         if progress != in_use.last_progress:
             self._handles[engine].touch()
         in_use.last_progress = progress
@@ -234,6 +245,7 @@ class VllmSession:
         for in_flight in self._in_flight.drop_engine(engine):
             chunk = in_flight.chunk
             self._handles[engine].num_resampled += in_flight.num_rollouts
+            # A chunk that kills its engines would otherwise take one after another.
             self._num_losses[chunk] += 1
             if self._num_losses[chunk] > self._config.max_restarts:
                 request = self._requests[chunk]
@@ -261,10 +273,12 @@ class VllmSession:
         partial = None
         if resumed is not None:
             if self._has_partial(chunk):
-                partial = resumed.data  # an argument of its own: then Ray brings it along
+                # As an argument of its own: Ray then brings it along, from whichever node it is on.
+                partial = resumed.data
             without_data = dataclasses.replace(resumed, data=None)
             request = dataclasses.replace(request, partial=without_data)
         engine = self._in_flight.engines[index]
+        # Its silence until now was idleness.
         if not engine.chunks:
             self._handles[index].touch()
         call_id = next(self._call_ids)
@@ -286,7 +300,8 @@ class VllmSession:
             engine = self._in_flight.engines[steal.victim]
             in_flight = self._in_flight.chunks[steal.chunk]
             num_others = engine.num_rollouts - in_flight.num_rollouts
-            may_have_begun = num_others < self._placement.max_rollouts  # there is room for it in the batch
+            # Beside the others there is room for it in the batch.
+            may_have_begun = num_others < self._placement.max_rollouts
             if steal.chunk in self._cut or may_have_begun:
                 self._placement.kept(steal.chunk)
                 continue

@@ -21,7 +21,8 @@ class ChunkCosts:
         num_before = age
         if request.partial is not None and not age:
             num_before = float(request.partial.lengths.mean())
-        context = len(request.prompt.token_ids) + num_before + tokens / 2  # of a token, on average
+        # Of a token, on average: half of those to come lie before it.
+        context = len(request.prompt.token_ids) + num_before + tokens / 2
         return tokens * (1.0 + self._config.context_cost * context)
 
     def of_first_tokens(self, request: RolloutRequest) -> float:

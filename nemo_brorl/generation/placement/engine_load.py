@@ -57,6 +57,7 @@ class PrefixCache:
         self._prompts[uid] = num_tokens
         self._num_tokens += num_tokens
         gone = []
+        # One prompt always stays: it is being computed, whatever its size.
         while self._num_tokens > self._capacity and len(self._prompts) > 1:
             oldest, freed = self._prompts.popitem(last=False)
             self._num_tokens -= freed
@@ -65,6 +66,7 @@ class PrefixCache:
 
     def drop(self, uid: str) -> None:
         """Nobody asks for this one any more."""
+        # It may have been evicted before.
         self._num_tokens -= self._prompts.pop(uid, 0)
 
     def uids(self) -> list[str]:
@@ -97,6 +99,7 @@ class EngineLoad:
         """Free what a chunk was charged with."""
         held = self.chunks.pop(chunk)
         self.num_chunks_of[held.uid] -= 1
+        # A Counter would keep zeros, and prompts come and go for days.
         if not self.num_chunks_of[held.uid]:
             del self.num_chunks_of[held.uid]
         self._charge(-held.num_left, -held.work)
@@ -114,12 +117,14 @@ class EngineLoad:
         left_before = held.num_left
         work_before = held.work
         held.num_ended = max(held.num_ended, num_ended)
+        # The answer of one chunk tells of the others, too, and may overtake an earlier report.
         held.num_begun = max(held.num_begun, num_begun, held.num_ended)
         held.work_of_one = work_of_one
         self._charge(held.num_left - left_before, held.work - work_before)
 
     def last_unbegun_chunk(self) -> int | None:
         """The last chunk given that has not begun and that nobody has asked for."""
+        # The engine begins chunks in the order in which it got them, so the last is the likeliest to be free.
         for chunk in reversed(self.chunks):
             held = self.chunks[chunk]
             if held.num_begun == 0 and not held.is_being_stolen:
@@ -130,7 +135,8 @@ class EngineLoad:
         self.num_rollouts += num_rollouts
         self.work += work
         if not self.chunks:
-            self.work = 0.0  # no rounding is left behind when all is done
+            # No rounding is left behind when all is done.
+            self.work = 0.0
 
 
 class EngineOrder:
@@ -150,6 +156,7 @@ class EngineOrder:
     def first(self) -> int | None:
         """The first engine, or None; it keeps its place until its stamp changes."""
         while self._heap:
+            # Engines that died, or whose work has changed since, have left their entries behind.
             _, engine, stamp = self._heap[0]
             if engine in self._loads and self._loads[engine].stamp == stamp:
                 return engine

@@ -110,6 +110,7 @@ class ChunkPlacement:
         engine = self._with_room.first()
         if engine is None or not self.num_waiting:
             return None
+        # What was lost with an engine, or given back, has waited once already.
         if self._waiting.first_in_line:
             chunk = self._waiting.first_in_line.popleft()
         elif self._has_more_than_its_share(engine):
@@ -137,6 +138,7 @@ class ChunkPlacement:
         if load is None or chunk not in load.chunks:
             return
         request = self._requests[chunk]
+        # A chunk in the queue of an engine says nothing about lengths.
         if num_begun:
             self._forecast.watch(request, num_ended, num_begun - num_ended, age)
         load.advance(chunk, num_begun, num_ended, self._costs.of_rollout(request, age))
@@ -172,6 +174,7 @@ class ChunkPlacement:
         """An engine died: it is unavailable until `add_engine`, its cache is gone, and what it held waits again."""
         load = self._engines.pop(engine)
         self._work_held -= load.counted_work
+        # In reverse, as each goes before the last: the oldest comes first again.
         self._waiting.first_in_line.extendleft(sorted(load.chunks, reverse=True))
         for chunk in load.chunks:
             self._resolve_steal(chunk)
@@ -201,6 +204,7 @@ class ChunkPlacement:
             steal = Steal(victim, chunk, thief)
             self._open_steals[chunk] = steal
             held.is_being_stolen = True
+            # With this the loop comes to an end: a thief waits for one answer at a time.
             self._engines[thief].is_stealing = True
             self._requeue_engine(thief)
             self._requeue_engine(victim)
@@ -219,11 +223,13 @@ class ChunkPlacement:
         """A victim had begun a chunk when it was asked: it stays where it is."""
         steal = self._resolve_steal(chunk)
         if steal is not None:
+            # Otherwise it would be asked for again at once.
             self.progress(steal.victim, chunk, num_begun=1, num_ended=0)
 
     def _resolve_steal(self, chunk: int) -> Steal | None:
         """The open proposal about a chunk, which is closed with this; None when there is none any more."""
         steal = self._open_steals.pop(chunk, None)
+        # The thief may have died over the question.
         if steal is not None and steal.thief in self._engines:
             self._engines[steal.thief].is_stealing = False
             self._requeue_engine(steal.thief)
@@ -286,6 +292,7 @@ class ChunkPlacement:
 
     def _best_prompt(self, engine: int) -> WaitingPrompt:
         """A turn whose tokens it holds, or the prompt of most benefit; of equal ones, its own, then one of nobody."""
+        # Trajectories at their next turn begin with many tokens that no other engine has.
         turn = self._waiting.longest_of(self._engines[engine].turns_held)
         if turn is not None:
             return turn

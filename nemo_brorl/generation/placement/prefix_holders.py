@@ -32,6 +32,7 @@ class PrefixHolders:
         name = request.prompt.uid
         partial = request.partial
         is_turn = partial is not None and partial.engine in self._engines
+        # Its tokens are nobody else's, so it shares its name with no other chunk.
         if is_turn:
             name = f"{name}, chunk {chunk}"
         self._names[chunk] = name
@@ -66,6 +67,7 @@ class PrefixHolders:
         self.of.setdefault(name, set()).add(engine)
         load.prompts_held[name] = None
         num_tokens = self._costs.num_first_tokens(request)
+        # The engine's own cache does the same, and tells nobody.
         for evicted in load.cache.use(name, num_tokens):
             self.forget(engine, evicted)
             load.prompts_held.pop(evicted, None)

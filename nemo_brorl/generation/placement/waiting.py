@@ -92,6 +92,7 @@ class WaitingChunks:
 
     def longest_fresh(self, holders: Container[str]) -> WaitingPrompt | None:
         """The same of the prompts that no engine holds, that is those that are not in `holders`."""
+        # Entries of prompts that an engine has got meanwhile are cleared away here, not when it gets them.
         prompt = self._top(self._fresh)
         while prompt is not None and prompt.uid in holders:
             heapq.heappop(self._fresh)
@@ -109,6 +110,7 @@ class WaitingChunks:
         longest: WaitingPrompt | None = None
         for uid in list(uids):
             prompt = self._prompts.get(uid)
+            # Cleared away here: whoever takes the last chunk does not know who holds the prompt.
             if prompt is None:
                 del uids[uid]
             elif longest is None or prompt.comes_before(longest):
@@ -154,7 +156,8 @@ class WaitingChunks:
         self.num_chunks += num_chunks
         self.work += num_rollouts * prompt.work_of_one
         if not self.num_chunks:
-            self.work = 0.0  # no rounding is left behind when nothing waits
+            # No rounding is left behind when nothing waits.
+            self.work = 0.0
 
     def _push(self, prompt: WaitingPrompt, is_fresh: bool) -> None:
         heapq.heappush(self._all, prompt.heap_entry)
