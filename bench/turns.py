@@ -34,9 +34,9 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, format_table
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
-from nemo_brorl.rollouts.metrics import generation_metrics
 from nemo_brorl.rollouts.sampler import RolloutStream, Sampler
 from nemo_brorl.scoring.pool import scored_chunk
 from nemo_brorl.scoring.turns import TurnJudge

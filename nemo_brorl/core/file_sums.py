@@ -77,7 +77,11 @@ def read_sums(folder: Path) -> dict[str, FileSum]:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
-def share_of(names: Sequence[str], number: int, total: int) -> Sequence[str]:
+def share_of(
+    names: Sequence[str],
+    number: int,
+    total: int,
+) -> Sequence[str]:
     """Names that member `number` of `total` looks at; every name is somebody's."""
     return sorted(names)[number::total]
 

@@ -46,7 +46,11 @@ def replacing(path: Path) -> Iterator[Path]:
             aside.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, text: str, is_synced: bool = False) -> Path:
+def write_whole(
+    path: Path,
+    text: str,
+    is_synced: bool = False,
+) -> Path:
     """Replace a file's text, in UTF-8. `is_synced`: it is on the disk afterwards, even if the machine loses power.
     Raises OSError."""
     with replacing(path) as aside, aside.open("w", encoding="utf-8") as file:

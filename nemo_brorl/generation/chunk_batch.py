@@ -9,15 +9,9 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from nemo_brorl.generation.chunk_messages import (
-    ChunkFailure,
-    ChunkMeta,
-    ChunkProgress,
-    Progress,
-    ProgressReports,
-    Withdrawn,
-)
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, ChunkProgress, Progress, Withdrawn
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, RolloutTask
+from nemo_brorl.generation.progress import ProgressReports
 from nemo_brorl.types import Sampling
 
 
@@ -26,7 +20,12 @@ class Requests(Protocol):
 
     vocab_size: int
 
-    def add(self, name: str, task: RolloutTask, sampling: Sampling) -> str: ...
+    def add(
+        self,
+        name: str,
+        task: RolloutTask,
+        sampling: Sampling,
+    ) -> str: ...
 
     def step(self) -> list[tuple[str, Continuation]]: ...
 

@@ -11,14 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_brorl.generation.chunk_messages import (
-    ChunkFailure,
-    ChunkMeta,
-    Reply,
-    find_garbage,
-    no_arrays,
-    response_lengths,
-)
+from nemo_brorl.generation.check_replies import find_garbage
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Reply, no_arrays, response_lengths
 from nemo_brorl.generation.routes import RowRoutes, packed_routes
 from nemo_brorl.types import (
     ChunkArrays,
@@ -56,7 +50,11 @@ class RolloutTask:
     max_tokens: int
 
 
-def rollout_seed(group_seed: int, index: int, num_resumed: int) -> int:
+def rollout_seed(
+    group_seed: int,
+    index: int,
+    num_resumed: int,
+) -> int:
     """The seed of a rollout: group's + index from its first token, so that neither chunks nor engines matter. A
     continuation takes another one, of the same two and the tokens it goes on from: the old one would repeat the
     draws of its first tokens."""

@@ -11,18 +11,9 @@ from nemo_brorl.cluster.actor_transport import ActorTransport, explain
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation.chunk_messages import ChunkFailure
+from nemo_brorl.generation.metrics import COUNTS
 from nemo_brorl.types import EngineStats
 from nemo_brorl.weights.broadcast import PublishedWeights
-
-_COUNTERS = (
-    "prefix_cache_queries",
-    "prefix_cache_hits",
-    "num_preemptions",
-    "generated_tokens",
-    "generated_samples",
-    "resumed_tokens",
-    "resumed_hits",
-)
 
 logger = get_logger(__name__)
 
@@ -188,7 +179,7 @@ class EngineHandle:
         its faults."""
         if self._carried is not None:
             totals = {}
-            for name in _COUNTERS:
+            for name in COUNTS:
                 carried = getattr(self._carried, name)
                 totals[name] = carried + getattr(snapshot, name)
             snapshot = dataclasses.replace(snapshot, **totals)

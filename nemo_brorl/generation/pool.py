@@ -198,7 +198,11 @@ class VllmPool:
         self._handles = []
 
 
-def _start_actor(placed_class: Any, settings: device.EngineSettings, cache_bytes: int) -> Any:
+def _start_actor(
+    placed_class: Any,
+    settings: device.EngineSettings,
+    cache_bytes: int,
+) -> Any:
     """An engine actor; one that takes another's place has a cache of the same size."""
     if cache_bytes:
         settings = device.with_cache(settings, cache_bytes)

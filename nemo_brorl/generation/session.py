@@ -17,15 +17,8 @@ from ray.exceptions import ObjectLostError
 from nemo_brorl.cluster.actor_transport import ActorTransport
 from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
-from nemo_brorl.generation.chunk_messages import (
-    ChunkFailure,
-    ChunkMeta,
-    Progress,
-    Withdrawn,
-    check_lengths,
-    find_mismatch,
-    no_arrays,
-)
+from nemo_brorl.generation.check_replies import check_lengths, find_mismatch
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Progress, Withdrawn, no_arrays
 from nemo_brorl.generation.engine_handle import EngineHandle, check_weights, why_lost
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.types import PartialRollouts, RolloutChunk, RolloutRequest
@@ -127,7 +120,11 @@ class InFlight:
             call.on_result(result)
 
 
-def answered_chunk(in_flight: ChunkInFlight, request: RolloutRequest, meta: ChunkMeta) -> RolloutChunk:
+def answered_chunk(
+    in_flight: ChunkInFlight,
+    request: RolloutRequest,
+    meta: ChunkMeta,
+) -> RolloutChunk:
     """The answer that an engine gave; tokens stay where they are. Those it went on from are in it, so the request lets
     go of them."""
     partial = None

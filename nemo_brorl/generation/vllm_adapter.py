@@ -133,7 +133,11 @@ def begin_reload(model: nn.Module, vllm_config: VllmConfig) -> None:
         initialize_layerwise_reload(model)
 
 
-def load_tensors(model: nn.Module, tensors: Iterable[tuple[str, Tensor]], vllm_config: VllmConfig) -> None:
+def load_tensors(
+    model: nn.Module,
+    tensors: Iterable[tuple[str, Tensor]],
+    vllm_config: VllmConfig,
+) -> None:
     """Feed some tensors; a layer is put together as soon as it has all of its own, which asks for the configuration
     that vLLM knows only while it starts."""
     from vllm.config import set_current_vllm_config
@@ -142,7 +146,11 @@ def load_tensors(model: nn.Module, tensors: Iterable[tuple[str, Tensor]], vllm_c
         model.load_weights(tensors)
 
 
-def finish_reload(model: nn.Module, model_config: ModelConfig, vllm_config: VllmConfig) -> None:
+def finish_reload(
+    model: nn.Module,
+    model_config: ModelConfig,
+    vllm_config: VllmConfig,
+) -> None:
     """Put the rest together."""
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload

@@ -16,12 +16,14 @@ from brorl_graders.verifiers.registry import check_name
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.prompts.columns import RowFormat, column_of, is_wanted, question_of, row_formats
+from nemo_brorl.prompts.columns import column_of
 from nemo_brorl.prompts.file_tables import Tables, open_tables
 from nemo_brorl.prompts.find_files import find_files
 from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.order import permuted
 from nemo_brorl.prompts.questions import BadRow, Question, Row, hash_of
+from nemo_brorl.prompts.row_formats import RowFormat, row_formats
+from nemo_brorl.prompts.row_questions import is_wanted, question_of
 from nemo_brorl.types import Int64, UInt64
 
 log = get_logger(__name__)

@@ -36,11 +36,12 @@ from dataclasses import replace
 from enum import Enum
 
 from nemo_brorl.core.console import get_logger
+from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.dynamic_sampling import POSTPONED, judge
 from nemo_brorl.rollouts.group_size.waves import make_allocation
 from nemo_brorl.rollouts.ledger import OpenGroup, check_version, fitting_chunk_size
-from nemo_brorl.rollouts.metrics import cut_metrics, generation_metrics, group_metrics
+from nemo_brorl.rollouts.metrics import cut_metrics, group_metrics
 from nemo_brorl.rollouts.sampler import TURN_S
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.types import FilledBatch, Withdrawn

@@ -20,7 +20,7 @@ from nemo_brorl.config.rollouts import CoverageConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.rollouts.group_size.success_posterior import allocation_metrics, first_wave
 from nemo_brorl.rollouts.ledger import OpenGroup
-from nemo_brorl.types import SUCCESS_REWARD, EngineStats, Float32, Int32, ScoredGroup
+from nemo_brorl.types import SUCCESS_REWARD, Float32, Int32, ScoredGroup
 
 
 def cut_metrics(groups: Sequence[OpenGroup]) -> dict[str, float]:
@@ -209,16 +209,6 @@ class CoverageWatch:
         self.is_warned = state["is_warned"]
 
 
-FAULTS = ("num_restarts", "num_garbage", "num_resampled")  # of EngineStats
-COUNTS = (
-    "prefix_cache_queries",
-    "prefix_cache_hits",
-    "num_preemptions",
-    "generated_tokens",
-    "generated_samples",
-    "resumed_tokens",
-    "resumed_hits",
-)
 SUCCESS_BUCKETS = ("0", "1", "2_to_5", "more", "all")  # at large N the first ones hold the hard prompts
 MASS_BALANCE = (
     "unsampled_mass",
@@ -372,41 +362,6 @@ def _mass_balance_terms(group: ScoredGroup) -> dict[str, float]:
         "sampled_gain": (gain_of_correct + gain_of_wrong) / num,
         "unsampled_coupling_bound": bound / num,
     }
-
-
-def generation_metrics(
-    before: Sequence[EngineStats],
-    after: Sequence[EngineStats],
-    seconds: float,
-) -> dict[str, float]:
-    """What the engines did between two snapshots, `seconds` apart. A restarted engine counts from zero. Faults are the
-    pool's: it goes on counting when an engine is replaced."""
-    totals = dict.fromkeys(COUNTS, 0.0)
-    faults = dict.fromkeys(FAULTS, 0.0)
-    for old, new in zip(before, after, strict=True):
-        is_restarted = new.generated_samples < old.generated_samples
-        for name in COUNTS:
-            totals[name] += getattr(new, name)
-            if not is_restarted:
-                totals[name] -= getattr(old, name)
-        for name in FAULTS:
-            faults[name] += getattr(new, name)
-            faults[name] -= getattr(old, name)
-    hit_rate = 0.0
-    if totals["prefix_cache_queries"]:
-        hit_rate = totals["prefix_cache_hits"] / totals["prefix_cache_queries"]
-    metrics = {
-        "generation/samples_per_s": totals["generated_samples"] / seconds,
-        "generation/tokens_per_s": totals["generated_tokens"] / seconds,
-        "generation/prefix_cache_hit_rate": hit_rate,
-        "generation/num_preemptions": totals["num_preemptions"],
-        "generation/num_samples": totals["generated_samples"],
-    }
-    if totals["resumed_tokens"]:
-        metrics["generation/resumed_hit_rate"] = totals["resumed_hits"] / totals["resumed_tokens"]
-    for name, count in faults.items():
-        metrics[f"generation/{name}"] = count
-    return metrics
 
 
 def _grouped(names: Sequence[str], groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:

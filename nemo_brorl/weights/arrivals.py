@@ -14,7 +14,11 @@ from nemo_brorl.weights.cuda_memory import map_memory
 from nemo_brorl.weights.flat import check_bytes
 
 
-def arrived(bucket: WeightBucket | BucketNotice, device: torch.device, group: WeightGroup | None) -> Tensor:
+def arrived(
+    bucket: WeightBucket | BucketNotice,
+    device: torch.device,
+    group: WeightGroup | None,
+) -> Tensor:
     """Return a bucket's bytes, on whichever device they came to. Raises WeightSyncError when they are not those that
     were announced."""
     # The actor has compared these already, before the model was touched.

@@ -34,7 +34,12 @@ _CLEAN_UP_ONLY = "2"
 class WeightGroup:
     """One end of the broadcast."""
 
-    def __init__(self, link: WeightLink, store: dist.Store, rank: int) -> None:
+    def __init__(
+        self,
+        link: WeightLink,
+        store: dist.Store,
+        rank: int,
+    ) -> None:
         """Waits for everybody; `open_store` and `join` come before."""
         timeout = timedelta(seconds=link.timeout_s * _GROUP_TIMEOUT_FACTOR)
         meeting = dist.PrefixStore("broadcast", store)
@@ -84,14 +89,24 @@ class WeightGroup:
             time.sleep(_GPU_POLL_S)
 
 
-def _nccl_group(meeting: dist.Store, rank: int, world_size: int, timeout: timedelta) -> dist.ProcessGroup:
+def _nccl_group(
+    meeting: dist.Store,
+    rank: int,
+    world_size: int,
+    timeout: timedelta,
+) -> dist.ProcessGroup:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
     with _process_outlives_errors():
         return dist.ProcessGroupNCCL(meeting, rank, world_size, options)
 
 
-def _gloo_group(meeting: dist.Store, rank: int, link: WeightLink, timeout: timedelta) -> dist.ProcessGroup:
+def _gloo_group(
+    meeting: dist.Store,
+    rank: int,
+    link: WeightLink,
+    timeout: timedelta,
+) -> dist.ProcessGroup:
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
     # By itself Gloo listens where the host's own name points to, often 127.0.1.1.

@@ -71,7 +71,11 @@ def _write(
         save_file(held, folder / name, metadata={"format": "pt"})
 
 
-def _copy_companions(source: Path, folder: Path, dtype: str) -> None:
+def _copy_companions(
+    source: Path,
+    folder: Path,
+    dtype: str,
+) -> None:
     companions: list[Path] = []
     if source.resolve() != folder.resolve():
         for pattern in _COMPANIONS:

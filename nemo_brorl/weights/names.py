@@ -87,7 +87,11 @@ def top_slot(name: str) -> Slot:
     return _TOP_SLOTS[name]
 
 
-def layer_slot(suffix: str, layer: int, first_expert: int) -> Slot:
+def layer_slot(
+    suffix: str,
+    layer: int,
+    first_expert: int,
+) -> Slot:
     """The slot of a parameter of a layer.
 
     `suffix` is Megatron's name after `decoder.layers.<i>.`; `layer` counts over all pipeline stages; `first_expert` is
@@ -126,7 +130,11 @@ def local_slots(
     return slots
 
 
-def _slot_of(model: NamedTensors, name: str, first_expert: int) -> Slot:
+def _slot_of(
+    model: NamedTensors,
+    name: str,
+    first_expert: int,
+) -> Slot:
     if not name.startswith("decoder.layers."):
         # The last pipeline stage has a copy of a tied embedding under this name.
         if name == "output_layer.weight" and model.share_embeddings_and_output_weights:

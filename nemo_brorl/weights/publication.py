@@ -37,7 +37,11 @@ class SyncReport:
         }
 
 
-def publish(policy: Policy, generator: Generator, version: int) -> SyncReport:
+def publish(
+    policy: Policy,
+    generator: Generator,
+    version: int,
+) -> SyncReport:
     """Stream the policy's weights to the generator's engines; from then on they sample as `version`.
 
     Only references pass through the driver. Where bytes are broadcast, engines that have not joined the policy's group
@@ -65,7 +69,11 @@ def publish(policy: Policy, generator: Generator, version: int) -> SyncReport:
     )
 
 
-def _publish_once(policy: Policy, generator: Generator, version: int) -> int:
+def _publish_once(
+    policy: Policy,
+    generator: Generator,
+    version: int,
+) -> int:
     manifest = policy.weight_manifest()
     link = policy.open_weight_link(generator.weight_receivers())
     if link is not None:

@@ -23,7 +23,11 @@ _COMPLETE = "complete"
 _LATE = "late"
 
 
-def open_store(host: str, world_size: int | None = None, timeout: timedelta = _STORE_TIMEOUT) -> dist.TCPStore:
+def open_store(
+    host: str,
+    world_size: int | None = None,
+    timeout: timedelta = _STORE_TIMEOUT,
+) -> dist.TCPStore:
     """Meeting point served by this process, on a port that the system picks (`store.port`) of `host` alone: by itself
     torch would listen on all interfaces, and a store asks nobody who they are."""
     family = socket.getaddrinfo(host, None)[0][0]
@@ -51,7 +55,11 @@ def wait_for_receivers(link: WeightLink, store: dist.Store) -> WeightGroup:
     return WeightGroup(link, store, 0)
 
 
-def join(link: WeightLink, receiver: int, worker: int) -> WeightGroup:
+def join(
+    link: WeightLink,
+    receiver: int,
+    worker: int,
+) -> WeightGroup:
     """A worker's side. Raises ReceiverLostError when others are late, WeightSyncError when rank 0 does not answer."""
     number = receiver * link.workers_per_receiver + worker
     silent = f"policy rank 0 did not open the weight group within {link.timeout_s:g} s"
@@ -83,7 +91,11 @@ def sign_in_names(link: WeightLink) -> list[str]:
     return names
 
 
-def _late(store: dist.Store, names: Sequence[str], timeout_s: float) -> list[str]:
+def _late(
+    store: dist.Store,
+    names: Sequence[str],
+    timeout_s: float,
+) -> list[str]:
     """Those who have not signed in when the time is over."""
     deadline = time.monotonic() + timeout_s
     missing = list(names)

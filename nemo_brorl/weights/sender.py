@@ -68,7 +68,12 @@ class WeightSender:
     happens when the next one is asked for.
     """
 
-    def __init__(self, transport: str, is_first_rank: bool, with_copies: bool) -> None:
+    def __init__(
+        self,
+        transport: str,
+        is_first_rank: bool,
+        with_copies: bool,
+    ) -> None:
         messages = {
             "object_store": self._through_store,
             "collective": self._by_broadcast,

@@ -101,7 +101,11 @@ class HfExport:
         return shares
 
 
-def _broadcast(tensor: Tensor, group: dist.ProcessGroup, source: int) -> None:
+def _broadcast(
+    tensor: Tensor,
+    group: dist.ProcessGroup,
+    source: int,
+) -> None:
     """From one rank of a group to the others, in place."""
     if group.size() > 1:
         global_rank = dist.get_global_rank(group, source)

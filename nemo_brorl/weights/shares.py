@@ -63,7 +63,11 @@ def _split_dim(kind: str) -> int:
     return 1 if kind == "rows_of_input" else 0
 
 
-def views(kind: str, local: Tensor, shape: ModelShape) -> list[Tensor]:
+def views(
+    kind: str,
+    local: Tensor,
+    shape: ModelShape,
+) -> list[Tensor]:
     """One rank's Megatron tensor as a view per Hugging Face tensor: its share, with heads of a query group on their own
     axis."""
     if kind == "gate_up":
@@ -93,7 +97,11 @@ def pack(
         view.copy_(share.reshape(view.shape))
 
 
-def unpack(kind: str, locals_: Sequence[Tensor], shape: ModelShape) -> list[Tensor]:
+def unpack(
+    kind: str,
+    locals_: Sequence[Tensor],
+    shape: ModelShape,
+) -> list[Tensor]:
     """The Megatron tensors of all ranks that split a slot to its Hugging Face tensors."""
     if kind == "copy":
         return [locals_[0]]

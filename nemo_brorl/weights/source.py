@@ -28,7 +28,12 @@ Ask = Callable[[], None]
 class WeightSource:
     """Publications of one policy, one at a time."""
 
-    def __init__(self, ranks: Sequence[Any], config: BroRLConfig, wait: Wait) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[Any],
+        config: BroRLConfig,
+        wait: Wait,
+    ) -> None:
         self.transport = weight_transport(config)
         self._ranks = ranks
         self._wait = wait

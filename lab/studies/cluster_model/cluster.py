@@ -10,9 +10,9 @@ from typing import Protocol
 from lab.studies.cluster_model.bounds import lower_bound_s, unmoved_bound_s
 from lab.studies.cluster_model.engine import Chunk, EngineModel
 from lab.studies.cluster_model.load import ClusterShape, Load
-from nemo_brorl.generation.chunk_messages import ReportTimes
 from nemo_brorl.generation.placement.engine_load import PrefixCache
 from nemo_brorl.generation.placement.placement import Steal
+from nemo_brorl.generation.progress import ReportTimes
 
 
 class Dispatcher(Protocol):

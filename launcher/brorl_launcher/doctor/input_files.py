@@ -24,9 +24,10 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
-from nemo_brorl.prompts.columns import columns_of, is_wanted, question_of, row_formats
 from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow
+from nemo_brorl.prompts.row_formats import columns_of, row_formats
+from nemo_brorl.prompts.row_questions import is_wanted, question_of
 
 MODEL_DEADLINE_S = 60.0
 SOURCE_DEADLINE_S = 90.0

@@ -79,7 +79,12 @@ class WaitingChunks:
         prompt.chunks.append(chunk)
         self._count(prompt, 1, num_rollouts)
 
-    def expect(self, uid: str, work_of_one: float, is_fresh: bool) -> None:
+    def expect(
+        self,
+        uid: str,
+        work_of_one: float,
+        is_fresh: bool,
+    ) -> None:
         """A prompt's responses are now expected to be this long."""
         prompt = self._prompts[uid]
         if prompt.work_of_one != work_of_one:

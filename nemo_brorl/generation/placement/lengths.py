@@ -36,7 +36,11 @@ def log_survival(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.interp(deviations, _DEVIATIONS, _LOG_SURVIVAL)
 
 
-def survival(length: float, location: float, spread: float) -> float:
+def survival(
+    length: float,
+    location: float,
+    spread: float,
+) -> float:
     """P(L > length) for ln L ~ Normal(location, spread²)."""
     if length <= 0:
         return 1.0
@@ -44,7 +48,12 @@ def survival(length: float, location: float, spread: float) -> float:
     return 0.5 * math.erfc(deviation / math.sqrt(2))
 
 
-def expected(location: float, spread: float, limit: float, age: float = 0.0) -> float:
+def expected(
+    location: float,
+    spread: float,
+    limit: float,
+    age: float = 0.0,
+) -> float:
     """E[min(L, limit) − age | L > age] for ln L ~ Normal(location, spread²): tokens still to come for one that has
     `age` already. At least 1 below the limit."""
     if age >= limit:
@@ -62,7 +71,11 @@ def expected(location: float, spread: float, limit: float, age: float = 0.0) -> 
     return max(1.0, length - age)
 
 
-def quantile(probability: float, location: float, spread: float) -> float:
+def quantile(
+    probability: float,
+    location: float,
+    spread: float,
+) -> float:
     """The length that is exceeded with 1 − probability, of ln L ~ Normal(location, spread²)."""
     return math.exp(location + spread * NormalDist().inv_cdf(probability))
 
@@ -143,7 +156,13 @@ class FullLength:
         """All that are left."""
         return max(0.0, request.sampling.max_tokens - age)
 
-    def watch(self, request: RolloutRequest, num_ended: int, num_running: int, age: float) -> None:
+    def watch(
+        self,
+        request: RolloutRequest,
+        num_ended: int,
+        num_running: int,
+        age: float,
+    ) -> None:
         """Nothing is learnt."""
 
     def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
@@ -268,7 +287,12 @@ class LengthHistory:
             self._prompts.popitem(last=False)
         return prompt
 
-    def _law(self, task: str, uid: str, max_tokens: int) -> tuple[float, float]:
+    def _law(
+        self,
+        task: str,
+        uid: str,
+        max_tokens: int,
+    ) -> tuple[float, float]:
         """(mean, spread) of a prompt's ln length, the uncertainty of the mean for one that was never seen included."""
         sums = self._tasks.get(task, _Task())
         law = sums.law(max_tokens)

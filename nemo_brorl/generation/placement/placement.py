@@ -212,7 +212,14 @@ class ChunkPlacement:
         self._charge_engine(engine, chunk)
         return engine, chunk
 
-    def progress(self, engine: int, chunk: int, num_begun: int, num_ended: int, age: float = 0.0) -> None:
+    def progress(
+        self,
+        engine: int,
+        chunk: int,
+        num_begun: int,
+        num_ended: int,
+        age: float = 0.0,
+    ) -> None:
         """How many rollouts of a chunk its engine has begun and ended so far, and the tokens (`age`) that those going
         on have, on average. Numbers never fall; news about a chunk the engine does not hold is ignored."""
         load = self._engines.get(engine)
@@ -225,7 +232,12 @@ class ChunkPlacement:
         self._requeue_engine(engine)
         self._reprice_waiting(self._holders.name(chunk))
 
-    def finish(self, engine: int, chunk: int, lengths: Int32 | None = None) -> None:
+    def finish(
+        self,
+        engine: int,
+        chunk: int,
+        lengths: Int32 | None = None,
+    ) -> None:
         """A chunk arrived from an engine. lengths: [m] of the responses that ended, for the forecast."""
         self._engines[engine].remove(chunk)
         self._resolve_steal(chunk)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, find_garbage, find_mismatch, no_arrays
+from nemo_brorl.generation.check_replies import find_garbage, find_mismatch
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, no_arrays
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, rollout_seed
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Sampling, TurnRecord
 

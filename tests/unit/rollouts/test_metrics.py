@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from nemo_brorl.algorithm.pass_at_k import pass_at_k, standard_error
-from nemo_brorl.rollouts.metrics import domain_metrics, generation_metrics, reward_metrics
-from nemo_brorl.types import EngineStats, ScoredGroup
+from nemo_brorl.rollouts.metrics import domain_metrics, reward_metrics
+from nemo_brorl.types import ScoredGroup
 from tests.support.fakes import make_group
 
 
@@ -50,27 +50,3 @@ def test_the_groups_of_a_mixture_are_measured_by_domain() -> None:
     assert math_only == {"groups": 2, "reward": 0.25, "informative": 0.5, "response_tokens": 5, "truncated": 0}
     assert (metrics["domain/code/reward"], metrics["domain/code/informative"]) == (1, 0)
     assert domain_metrics([make_group([1.0, 0.0])]) == {}
-
-
-def test_generation_metrics_are_differences_and_a_restarted_engine_counts_from_zero() -> None:
-    before = [EngineStats(0, 0, 100, 50, 0, 1000, 10), EngineStats(1, 0, 500, 500, 3, 9000, 90)]
-    after = [EngineStats(0, 1, 300, 200, 1, 3000, 30), EngineStats(1, 1, 100, 90, 0, 400, 4)]
-    metrics = generation_metrics(before, after, seconds=2.0)
-    assert metrics["generation/samples_per_s"] == (20 + 4) / 2
-    assert metrics["generation/prefix_cache_hit_rate"] == (150 + 90) / (200 + 100)
-    assert metrics["generation/num_preemptions"] == 1
-
-
-def test_faults_of_a_step_are_differences_also_where_an_engine_was_replaced() -> None:
-    before = [
-        EngineStats(0, 0, 1, 1, 0, 9, 9, num_restarts=1, num_garbage=1, num_resampled=64),
-        EngineStats(1, 0, 1, 1, 0, 9, 9),
-    ]
-    after = [
-        EngineStats(0, 0, 1, 1, 0, 9, 9, num_restarts=3, num_garbage=1, num_resampled=192),
-        EngineStats(1, 0, 1, 1, 0, 1, 1, 1, 1, 5),
-    ]
-    metrics = generation_metrics(before, after, seconds=2.0)
-    assert metrics["generation/num_restarts"] == 2 + 1
-    assert metrics["generation/num_garbage"] == 0 + 1
-    assert metrics["generation/num_resampled"] == 128 + 5

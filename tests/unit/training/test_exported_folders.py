@@ -12,10 +12,11 @@ from brorl_lab.bases.initial_model import build_tokenizer
 from huggingface_hub import HfApi
 
 from nemo_brorl.commands.convert import list_upload
+from nemo_brorl.commands.hub import push
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.training.export import RECORD, push
+from nemo_brorl.training.export import RECORD
 from nemo_brorl.types import TensorInfo
 from nemo_brorl.weights.hf_folder import write_hf_folder
 
