@@ -61,7 +61,7 @@ def _judge_model(config: BroRLConfig) -> Verdict:
             return _not_here(name), None
         shape = read_model_shape(folder)
     except BroRLError as error:
-        if name == config.sft.output and not Path(name).exists():
+        if name == config.sft.new.output and not Path(name).exists():
             advice = "`make train` makes it first, or brorl base"
             return Check("model", WARN, f"{name} has not been made yet", advice), None
         return Check("model", FAIL, str(error)), None
