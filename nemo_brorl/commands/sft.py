@@ -30,7 +30,7 @@ from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.records import JsonlSink
 from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.training.supervised.chat_files import read_examples
-from nemo_brorl.training.supervised.examples import Conversations, stop_ids_of
+from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer
 
 FILES_CONFIG = "sft"  # the YAML for conversations in files

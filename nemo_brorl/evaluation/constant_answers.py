@@ -19,12 +19,13 @@ from brorl_graders.verifiers.registry import answer_reader, is_open
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.prompts.columns import columns_of, is_wanted, question_of, row_formats
 from nemo_brorl.prompts.environment_source import DRAWN
 from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.find_files import find_files
 from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource, expanded
+from nemo_brorl.prompts.row_formats import columns_of, row_formats
+from nemo_brorl.prompts.row_questions import is_wanted, question_of
 
 CONSTANTS = (
     "",

@@ -1,5 +1,4 @@
-"""Conversion of checkpoints to Hugging Face folders: which checkpoint, whether a folder holds it already, and how a
-hub gets it."""
+"""Conversion of checkpoints to Hugging Face folders: which checkpoint, and whether a folder holds it already."""
 
 from __future__ import annotations
 
@@ -57,37 +56,9 @@ def convert_into(
     record = json.dumps(_identity(checkpoint), indent=1)
     (partial / RECORD).write_text(record + "\n")
     if folder.exists():
-        folder.rmdir()  # `empty` has looked
+        # `empty` has looked: there is nothing in it.
+        folder.rmdir()
     os.replace(partial, folder)
-
-
-def files_to_push(folder: Path) -> list[Path]:
-    """What a hub gets of an exported folder: all but the record, which names a folder of this machine."""
-    found: list[Path] = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != RECORD:
-            found.append(path.relative_to(folder))
-    return found
-
-
-def push(folder: Path, repository: str, is_private: bool) -> str:
-    """Upload an exported folder to the Hugging Face hub with the token that `hf auth login` or HF_TOKEN gives. Returns
-    its address. Raises CheckpointError with what the hub says."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
-
-    hub = HfApi()
-    try:
-        made = hub.create_repo(repository, private=is_private, exist_ok=True)
-        hub.upload_folder(
-            repo_id=repository,
-            folder_path=folder,
-            ignore_patterns=[RECORD],
-            commit_message="Weights of a BroRL run",
-        )
-    except (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
-        raise CheckpointError(f"convert.push_to_hub={repository}: {error}; the folder is {folder}") from error
-    return str(made)
 
 
 def _identity(checkpoint: Path) -> dict[str, str]:

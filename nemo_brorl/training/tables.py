@@ -1,4 +1,4 @@
-"""Tables at the end of a run, and the row and the line of a step, made of metrics."""
+"""Tables at the end of a run, and the line of a step, made of metrics."""
 
 from __future__ import annotations
 
@@ -7,40 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.ports import MetricSink
-
 PASS_AT_1 = "validation/pass_at_1"
 CURVE_WIDTH = 60  # characters of a bar that stands for 100 %
 STAGES = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
-
-
-class StepRow:
-    """Metrics of the step under way.
-
-    row.add(update.metrics, prompts.metrics())   # metrics: what both say
-    row.add_seconds({"sync": 0.2})               # and time/sync_s
-    row.write(7)                                 # one row for step 7; the next one is empty
-    """
-
-    def __init__(self, sink: MetricSink) -> None:
-        self.sink = sink
-        self.metrics: dict[str, float] = {}
-
-    def add(self, *sources: Mapping[str, float]) -> None:
-        """Take in metrics, by name; a later value of the same name replaces the earlier one."""
-        for metrics in sources:
-            self.metrics.update(metrics)
-
-    def add_seconds(self, seconds: Mapping[str, float]) -> None:
-        """Take in durations as `time/NAME_s`."""
-        for name, value in seconds.items():
-            self.metrics[f"time/{name}_s"] = value
-
-    def write(self, step: int) -> None:
-        """Hand the row to the sinks and begin another: one row a step, before its checkpoint, so that a resumed run has
-        them all."""
-        self.sink.write(step, self.metrics)
-        self.metrics = {}
 
 
 def change_rows(before: Mapping[str, float], after: Mapping[str, float]) -> list[list[str]]:
@@ -114,7 +83,8 @@ def step_line(
         f"kl {metrics.get('policy/kl_to_reference', 0.0):.4f}",
         f"grad {metrics['policy/grad_norm']:.2f}",
     ]
-    if not np.isnan(mismatch):  # not known where every rollout is older than the weights that learnt from it
+    # Not known where every rollout is older than the weights that learnt from it.
+    if not np.isnan(mismatch):
         fields.append(f"mismatch {mismatch:.0e}")
     fields.append(f"generate {metrics['time/generate_s']:.1f} s")
     fields.append(f"update {update_s:.1f} s")

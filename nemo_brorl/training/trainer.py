@@ -13,7 +13,7 @@ from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.training.observers import Observers, StepMade
 from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.saved_run import Progress, SavedRun, Stateful
-from nemo_brorl.training.tables import StepRow
+from nemo_brorl.training.step_row import StepRow
 from nemo_brorl.training.validations import Validations
 from nemo_brorl.types import FilledBatch, TrainBatch, UpdatePlan, UpdateReport
 

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.training.supervised.examples import Conversations, stop_ids_of
+from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
 from tests.support.commands import run
 from tests.support.source_tree import ROOT
 

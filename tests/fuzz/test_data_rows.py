@@ -23,7 +23,7 @@ from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.training.supervised.chat_files import read_examples
-from nemo_brorl.training.supervised.examples import Conversations
+from nemo_brorl.training.supervised.conversations import Conversations
 from tests.fuzz.hostile import Damage, Swap, damages, swaps, values
 from tests.fuzz.profile import fuzz, no_hang
 from tests.support.names import allow_also

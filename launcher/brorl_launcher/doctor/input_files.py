@@ -24,9 +24,10 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
-from nemo_brorl.prompts.columns import columns_of, is_wanted, question_of, row_formats
 from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow
+from nemo_brorl.prompts.row_formats import columns_of, row_formats
+from nemo_brorl.prompts.row_questions import is_wanted, question_of
 
 MODEL_DEADLINE_S = 60.0
 SOURCE_DEADLINE_S = 90.0
@@ -60,7 +61,7 @@ def _judge_model(config: BroRLConfig) -> Verdict:
             return _not_here(name), None
         shape = read_model_shape(folder)
     except BroRLError as error:
-        if name == config.sft.output and not Path(name).exists():
+        if name == config.sft.new.output and not Path(name).exists():
             advice = "`make train` makes it first, or brorl base"
             return Check("model", WARN, f"{name} has not been made yet", advice), None
         return Check("model", FAIL, str(error)), None

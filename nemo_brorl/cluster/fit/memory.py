@@ -45,7 +45,7 @@ def local_model(config: BroRLConfig) -> Path | None:
         return None
     raise ModelError(
         f"policy.model={model}: there is no such folder. `make train` or `brorl base` makes a small "
-        f"model in sft.output={config.sft.output}; or write the folder or the name of a Hugging Face model"
+        f"model in sft.new.output={config.sft.new.output}; or write the folder or the name of a Hugging Face model"
     )
 
 

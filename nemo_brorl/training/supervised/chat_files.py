@@ -11,12 +11,14 @@ from nemo_brorl.config.data import DataConfig
 from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, DataError
-from nemo_brorl.prompts.columns import ABSENT, column_of, is_wanted, value_at
+from nemo_brorl.prompts.columns import ABSENT, column_of, value_at
 from nemo_brorl.prompts.file_tables import Tables, open_tables
 from nemo_brorl.prompts.find_files import find_files
 from nemo_brorl.prompts.order import permuted
 from nemo_brorl.prompts.questions import BadRow, Row, hash_of, is_held_out
-from nemo_brorl.training.supervised.examples import Conversations, Example
+from nemo_brorl.prompts.row_questions import is_wanted
+from nemo_brorl.training.supervised.conversations import Conversations
+from nemo_brorl.training.supervised.examples import Example
 
 log = get_logger(__name__)
 
@@ -77,6 +79,7 @@ def read_examples(
     fraction = 0.0 if own else data.held_out_fraction
     for pair in found:
         asked, _ = pair
+        # What the held-out file asks is not trained on, though it lies in this one too.
         if asked in asked_later:
             continue
         if is_held_out(asked, fraction):

@@ -19,8 +19,8 @@ from nemo_brorl.ports import MetricSink, Policy
 from nemo_brorl.rollouts.carry_over import CarriedGroups
 from nemo_brorl.training.checkpoint import Checkpoints, RunState, check_state_keys
 from nemo_brorl.training.saver import Saver
+from nemo_brorl.training.step_row import StepRow
 from nemo_brorl.training.supervised.examples import Example, supervised_plan
-from nemo_brorl.training.tables import StepRow
 
 STATE_KEYS = {"version", "num_skipped", "best_loss", "history", "learnt_from"}
 

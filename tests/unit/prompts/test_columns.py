@@ -11,8 +11,10 @@ from brorl_graders.verifiers.registry import judge
 
 from nemo_brorl.config import data
 from nemo_brorl.config.data import ColumnsConfig, DataConfig, SourceConfig
-from nemo_brorl.prompts.columns import ABSENT, PRESETS, RowFormat, question_of, row_formats, value_at
+from nemo_brorl.prompts.columns import ABSENT, value_at
 from nemo_brorl.prompts.questions import BadRow, Question
+from nemo_brorl.prompts.row_formats import PRESETS, RowFormat, row_formats
+from nemo_brorl.prompts.row_questions import question_of
 from nemo_brorl.prompts.sources import make_source
 from tests.support.names import allow_also, allow_source
 from tests.unit.prompts.files import write_jsonl, write_parquet

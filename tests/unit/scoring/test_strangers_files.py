@@ -31,9 +31,9 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError, ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.benchmarks import read_benchmarks
-from nemo_brorl.prompts.columns import columns_of, row_formats
 from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow, Question
+from nemo_brorl.prompts.row_formats import columns_of, row_formats
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.scoring.host import EpisodeHost
 from nemo_brorl.types import Prompt

@@ -21,14 +21,8 @@ from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.records import JsonlSink
 from nemo_brorl.training.supervised.chat_files import messages_of, read_examples, shortened
-from nemo_brorl.training.supervised.examples import (
-    Conversations,
-    Example,
-    learning_rate,
-    stop_ids_of,
-    supervised_batch,
-    supervised_plan,
-)
+from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
+from nemo_brorl.training.supervised.examples import Example, learning_rate, supervised_batch, supervised_plan
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer, held_out_loss
 from tests.support.fakes import FakePolicy
 

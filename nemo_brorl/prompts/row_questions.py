@@ -1,0 +1,143 @@
+"""The question in a row, or what is wrong with the row."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from brorl_graders.verifiers.registry import check_payload
+
+from nemo_brorl.core.errors import BroRLError, DataError, NotAllowedError
+from nemo_brorl.prompts.columns import ABSENT, is_optional, shown, value_at
+from nemo_brorl.prompts.questions import BadRow, Question
+from nemo_brorl.prompts.row_formats import RowFormat
+
+ROLES = ("system", "user", "assistant")
+
+Fields = Mapping[str, Any]  # a row that could be read
+
+
+def is_wanted(row: Fields, only: Mapping[str, str]) -> bool:
+    """Whether a row has these values at these paths."""
+    there = {path: str(value_at(row, path)) for path in only}
+    return there == only
+
+
+def question_of(
+    row: Fields,
+    formats: Sequence[RowFormat],
+    task: str,
+    options: Mapping[str, Any],
+) -> Question | BadRow:
+    """Read the question in a row; `task` for rows that name none, `options` go into every payload.
+
+    A row whose verifier no setting names is refused: the run does not start, whatever `max_bad_rows` allows.
+    """
+    layout = _layout_of(row, formats)
+    if isinstance(layout, BadRow):
+        return layout
+    try:
+        prompt = value_at(row, layout.prompt)
+        messages = _messages(prompt, layout.prompt)
+        contents = [message["content"] for message in messages if message["role"] != "system"]
+        text = "\n\n".join(contents)
+        payload = {**options, "question": text, **_payload(row, layout)}
+        verifier = _name(row, layout.verifier_path) or layout.verifier
+        # Verifiers are other processes: what JSON has no form for must be found here, not in the first step.
+        json.dumps(payload)
+        check_payload(verifier, payload)
+        return Question(
+            task=_name(row, layout.task_path) or task,
+            verifier=verifier,
+            text=text,
+            payload=payload,
+            messages=() if len(messages) == 1 else messages,
+        )
+    except NotAllowedError as error:
+        return BadRow(str(error), is_refused=True)
+    # TypeError: a value that JSON has no form for.
+    except (BroRLError, TypeError) as error:
+        return BadRow(str(error))
+
+
+def _layout_of(row: Fields, formats: Sequence[RowFormat]) -> RowFormat | BadRow:
+    """The first format that fits the row."""
+    paths = []
+    values = []
+    for layout in formats:
+        if layout.when is None:
+            return layout
+        path, value = layout.when
+        if value_at(row, path) == value:
+            return layout
+        paths.append(path)
+        values.append(value)
+    there = shown(value_at(row, paths[0]))
+    return BadRow(f"'{paths[0]}' is {there}; rows with {' or '.join(values)} can be used")
+
+
+def _payload(row: Fields, layout: RowFormat) -> dict[str, Any]:
+    paths = dict(layout.payload)
+    if layout.answer:
+        paths = {"answer": layout.answer, **paths}
+    found: dict[str, Any] = {}
+    for name, path in paths.items():
+        value = value_at(row, path)
+        if value is not ABSENT and value is not None:
+            found[name] = _without_nulls(value)
+        elif not is_optional(path):
+            raise DataError(f"'{path}' is {shown(value)}; the verifier reads it")
+    return found
+
+
+def _messages(value: Any, path: str) -> tuple[dict[str, str], ...]:
+    """A conversation that ends with the user."""
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    is_list = isinstance(value, list) and len(value) > 0
+    if not is_list or not all(isinstance(message, Mapping) for message in value):
+        raise DataError(f"'{path}' is {shown(value)}; write a text, or a list of messages with role and content")
+    messages = []
+    for given in value:
+        role = given.get("role")
+        content = given.get("content")
+        message = {"role": role, "content": content}
+        if role not in ROLES or not _is_text(content):
+            raise DataError(
+                f"'{path}' has the message {shown(message)}; "
+                f"a message has a role ({', '.join(ROLES)}) and a text as content"
+            )
+        messages.append(message)
+    last = messages[-1]
+    if last["role"] != "user" or not last["content"].strip():
+        raise DataError(f"'{path}' is {shown(value)}; it must be or end with a non-empty text of the user")
+    return tuple(messages)
+
+
+def _is_text(value: Any) -> bool:
+    """A text without half of a surrogate pair, which no tokenizer takes."""
+    if not isinstance(value, str):
+        return False
+    if value.isascii():
+        return True
+    return re.search("[\ud800-\udfff]", value) is None
+
+
+def _name(row: Fields, path: str | None) -> str | None:
+    value = value_at(row, path) if path else None
+    if value is ABSENT or value is None:
+        return None
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"'{path}' is {shown(value)}; write a non-empty text")
+    return value
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value without the nulls that Parquet and Arrow write into a mapping for every key that another row has."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
