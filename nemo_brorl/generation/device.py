@@ -192,17 +192,7 @@ def engine_settings(
     batch_tokens = engine_batch_tokens(config)
     if batch_tokens is not None:
         arguments["max_num_batched_tokens"] = batch_tokens
-    if is_on_cpu(config):
-        # An explicit size skips memory profiling.
-        arguments["kv_cache_memory_bytes"] = int(kv_cache_gib(config) * 2**30)
-    else:
-        arguments["gpu_memory_utilization"] = gpu_share(config)
-        arguments["enable_sleep_mode"] = generation.sleep != "off"
-        arguments["distributed_executor_backend"] = _executor(config)
-        arguments["enable_return_routed_experts"] = config.policy.moe.router_replay
-        if generation.precision == "bf16":
-            # Products of the output layer come in fp32, as the policy's: in bf16 a logit of 16 is rounded to an eighth.
-            arguments["hf_overrides"] = {"head_dtype": "float32"}
+    arguments |= _device_arguments(config)
     further = plain(generation.engine_args)
     overrides = {**arguments.get("hf_overrides", {}), **further.pop("hf_overrides", {})}
     if overrides:
@@ -217,6 +207,23 @@ def engine_settings(
         arguments=arguments,
         records_routes=is_on_cpu(config) and config.policy.moe.router_replay,
     )
+
+
+def _device_arguments(config: BroRLConfig) -> dict[str, Any]:
+    """Those that vLLM's CPU build does not have, or has for itself."""
+    if is_on_cpu(config):
+        # An explicit size skips memory profiling.
+        return {"kv_cache_memory_bytes": int(kv_cache_gib(config) * 2**30)}
+    arguments: dict[str, Any] = {
+        "gpu_memory_utilization": gpu_share(config),
+        "enable_sleep_mode": config.generation.sleep != "off",
+        "distributed_executor_backend": _executor(config),
+        "enable_return_routed_experts": config.policy.moe.router_replay,
+    }
+    if config.generation.precision == "bf16":
+        # Products of the output layer come in fp32, as the policy's: in bf16 a logit of 16 is rounded to an eighth.
+        arguments["hf_overrides"] = {"head_dtype": "float32"}
+    return arguments
 
 
 def with_cache(settings: EngineSettings, cache_bytes: int) -> EngineSettings:
