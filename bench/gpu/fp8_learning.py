@@ -24,9 +24,9 @@ from nemo_brorl.config.parity import ParityConfig
 from nemo_brorl.training.records import read_metrics
 
 # The CPU task's model scaled up: 8 layers of 512, heads of 64.
-SCALED = ("sft.hidden_size=512", "sft.num_layers=8", "sft.num_attention_heads=8", "sft.num_key_value_heads=2",
-          "sft.intermediate_size=1536",
-          "sft.lr=1e-3", "sft.time_limit_s=90")  # fmt: skip
+SCALED = ("sft.new.hidden_size=512", "sft.new.num_layers=8", "sft.new.num_attention_heads=8",
+          "sft.new.num_key_value_heads=2", "sft.new.intermediate_size=1536",
+          "sft.lr=1e-3", "sft.new.time_limit_s=90")  # fmt: skip
 CURVE = ("trainer.val_interval=3", "evaluation.num_prompts=128", "evaluation.samples_per_prompt=8")
 
 
@@ -51,7 +51,7 @@ def base_model(setting: Setting) -> Path:
         return character_model(setting, "tiny_characters", TINY)
     folder = setting.models / "base_scaled_up"
     if not (folder / "config.json").exists():
-        run("base", *overrides_for(setting), *SCALED, f"sft.output={folder}")
+        run("base", *overrides_for(setting), *SCALED, f"sft.new.output={folder}")
     return folder
 
 

@@ -50,7 +50,7 @@ def train(setting: Setting, name: str, model: Path, overrides: Sequence[str], st
 def warm_base(setting: Setting, base: Path) -> Path:
     """The CPU task's base, made on the GPU where it is not there."""
     if not (base / "config.json").exists():
-        run("base", *overrides_for(setting), f"sft.output={base}")
+        run("base", *overrides_for(setting), f"sft.new.output={base}")
     return base
 
 

@@ -27,7 +27,7 @@ from random import Random
 
 from brorl_lab.bases.initial_model import CHAT_TEMPLATE, build_tokenizer, write_initial_model
 
-from nemo_brorl.config.sft import SftConfig
+from nemo_brorl.config.sft import NewModelConfig
 
 FAMILIES = "ABCDEFGH"
 DIGITS = "0123456789"
@@ -43,7 +43,7 @@ FAVOURITE_WRONG = 0.40
 NUM_QUESTIONS = 200_000
 NUM_DEMONSTRATIONS = 100_000
 NUM_HELD_OUT = 1024  # chains beside questions that are solved in part
-MODEL = SftConfig(hidden_size=128, num_layers=3, intermediate_size=256, vocab_size=384)
+MODEL = NewModelConfig(hidden_size=128, num_layers=3, intermediate_size=256, vocab_size=384)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args()
     if not options.model.exists():
-        run("base", f"sft.output={options.model}", *options.overrides)
+        run("base", f"sft.new.output={options.model}", *options.overrides)
     shared = [
         f"policy.model={options.model}",
         f"trainer.max_steps={options.max_steps}",

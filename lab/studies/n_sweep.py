@@ -31,7 +31,12 @@ from nemo_brorl.training.records import read_metrics
 SIZES = (16, 64, 256, 512)
 STEPS = (7, 10, 13, 13)  # about the same training time on two cores
 CHUNK = 64
-WARM_UP = ["sft.target_pass_at_1=0.5", "sft.max_pass_at_1=0.6", "sft.max_steps=1500", "sft.time_limit_s=400"]
+WARM_UP = [
+    "sft.new.target_pass_at_1=0.5",
+    "sft.new.max_pass_at_1=0.6",
+    "sft.max_steps=1500",
+    "sft.new.time_limit_s=400",
+]
 
 
 def train(folder: Path, base: Path, size: int, seed: int, steps: int, options: argparse.Namespace) -> None:
@@ -56,8 +61,8 @@ def saturate(base: Path, options: argparse.Namespace) -> Path:
     table = replay(read_metrics(folder / "metrics.jsonl"), PlateauConfig())
     print("\n".join(format_table(["step", "pass@1", "slope per validation", "verdict"], table)), flush=True)
     if not saturated.exists():
-        settings = [f"exp_manager.explicit_log_dir={folder}", f"policy.model={base}", f"convert.output={saturated}"]
-        run("convert", "--config-name", "brorl_cpu", *settings)
+        settings = [f"exp_manager.explicit_log_dir={folder}", f"policy.model={base}"]
+        run("convert", "--config-name", "brorl_cpu", "--output", str(saturated), *settings)
     return saturated
 
 
@@ -103,7 +108,7 @@ def main() -> None:
         parser.error(f"--steps has {len(options.steps)} numbers for {len(options.sizes)} sizes; write one for each")
     base = options.base or options.output / "base"
     if not base.exists():
-        run("base", "--config-name", "brorl_cpu", f"sft.output={base}", f"policy.model={base}", *WARM_UP)
+        run("base", "--config-name", "brorl_cpu", f"sft.new.output={base}", f"policy.model={base}", *WARM_UP)
     results = {}
     for arm in options.arms:
         start = base if arm == "plateaued" or options.draw_only else saturate(base, options)

@@ -23,7 +23,7 @@ def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
     folder = output / f"seed_{seed}"
     shared = [
         f"trainer.seed={seed}",
-        f"sft.output={folder}/base",
+        f"sft.new.output={folder}/base",
         f"policy.model={folder}/base",
         f"exp_manager.explicit_log_dir={folder}/run",
     ]

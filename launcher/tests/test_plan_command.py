@@ -13,11 +13,12 @@ from brorl_launcher.planner.cpu_plan import cpu_hardware
 from brorl_launcher.planner.cpu_probe import CpuSpeed, ProbeSize, measure_cpu, read_speed, write_speed
 from brorl_launcher.planner.plan import make_plan
 
-from nemo_brorl.cluster.fit.memory import cpu_memory, needed_gib
-from nemo_brorl.cluster.fit.sizes import Machine, resolve_sizes
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.sft import SftConfig
+from nemo_brorl.config.memory import cpu_memory, needed_gib
+from nemo_brorl.config.sft import NewModelConfig
+from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.core.errors import BroRLError, ResourceError
+from nemo_brorl.core.machine import Machine
 from nemo_brorl.core.model_shape import read_model_shape
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,7 @@ SPEED = CpuSpeed(2e-5, 5e-5, 3e-6, 1e-5, 1e11, 3e10, 4e-8)
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    write_initial_model(tmp_path / "model", SftConfig(), eos_id=1, pad_id=0, seed=0)
+    write_initial_model(tmp_path / "model", NewModelConfig(), eos_id=1, pad_id=0, seed=0)
     return tmp_path / "model"
 
 

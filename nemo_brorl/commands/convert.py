@@ -1,17 +1,26 @@
-"""`brorl convert [--config-name NAME] [KEY=VALUE ...]` writes the weights of a training checkpoint as a Hugging Face
-folder, and uploads it where `convert.push_to_hub` says."""
+"""`brorl convert [OPTIONS] [--config-name NAME] [KEY=VALUE ...]` writes the weights of a training checkpoint as a
+Hugging Face folder.
+
+  --checkpoint FOLDER      a step_K folder (default: the newest complete one of the run folder)
+  --output FOLDER          the model (default: hf_step_K in the run folder)
+  --push-to-hub USER/NAME  upload the folder to the Hugging Face hub
+  --public                 a repository that is made for it is open to all (default: private)
+  --dry-run                say what would be uploaded, and reach for no network
+"""
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from nemo_brorl.cluster.fit.memory import check_memory, check_model_rules
 from nemo_brorl.commands.hub import files_to_push, push
 from nemo_brorl.commands.run import run_command
-from nemo_brorl.config.convert import ConvertConfig
 from nemo_brorl.config.load import CommandLine
+from nemo_brorl.config.memory import check_memory
+from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.training.export import convert_into, empty, is_converted, newest_checkpoint
@@ -19,37 +28,45 @@ from nemo_brorl.training.export import convert_into, empty, is_converted, newest
 
 def main(argv: Sequence[str]) -> int:
     """Exit code: 0 done, 2 a mistake in the input, 1 a bug."""
-    return run_command("convert", __doc__, argv, convert)
+    options, rest = parse(argv)
+    return run_command("convert", __doc__, rest, partial(convert, options))
 
 
-def convert(config: BroRLConfig, line: CommandLine) -> int:
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options of this command, and the rest, which are those of every command."""
+    parser = argparse.ArgumentParser(prog="brorl convert", add_help=False, allow_abbrev=False)
+    parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--push-to-hub")
+    parser.add_argument("--public", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    return parser.parse_known_args(argv)
+
+
+def convert(options: argparse.Namespace, config: BroRLConfig, line: CommandLine) -> int:
     """Write the weights. Raises CheckpointError when the checkpoint is not there, or when the output is."""
     check_model_rules(config)
     check_memory(config)
     start = time.monotonic()
     run_folder = Path(config.exp_manager.explicit_log_dir)
-    given = Path(config.convert.checkpoint or run_folder / "checkpoints")
-    checkpoint = newest_checkpoint(given, "convert.checkpoint")
-    output = Path(config.convert.output or run_folder / f"hf_{checkpoint.name}")
+    checkpoint = newest_checkpoint(options.checkpoint or run_folder / "checkpoints", "--checkpoint")
+    output = options.output or run_folder / f"hf_{checkpoint.name}"
     console = Console()
-    if config.convert.push_to_hub is None or not is_converted(checkpoint, output):
-        empty(output, "convert.output")
+    if options.push_to_hub is None or not is_converted(checkpoint, output):
+        empty(output, "--output")
         write_converted(config, checkpoint, output)
         console.line(f"{checkpoint} written to {output} in {time.monotonic() - start:.0f} s")
-    if config.convert.push_to_hub is not None:
-        push_converted(config.convert, output, console)
+    if options.push_to_hub is not None and options.dry_run:
+        list_upload(output, options.push_to_hub, options.public, console)
+    elif options.push_to_hub is not None:
+        address = push(output, options.push_to_hub, not options.public)
+        console.line(f"{output} is {address}")
     return 0
 
 
-def push_converted(settings: ConvertConfig, folder: Path, console: Console) -> None:
-    """Upload the folder, or say what would be. Raises CheckpointError."""
-    repository = settings.push_to_hub
-    assert repository is not None, "there is nowhere to upload to"
-    if not settings.dry_run:
-        address = push(folder, repository, settings.private)
-        console.line(f"{folder} is {address}")
-        return
-    kind = "private" if settings.private else "public"
+def list_upload(folder: Path, repository: str, is_public: bool, console: Console) -> None:
+    """Say what a repository would get of a folder."""
+    kind = "public" if is_public else "private"
     console.line(f"{repository} ({kind}) would get of {folder}:")
     for name in files_to_push(folder):
         size = (folder / name).stat().st_size

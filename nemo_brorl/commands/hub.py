@@ -33,5 +33,5 @@ def push(folder: Path, repository: str, is_private: bool) -> str:
             commit_message="Weights of a BroRL run",
         )
     except (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
-        raise CheckpointError(f"convert.push_to_hub={repository}: {error}; the folder is {folder}") from error
+        raise CheckpointError(f"--push-to-hub={repository}: {error}; the folder is {folder}") from error
     return str(made)

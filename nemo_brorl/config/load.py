@@ -31,6 +31,7 @@ from omegaconf.errors import (
 )
 
 from nemo_brorl.config.environment import answers, asks, marked
+from nemo_brorl.config.former_settings import instead_of
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig, groups, help_text, settings
@@ -244,7 +245,10 @@ def is_free_form(key: str) -> bool:
 
 
 def unknown_key(key: str, written: str) -> str:
-    """The message for a key that no setting has, with near matches."""
+    """The message for a key that no setting has: what stands in its place, or near matches."""
+    instead = instead_of(_without_indices(key))
+    if instead is not None:
+        return f"{written}: there is no setting '{key}' any more: write {instead}"
     near = near_matches(key)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return f"{written}: there is no setting '{key}'.{hint} `brorl train --help` lists all settings"

@@ -2,7 +2,7 @@
 
 A rule is a function that yields messages: what is wrong, its value, what to write instead. Rules within one section are
 its `violations`, those of a section and others in `policy_rules.py` and its like, and those that need the model's
-config.json in `cluster/fit/memory.py`.
+config.json in `model_rules.py`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def violations(config: BroRLConfig) -> Iterator[str]:
 
 def check_demonstrations(config: BroRLConfig) -> None:
     """Raise ConfigError where demonstrations call a calculator that is not there to answer."""
-    if config.sft.calling_rate is not None and config.data.environment != "calculator":
+    if config.sft.demonstrations.calling_rate is not None and config.data.environment != "calculator":
         why = "demonstrates calls of a calculator"
-        _raise_all([needs(config, "sft.calling_rate", why, "data.environment=calculator")], config)
+        _raise_all([needs(config, "sft.demonstrations.calling_rate", why, "data.environment=calculator")], config)
 
 
 def _raise_all(messages: Iterable[str], config: BroRLConfig) -> None:
@@ -101,11 +101,12 @@ def lengths_fit(config: BroRLConfig) -> Iterator[str]:
 
 
 def heads_have_kernels(config: BroRLConfig) -> Iterator[str]:
-    head_dim, rest = divmod(config.sft.hidden_size, config.sft.num_attention_heads)
+    hidden, heads = config.sft.new.hidden_size, config.sft.new.num_attention_heads
+    head_dim, rest = divmod(hidden, heads)
     if rest == 0 and head_dim < MIN_CPU_HEAD_DIM and num_gpus(config) == 0:
         yield (
-            f"sft.hidden_size={config.sft.hidden_size} over sft.num_attention_heads={config.sft.num_attention_heads} "
-            f"gives heads of {head_dim}, and vLLM's CPU build needs {MIN_CPU_HEAD_DIM}: write fewer heads"
+            f"sft.new.hidden_size={hidden} over sft.new.num_attention_heads={heads} gives "
+            f"heads of {head_dim}, and vLLM's CPU build needs {MIN_CPU_HEAD_DIM}: write fewer heads"
         )
 
 

@@ -19,7 +19,6 @@ import yaml
 from nemo_brorl.config.algorithm import (
     AlgorithmConfig,
 )
-from nemo_brorl.config.convert import ConvertConfig
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.config.declare import Declaration, declaration, section
 from nemo_brorl.config.evaluation import EvaluationConfig
@@ -57,7 +56,6 @@ class BroRLConfig:
     store: StoreConfig = section(StoreConfig, may_change=True)
     timeline: TimelineConfig = section(TimelineConfig, may_change=True)
     profile: ProfileConfig = section(ProfileConfig, may_change=True)
-    convert: ConvertConfig = section(ConvertConfig)
     sft: SftConfig = section(SftConfig, may_change=True)
 
 

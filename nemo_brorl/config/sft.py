@@ -1,17 +1,76 @@
-"""Declare settings of supervised fine-tuning."""
+"""Declare settings of supervised fine-tuning, and of the small base models that `brorl base` makes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nemo_brorl.config.declare import setting
+from nemo_brorl.config.declare import section, setting
+
+
+@dataclass
+class DemonstrationsConfig:
+    """Right and wrong answers to generated questions, that `brorl base` teaches."""
+
+    tagged_fraction: float = setting(
+        1.0, "share of demonstrations that write the answer in tags; the rest write it bare", within=(0, 1)
+    )
+    worked_sums: bool = setting(False, "demonstrations of chain_sum write every step before the answer")
+    dropped_carry_rate: float = setting(
+        0.0, "chance that a worked sum forgets a carry or a borrowed ten", within=(0, 1)
+    )
+    slip_rate: float = setting(
+        0.0,
+        "chance that a step of a worked sum is off by one, or that a call or the reading of its result goes wrong",
+        within=(0, 1),
+    )
+    calling_rate: float | None = setting(
+        None,
+        "chance that a demonstration in the environment calculator calls it, else it guesses; null: right at once",
+        within=(0, 1),
+    )
+
+
+@dataclass
+class NewModelConfig:
+    """A small model made from nothing by `brorl base`, trained until it is right sometimes."""
+
+    output: str = setting("runs/base_cpu", "folder of the new model")
+    hidden_size: int = setting(256, at_least=1)
+    num_layers: int = setting(4, at_least=1)
+    num_attention_heads: int = setting(4, at_least=1)
+    num_key_value_heads: int = setting(2, at_least=1)
+    intermediate_size: int = setting(512, at_least=1)
+    vocab_size: int = setting(512, at_least=1)
+    max_position_embeddings: int = setting(512, at_least=1)
+    precision: str = setting(
+        "auto",
+        "of the new model while it is trained; auto: bf16 where the processor has it",
+        choices=("auto", "fp32", "bf16"),
+    )
+    probe_interval: int = setting(100, "optimizer steps between measurements of pass@1", at_least=1)
+    target_pass_at_1: float = setting(0.25, "stop as soon as the base reaches it ...", within=(0, 1))
+    min_pass_at_1: float = setting(0.2, "... and refuse a base outside these bounds", within=(0, 1))
+    max_pass_at_1: float = setting(0.5, "upper bound", within=(0, 1))
+    time_limit_s: float = setting(200.0, "seconds", above=0)
+
+    def violations(self) -> Iterator[str]:
+        heads, groups = self.num_attention_heads, self.num_key_value_heads
+        if self.hidden_size % heads:
+            yield f"sft.new.hidden_size={self.hidden_size} is not divisible by sft.new.num_attention_heads={heads}"
+        if heads % groups:
+            yield f"sft.new.num_attention_heads={heads} is not divisible by sft.new.num_key_value_heads={groups}"
+        if not self.min_pass_at_1 <= self.target_pass_at_1 <= self.max_pass_at_1:
+            yield (
+                f"sft.new.target_pass_at_1={self.target_pass_at_1} is outside sft.new.min_pass_at_1="
+                f"{self.min_pass_at_1} … sft.new.max_pass_at_1={self.max_pass_at_1}: write a target between them"
+            )
 
 
 @dataclass
 class SftConfig:
-    """Supervised fine-tuning: of `policy.model` on conversations, or of a small model made from nothing on generated
-    demonstrations (the settings from `output` on)."""
+    """Supervised fine-tuning of `policy.model`: of conversations in files (`brorl sft`) or of generated demonstrations
+    (`brorl base`)."""
 
     base: str = setting(
         "auto",
@@ -30,50 +89,8 @@ class SftConfig:
     batch_size: int = setting(32, "examples per optimizer step", at_least=1)
     lr: float = setting(2e-3, "highest learning rate", above=0)
     max_steps: int = setting(1000, "optimizer steps at most", at_least=1)
-    output: str = setting("runs/base_cpu", "folder of the new model")
-    hidden_size: int = setting(256, at_least=1)
-    num_layers: int = setting(4, at_least=1)
-    num_attention_heads: int = setting(4, at_least=1)
-    num_key_value_heads: int = setting(2, at_least=1)
-    intermediate_size: int = setting(512, at_least=1)
-    vocab_size: int = setting(512, at_least=1)
-    max_position_embeddings: int = setting(512, at_least=1)
-    tagged_fraction: float = setting(
-        1.0, "share of demonstrations that write the answer in tags; the rest write it bare", within=(0, 1)
-    )
-    worked_sums: bool = setting(False, "demonstrations of chain_sum write every step before the answer")
-    dropped_carry_rate: float = setting(
-        0.0, "chance that a worked sum forgets a carry or a borrowed ten", within=(0, 1)
-    )
-    slip_rate: float = setting(
-        0.0,
-        "chance that a step of a worked sum is off by one, or that a call or the reading of its result goes wrong",
-        within=(0, 1),
-    )
-    calling_rate: float | None = setting(
-        None,
-        "chance that a demonstration in the environment calculator calls it, else it guesses; null: right at once",
-        within=(0, 1),
-    )
-    precision: str = setting(
-        "auto",
-        "of the new model while it is trained; auto: bf16 where the processor has it",
-        choices=("auto", "fp32", "bf16"),
-    )
-    probe_interval: int = setting(100, "optimizer steps between measurements of pass@1", at_least=1)
-    target_pass_at_1: float = setting(0.25, "stop as soon as the base reaches it ...", within=(0, 1))
-    min_pass_at_1: float = setting(0.2, "... and refuse a base outside these bounds", within=(0, 1))
-    max_pass_at_1: float = setting(0.5, "upper bound", within=(0, 1))
-    time_limit_s: float = setting(200.0, "seconds", above=0)
+    demonstrations: DemonstrationsConfig = section(DemonstrationsConfig)
+    new: NewModelConfig = section(NewModelConfig)
 
     def violations(self) -> Iterator[str]:
-        heads, groups = self.num_attention_heads, self.num_key_value_heads
-        if self.hidden_size % heads:
-            yield f"sft.hidden_size={self.hidden_size} is not divisible by sft.num_attention_heads={heads}"
-        if heads % groups:
-            yield f"sft.num_attention_heads={heads} is not divisible by sft.num_key_value_heads={groups}"
-        if not self.min_pass_at_1 <= self.target_pass_at_1 <= self.max_pass_at_1:
-            yield (
-                f"sft.target_pass_at_1={self.target_pass_at_1} is outside sft.min_pass_at_1={self.min_pass_at_1} … "
-                f"sft.max_pass_at_1={self.max_pass_at_1}: write a target between them"
-            )
+        yield from self.new.violations()

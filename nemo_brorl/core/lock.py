@@ -79,7 +79,8 @@ def _take(folder: Path, watch_s: float) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # of a driver that ended in order and deleted it
+        # The file of a driver that ended in order and deleted it meanwhile: the one there now is another.
+        os.close(descriptor)
 
 
 def _lock(descriptor: int, folder: Path) -> None:
@@ -111,7 +112,8 @@ def _check_gone(descriptor: int, folder: Path, watch_s: float) -> None:
         time.sleep(min(LOOK_S, watch_s))
         if _touched_at(path) != was:
             raise CheckpointError(_in_use(folder, before))
-    _lock(descriptor, folder)  # given up by every look
+    # Every look opened and closed the file, which gave the lock up.
+    _lock(descriptor, folder)
 
 
 def _in_use(folder: Path, owner: Mapping[str, Any]) -> str:
@@ -174,7 +176,8 @@ def _touched_at(path: Path) -> int:
 
 def _touch(descriptor: int, touch_s: float, ended: threading.Event) -> None:
     while not ended.wait(touch_s):
-        with contextlib.suppress(OSError):  # a disk that refuses is somebody else's message
+        # A disk that refuses is named by who writes to it next.
+        with contextlib.suppress(OSError):
             os.utime(descriptor)
 
 
@@ -183,5 +186,6 @@ def _release(folder: Path, descriptor: int, is_new: bool) -> None:
         (folder / LOCK).unlink()
     os.close(descriptor)
     if is_new:
+        # Settings were wrong after all, and nothing was written.
         with contextlib.suppress(OSError):
-            folder.rmdir()  # where settings were wrong after all, and nothing was written
+            folder.rmdir()

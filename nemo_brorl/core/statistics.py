@@ -76,6 +76,7 @@ def paired_test(
     else:
         distance = np.abs(means - moments.mean)
         num_as_far = (distance >= abs(moments.mean) - 1e-12).sum()
+        # One more in both, the differences as they are: a resampling never shows that p is 0.
         bootstrap_p_value = float((1 + num_as_far) / (1 + num_resamples))
         t, p_value = _student_test(moments)
     return PairedTest(
@@ -94,6 +95,7 @@ def bootstrap_means(strata: Strata, num_resamples: int, seed: int) -> Float64:
     for stratum in strata:
         values = np.asarray(stratum, np.float64)
         num_values = len(values)
+        # In blocks: a thousand resamplings of 100,000 prompts at a time would take gigabytes.
         block = max(1, MAX_CELLS // num_values)
         for start in range(0, num_resamples, block):
             stop = min(start + block, num_resamples)

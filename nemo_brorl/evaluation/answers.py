@@ -63,7 +63,8 @@ def answers_of(group: ScoredGroup) -> PromptAnswers:
     reference = reference_text(prompt.payload)
     if reference is not None:
         reference = _shortened(reference)
-    order = np.argsort(group.indices)  # trajectories that ended at a later turn are in a later chunk
+    # Trajectories that ended at a later turn are in a later chunk; the file has samples in the order of their seeds.
+    order = np.argsort(group.indices)
     if answers is not None:
         answers = tuple(answers[place] for place in order)
     turns: tuple[int, ...] | None = None
@@ -101,7 +102,8 @@ class AnswerFile:
         self.path = folder / f"{identity['benchmark']}-{short_id(identity)}.jsonl"
         self.identity = dict(identity)
         self.found: dict[str, PromptAnswers] = {}
-        self._file: FileIO | None = None  # without a buffer: nothing is left to be written when it is closed
+        # Without a buffer: nothing is left to be written when it is closed.
+        self._file: FileIO | None = None
 
     def __enter__(self) -> AnswerFile:
         """Read what is there. Raises CheckpointError when another process is evaluating the same, OSError."""
@@ -141,6 +143,7 @@ class AnswerFile:
         """What was written whole; half a line at the end is cut off."""
         assert self._file is not None, "read inside the context"
         data = self.path.read_bytes()
+        # Half a line is what a crash left: the next one must not be glued to it.
         num_whole = data.rfind(b"\n") + 1
         self._file.truncate(num_whole)
         lines = data[:num_whole].splitlines()

@@ -219,6 +219,7 @@ def _without_environment(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[
         return
     assert own.path is not None, "rules ask for a path"
     file = open_questions(own, own.path, own.name)
+    # In the order of the file: every model is asked the same first rows, whatever the run's seed.
     for row in file.rows[: own.num_prompts].tolist():
         yield row, file.question(row)
 

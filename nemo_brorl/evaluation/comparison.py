@@ -76,7 +76,8 @@ def read_other(path: Path, benchmarks: Sequence[Benchmark]) -> Other:
         successes: dict[str, Successes] = {}
         for name, item in theirs.items():
             successes[name] = {}
-            for uid, digits in item["prompts"].items():  # a digit for each sample, 1 for a right one
+            # A digit for each sample, 1 for a right one.
+            for uid, digits in item["prompts"].items():
                 successes[name][uid] = digits.count("1") / len(digits)
     except OSError as error:
         raise CheckpointError(

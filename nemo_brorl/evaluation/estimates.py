@@ -84,6 +84,7 @@ def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
         if k > 1:
             pass_at[k] = estimated(partial(_pass, k=k))
     majority_at = {}
+    # A verifier that knows of no answers has no votes to count.
     if most > 1 and all(prompt.answers for prompt in every):
         for k in _reported(config.majority_at_k, num_samples, fewest):
             majority_at[k] = estimated(partial(_majority, k=k))
@@ -146,9 +147,11 @@ def _pass(prompt: PromptAnswers, k: int) -> float:
     return pass_at_k(len(prompt.rewards), num_correct, k)
 
 
-@lru_cache(maxsize=1 << 17)  # a prompt counts in its benchmark, its task, its domain and in all
+# A prompt counts in its benchmark, its task, its domain and in all: four times the same subsets.
+@lru_cache(maxsize=1 << 17)
 def _majority(prompt: PromptAnswers, k: int) -> float:
     assert prompt.answers is not None, "votes are counted where answers are known"
+    # A seed of the prompt's own, so that its number does not depend on which others are asked.
     seed = zlib.crc32(f"{prompt.uid}/{k}".encode())
     return majority_at_k(prompt.answers, prompt.is_correct, k, seed)
 

@@ -40,7 +40,8 @@ def _scoring(rewards: RewardsConfig, benchmark: Benchmark) -> dict[str, Any]:
     """Settings of the verifiers that this benchmark asks; those of others decide nothing."""
     names = set(benchmark.verifiers)
     for prompt in benchmark.prompts:
-        names.add(prompt.verifier)  # composite itself, beside its parts
+        # The composite itself, beside its parts.
+        names.add(prompt.verifier)
     return {
         "timeout_s": rewards.timeout_s,
         "timeouts": {name: seconds for name, seconds in rewards.timeouts.items() if name in names},
@@ -85,6 +86,7 @@ def weights_digest(folder: Path) -> str:
     for name in BESIDE_WEIGHTS:
         if (folder / name).exists():
             files.append(folder / name)
+    # Hashing gives up the interpreter's lock, and a parallel disk answers several readers at once.
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         digests = "".join(pool.map(_file_digest, files))
     digest = hashlib.blake2b(digests.encode(), digest_size=16)

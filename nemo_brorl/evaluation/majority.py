@@ -31,14 +31,16 @@ def majority_at_k(
     num_names = len(names)
     if num_names == 0:
         return 0.0
-    columns: dict[str | None, int] = {None: num_names}  # of the counts: one for each answer, the last without a vote
+    # A column of the counts for each answer, and a last one for samples that do not vote.
+    columns: dict[str | None, int] = {None: num_names}
     for column, name in enumerate(sorted(names)):
         columns[name] = column
     votes = np.array([columns[answer] for answer in answers])
     is_right = np.array(is_correct)
     value = np.zeros(num_names)
     for column in range(num_names):
-        value[column] = is_right[votes == column].mean()  # a share: the verifier may judge one spelling both ways
+        # A share and no yes or no: the verifier may judge one spelling both ways.
+        value[column] = is_right[votes == column].mean()
     drawn = votes[_subsets(num, k, seed)]
     num_subsets = len(drawn)
     counts = np.zeros((num_subsets, num_names + 1), np.int64)
@@ -58,6 +60,7 @@ def _subsets(num: int, k: int, seed: int) -> Int64:
     if comb(num, k) <= NUM_DRAWS:
         every = list(combinations(range(num), k))
         return np.array(every, np.int64)
+    # The first k places of a random order are a subset without repeats.
     generator = np.random.default_rng(seed)
     keys = generator.random((NUM_DRAWS, num))
     order = np.argsort(keys, axis=1)

@@ -24,9 +24,10 @@ class SampleFile:
         self.decode = decode
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab+") as file:
+            # Half a line at the end, of a writer that was killed, goes.
             file.seek(0)
             num_whole = file.read().rfind(b"\n") + 1
-            file.truncate(num_whole)  # half a line at the end goes
+            file.truncate(num_whole)
 
     def add(self, group: ScoredGroup) -> None:
         """Write a line for each of the first responses of a group. Raises ResourceError."""

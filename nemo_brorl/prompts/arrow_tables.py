@@ -46,7 +46,8 @@ class ParquetTable(_NumberedRows):
         for number in range(self._file.num_row_groups):
             num_rows += self._file.metadata.row_group(number).num_rows
             self._starts.append(num_rows)
-        self._decoded: OrderedDict[int, pyarrow.Table] = OrderedDict()  # the latest used last
+        # Shuffled rows come from any row group: as many as fit are kept decoded, the latest used last.
+        self._decoded: OrderedDict[int, pyarrow.Table] = OrderedDict()
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -69,6 +70,7 @@ class ParquetTable(_NumberedRows):
         if number in self._decoded:
             self._decoded.move_to_end(number)
             return self._decoded[number]
+        # pyarrow's threads would take the cores that engines and verifiers have.
         with _damage_named(self.path):
             group = self._file.read_row_group(number, columns=self._wanted, use_threads=False)
         self._decoded[number] = group
@@ -89,11 +91,13 @@ class ArrowTable(_NumberedRows):
         self.path = path
         with _damage_named(path):
             source = pyarrow.memory_map(str(path))
+            # Hugging Face datasets writes streams under the same suffix as files with a footer.
             try:
                 reader = pyarrow.ipc.open_stream(source)
             except pyarrow.ArrowInvalid:
                 reader = pyarrow.ipc.open_file(source)
-            self._table = reader.read_all()  # views of the mapped file: nothing is copied
+            # Views of the mapped file: nothing is copied.
+            self._table = reader.read_all()
             names = list(self._table.schema.names)
         self.columns: Sequence[str] | None = names
 
@@ -104,7 +108,8 @@ class ArrowTable(_NumberedRows):
         """Rows [start, stop). Raises DataError for a text that is none, and for one that lies outside the file."""
         part = self._table.slice(start, stop - start)
         with _damage_named(self.path):
-            part.validate(full=True)  # a place outside the mapped file would end the process
+            # A text that a damaged file places outside itself would end the process, and no exception says so.
+            part.validate(full=True)
             return list(part.to_pylist())
 
 

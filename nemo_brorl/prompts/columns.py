@@ -53,6 +53,7 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 
 def final_answer(solution: str) -> Any:
     """The final answer of a worked solution; a short text is one itself. ABSENT where none is marked."""
+    # Boxes come first: a solution may say "the answer is" on its way, it boxes the end.
     boxes = boxed_answers(solution)
     if boxes:
         return ", ".join(box.content for box in boxes)

@@ -41,6 +41,7 @@ class EnvironmentSource:
         self.held_out_fraction = held_out_fraction
         self.split = split
         self.seed = seed
+        # Made and asked for a task once, so that what is wrong with it is said before anything starts.
         environment = make(self.name, self.settings)
         if config.source == DRAWN:
             environment.task(0)
@@ -70,6 +71,7 @@ class EnvironmentSource:
         for attempt in range(MAX_ATTEMPTS):
             seed = hash_of(f"{self.seed}/{self.split}/{index}/{attempt}") % SEEDS
             task = make(self.name, self.settings).task(seed)
+            # The split is decided by the task, as that of a question by its text.
             written = repr(sorted(task.items()))
             if is_held_out(written, self.held_out_fraction) == (self.split == "held_out"):
                 return self._question(self.name, task)
@@ -111,7 +113,8 @@ def first_messages(name: str, environment: Environment, task: Task) -> tuple[Mes
         return completed(begun)
     except BroRLError:
         raise
-    except Exception as error:  # a user's own code
+    # A user's own code, which may raise anything.
+    except Exception as error:
         raise DataError(f"environment {name}: reset does not take its task: {type(error).__name__}: {error}") from error
 
 

@@ -66,6 +66,7 @@ class QuestionFile:
     def split(self, held_out_share: float) -> SplitFile:
         """These files with a share of their rows held out: by the hash of its text; where that takes none, the one with
         the smallest."""
+        # A share of 1 would be 2**64, which 64 bits do not hold.
         limit = min(held_out_share * 2**64, 2**64 - 1)
         chosen = self.hashes < np.uint64(limit)
         if held_out_share > 0 and not chosen.any():
@@ -111,6 +112,7 @@ class FileSource:
 
     def question(self, index: int) -> Question:
         """Row `index` of the endless sequence of shuffled epochs."""
+        # Each epoch is another permutation, so that a position alone says which row comes.
         epoch, position = divmod(index, self.size)
         key = hash_of(f"{self.seed}/{epoch}")
         shuffled = permuted(position, self.size, key)
@@ -139,7 +141,8 @@ def open_questions(config: SourceConfig, path: str, task: str) -> QuestionFile:
 
 def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) -> QuestionFile:
     """The rows that can be used. Raises DataError when too many cannot, or none can."""
-    enough = config.max_bad_rows + NUM_SHOWN  # bad rows to tell what is wrong
+    # With that many bad rows the run is refused and the message has its examples: the rest need not be read.
+    enough = config.max_bad_rows + NUM_SHOWN
     numbers = array("q")
     hashes = array("Q")
     bad: list[tuple[int, str]] = []  # (row, what is wrong with it)
@@ -151,6 +154,7 @@ def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) 
             numbers.append(number)
             hashes.append(hash_of(question.text))
             continue
+        # It asks for code or an address that no setting names: `max_bad_rows` does not let that pass.
         if question.is_refused:
             raise DataError(f"{tables.where(number)}: {question.reason}")
         bad.append((number, question.reason))
@@ -179,8 +183,10 @@ def _check_columns(tables: Tables, required: Sequence[set[str]]) -> None:
             (first,) = part.read(0, 1)
             if isinstance(first, dict):
                 there = list(first)
+        # An empty file, or one whose first line is bad: the scan will say so.
         if there is None:
-            continue  # an empty file, or one whose first line is bad: the scan will say so
+            continue
+        # Of several formats the one that lacks least is probably meant.
         lacking = min((columns.difference(there) for columns in required), key=len)
         if lacking:
             raise DataError(
@@ -199,6 +205,7 @@ class _Distinct(NamedTuple):
 
 
 def _without_repeats(rows: Int64, hashes: UInt64) -> _Distinct:
+    # By 64 bits of hash: texts of 10 GB are not held in memory to be compared.
     _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     is_first = np.zeros(len(rows), bool)
     is_first[first] = True

@@ -98,6 +98,7 @@ def first_rows(file: Path, columns: Sequence[str], num: int) -> list[Row]:
         tables = open_tables([file], columns)
         num_rows = min(num, len(tables))
         return [tables.row(index) for index in range(num_rows)]
+    # Not as a table: its index of offsets would read the file to its end.
     with file.open("rb") as lines:
         not_empty = filter(bytes.strip, lines)
         return [parsed_row(line) for line in islice(not_empty, num)]

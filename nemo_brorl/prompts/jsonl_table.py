@@ -45,8 +45,9 @@ class JsonlTable:
 
     def where(self, index: int) -> str:
         """File and line, counted from 1."""
+        # Lines are counted when a message needs one: to keep their numbers would take as much memory as the spans.
         end = int(self.spans[index, 0])
-        num_lines = 0  # that end before the row
+        num_lines = 0
         position = self._bytes.find(b"\n", 0, end)
         while position >= 0:
             num_lines += 1
@@ -58,20 +59,23 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
     try:
         with path.open("rb") as file:
             if path.stat().st_size == 0:
-                return b""  # nothing cannot be mapped
+                # An empty file cannot be mapped.
+                return b""
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
 def _line_spans(data: mmap.mmap | bytes) -> Iterator[tuple[int, int]]:
-    start = 3 if data[:3] == b"\xef\xbb\xbf" else 0  # a byte order mark
+    # A byte order mark is no part of the first row.
+    start = 3 if data[:3] == b"\xef\xbb\xbf" else 0
     while start < len(data):
         end = data.find(b"\n", start)
         if end < 0:
             end = len(data)
+        # Most lines begin with what is no space: one byte is copied, not the line, to see that it holds something.
         first = data[start : min(end, start + 1)]
-        if first.strip() or data[start:end].strip():  # most lines are not copied to see that they hold something
+        if first.strip() or data[start:end].strip():
             yield start, end
         start = end + 1
 
@@ -98,7 +102,8 @@ def parsed_row(line: bytes) -> Row:
     """Read a line of JSON as a row; a bad one says why it is none."""
     try:
         row = json.loads(line)
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
+    # RecursionError: brackets without end, which a stranger may have written.
+    except (ValueError, RecursionError) as error:
         return BadRow(f"not JSON: {error}")
     if not isinstance(row, dict):
         return BadRow(f"a row is a JSON object, not {type(row).__name__}")

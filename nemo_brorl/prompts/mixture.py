@@ -78,6 +78,7 @@ class Mixture:
         order: list[int] = []
         for number, count in enumerate(self._counts):
             order += [number] * count
+        # A seed for each block: any position is reached without those before it.
         random = Random(hash_of(f"{self.seed}/{block}"))
         random.shuffle(order)
         numbers = np.array(order, np.int64)

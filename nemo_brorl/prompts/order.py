@@ -13,6 +13,7 @@ WORD = 2**64 - 1
 def permuted(index: int, size: int, key: int) -> int:
     """Image of `index` under permutation number `key` (64 bits) of 0 … size - 1."""
     assert 0 <= index < size, f"index {index} is outside 0 … {size - 1}"
+    # Two halves of as many bits as the largest index needs, rounded up to an even number.
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
     while True:
@@ -24,6 +25,7 @@ def permuted(index: int, size: int, key: int) -> int:
             left = right
             right = scrambled
         index = left << half | right
+        # Outside the range: sent through again, which ends, since a permutation's cycle comes back to where it began.
         if index < size:
             return index
 

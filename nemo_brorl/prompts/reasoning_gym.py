@@ -90,6 +90,7 @@ class ReasoningGymSource:
         (number,) = random.choices(numbers, weights=weights)
         task = self.tasks[number]
         stage = self._stage(task, index, random)
+        # Drawn until one belongs to this split, so that train and held-out share no question whatever the seeds.
         for attempt in range(MAX_ATTEMPTS):
             entry = self._entry(number, stage, attempt, index)
             is_entry_held_out = is_held_out(entry["question"], self.held_out_fraction)
@@ -149,6 +150,7 @@ class ReasoningGymSource:
         asked = {"dataset": name, "config": config}
         for key in ("question", "answer", "metadata"):
             asked[key] = entry[key]
+        # Metadata may hold what JSON has no form for: as text it still travels.
         as_json = json.dumps(asked, default=str)
         return Question(
             task=name,

@@ -45,6 +45,7 @@ def question_of(
         text = "\n\n".join(contents)
         payload = {**options, "question": text, **_payload(row, layout)}
         verifier = _name(row, layout.verifier_path) or layout.verifier
+        # Verifiers are other processes: what JSON has no form for must be found here, not in the first step.
         json.dumps(payload)
         check_payload(verifier, payload)
         return Question(
@@ -56,7 +57,8 @@ def question_of(
         )
     except NotAllowedError as error:
         return BadRow(str(error), is_refused=True)
-    except (BroRLError, TypeError) as error:  # TypeError: a value that JSON has no form for
+    # TypeError: a value that JSON has no form for.
+    except (BroRLError, TypeError) as error:
         return BadRow(str(error))
 
 

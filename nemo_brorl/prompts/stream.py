@@ -143,7 +143,8 @@ class PromptStream:
             if now.get(name) != then.get(name):
                 changed.append(name)
         if changed:
-            named = ", ".join(changed) or "data.path"  # the only domain has no name
+            # The only domain of a run without a mixture has no name.
+            named = ", ".join(changed) or "data.path"
             raise CheckpointError(
                 f"the questions of {named} are not those the checkpoint was made with: "
                 f"bring the old files back, or start a new run folder"
@@ -157,8 +158,10 @@ class PromptStream:
     def _next(self, domain: Domain, rank: int) -> Prompt | None:
         """What draw `rank` of a domain gives; None where a held-out domain has ended."""
         for _ in range(MAX_CONSECUTIVE_SKIPS):
+            # What was skipped moves all later draws of the domain on by one, so no question comes twice.
             index = rank + self.num_skipped[domain.name]
             size = domain.source.size
+            # A validation that asked a row twice would count it twice.
             if self.split != "train" and size is not None and index >= size:
                 return None
             prompt = self._prompt(domain, index)

@@ -63,13 +63,15 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
         self.keep = keep
-        self.unreadable: set[Path] = set()  # found so by `load_newest`, until they are written anew
+        # Found so by `load_newest`, until they are written anew: a marker that fits says nothing of the bytes inside.
+        self.unreadable: set[Path] = set()
 
     def begin(self, run: RunState) -> Path:
         """Write everything but the policy; its files go into the folder that is returned. Deletes what was never
         finished. Raises ResourceError."""
         folder = self.folder / f"step_{run.step}{UNFINISHED}"
         with naming(folder):
+            # Left by a crash: the room may be wanted, and a second half of a checkpoint must not meet a first.
             for unfinished in self._unfinished():
                 shutil.rmtree(unfinished)
             policy_folder = folder / "policy"
@@ -91,9 +93,11 @@ class Checkpoints:
         with naming(final):
             shutil.rmtree(final, ignore_errors=True)
             (self.folder / f"step_{step}{UNFINISHED}").rename(final)
+            # The marker last and the folder's names behind it: what has a marker survives a loss of power whole.
             write_marker(final)
             sync(self.folder)
         self.unreadable.discard(final)
+        # Older ones go only now that the new one is complete.
         for old in self.complete()[self.keep :]:
             shutil.rmtree(old)
         (self.folder / CUT_STEP).unlink(missing_ok=True)
@@ -147,6 +151,7 @@ class Checkpoints:
                 check_sums(folder)
                 run = self._read(folder)
                 read_policy(folder / "policy")
+            # Whatever a damaged or older file makes its reader raise: the checkpoint before may be whole.
             except (CheckpointError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 log.warning("checkpoint %s cannot be read (%s); trying the one before", folder, error)
                 self.unreadable.add(folder)

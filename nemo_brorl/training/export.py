@@ -56,7 +56,8 @@ def convert_into(
     record = json.dumps(_identity(checkpoint), indent=1)
     (partial / RECORD).write_text(record + "\n")
     if folder.exists():
-        folder.rmdir()  # `empty` has looked
+        # `empty` has looked: there is nothing in it.
+        folder.rmdir()
     os.replace(partial, folder)
 
 

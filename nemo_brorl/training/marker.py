@@ -21,6 +21,7 @@ def write_marker(folder: Path) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             name = path.relative_to(folder)
+            # The ranks' files are large, and each rank checks its share of them when it loads.
             is_own = len(name.parts) == 1 or path.name == SUMS
             sums[str(name)] = file_sum(path) if is_own else FileSum(path.stat().st_size, None)
     write_whole(folder / MARKER, sums_as_json(sums), is_synced=True)
@@ -36,6 +37,7 @@ def is_complete(folder: Path) -> bool:
     except (OSError, *MALFORMED):
         log.warning("%s has a damaged marker: left out", folder)
         return False
+    # Sizes alone: to read all bytes of every checkpoint would take minutes at each start.
     sizes = {name: FileSum(known.num_bytes, None) for name, known in marked.items()}
     damaged = all_damage(folder, sizes)
     if damaged:

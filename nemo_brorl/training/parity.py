@@ -99,7 +99,8 @@ def check_parity(
         fp8=fp8,
     )
     bound = parity_bound(config)
-    is_within = report.worst <= bound  # NaN is not
+    # Asked this way round, a NaN is not within.
+    is_within = report.worst <= bound
     if not is_within or not np.isfinite(fp8 or 0.0):
         raise ParityError(
             f"log-probs do not agree: {report}; the bound is parity.max_mean_abs_diff={bound:g}. With bf16 on either"

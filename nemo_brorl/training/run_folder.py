@@ -37,7 +37,8 @@ def code_revision() -> str:
     """The git commit of this source tree, with a mark when it has uncommitted changes; "unknown" outside git."""
     root = Path(__file__).parents[1]
     frozen = root.parent / FROZEN_REVISION
-    if frozen.is_file():  # inside a run folder, which may lie inside a checkout of another revision
+    # Frozen code lies in a run folder, which may lie inside a checkout of another revision: git would name that.
+    if frozen.is_file():
         return frozen.read_text(encoding="utf-8").strip()
     try:
         commit = _git(root, "rev-parse", "HEAD").strip()
@@ -48,6 +49,7 @@ def code_revision() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "--no-optional-locks", *arguments]  # a full disk would leave a lock in somebody's repository
+    # A full disk would leave git's lock in somebody's repository.
+    command = ["git", "--no-optional-locks", *arguments]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     return done.stdout

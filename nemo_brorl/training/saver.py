@@ -43,6 +43,7 @@ class Saver:
 
         Raises CheckpointError.
         """
+        # One at a time: each has a copy of the ranks' state in memory until it is written.
         self.finish(wait=True)
         if self.checkpoints.folder / f"step_{run.step}" in self.checkpoints.complete():
             return

@@ -72,6 +72,7 @@ def chunks_by_part(
     seen: set[str] = set()
     for mini_batch, ranks in enumerate(plan.mini_batches):
         for data_rank, micro_batches in enumerate(ranks):
+            # A dict keeps the order in which rollouts are learnt from, a set would not.
             chunks = dict.fromkeys(_chunks_of(micro_batches, keys))
             found[mini_batch, data_rank] = tuple(key for key in chunks if key not in seen)
             seen.update(chunks)

@@ -83,7 +83,8 @@ def step_line(
         f"kl {metrics.get('policy/kl_to_reference', 0.0):.4f}",
         f"grad {metrics['policy/grad_norm']:.2f}",
     ]
-    if not np.isnan(mismatch):  # not known where every rollout is older than the weights that learnt from it
+    # Not known where every rollout is older than the weights that learnt from it.
+    if not np.isnan(mismatch):
         fields.append(f"mismatch {mismatch:.0e}")
     fields.append(f"generate {metrics['time/generate_s']:.1f} s")
     fields.append(f"update {update_s:.1f} s")

@@ -24,7 +24,8 @@ def exporter(is_on: bool) -> Callable[[StepTimeline], None] | None:
     from opentelemetry import trace
 
     provider = trace.get_tracer_provider()
-    if isinstance(provider, trace.ProxyTracerProvider):  # nobody has set up another
+    # A proxy: nobody has set up a provider of their own.
+    if isinstance(provider, trace.ProxyTracerProvider):
         provider = _otlp_provider()
     tracer = provider.get_tracer(SERVICE)
     return lambda timeline: export(tracer, timeline)

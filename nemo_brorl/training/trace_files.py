@@ -194,6 +194,7 @@ def _flow(
         time = span["ts"]
         if place == 0:
             phase = "s"
+            # Inside the span, and not behind the one it leads to: viewers drop arrows that go back in time.
             time = min(time + span["dur"] - 1, path[1]["ts"])
         yield {
             "ph": phase,

@@ -28,10 +28,10 @@ pytestmark = pytest.mark.end_to_end
 
 SMALL = [
     "data.tasks=[{name: gcd, config: {max_value: 30}}]",
-    "sft.hidden_size=64", "sft.num_layers=2", "sft.num_attention_heads=2", "sft.num_key_value_heads=1",
-    "sft.intermediate_size=128",
-    "sft.batch_size=32", "sft.max_steps=120", "sft.probe_interval=60", "sft.time_limit_s=1200",
-    "sft.min_pass_at_1=0", "sft.target_pass_at_1=0.4", "sft.max_pass_at_1=1",
+    "sft.new.hidden_size=64", "sft.new.num_layers=2", "sft.new.num_attention_heads=2", "sft.new.num_key_value_heads=1",
+    "sft.new.intermediate_size=128",
+    "sft.batch_size=32", "sft.max_steps=120", "sft.new.probe_interval=60", "sft.new.time_limit_s=1200",
+    "sft.new.min_pass_at_1=0", "sft.new.target_pass_at_1=0.4", "sft.new.max_pass_at_1=1",
     "rollouts.num_per_prompt=32", "rollouts.prompts_per_step=3", "rollouts.chunk_size=8",
     "rollouts.max_response_tokens=12", "policy.data_parallel_size=2", "policy.tokens_per_micro_batch=8192",
     "evaluation.num_prompts=8", "evaluation.samples_per_prompt=4", "algorithm.num_mini_batches=2",
@@ -64,7 +64,7 @@ VOLATILE = (
 def line(command: str, folder: Path, *overrides: str) -> list[str]:
     """Arguments of a command on a run folder, whose base model stands beside it."""
     base = folder.parent / "base"
-    shared = [f"sft.output={base}", f"policy.model={base}", f"exp_manager.explicit_log_dir={folder}"]
+    shared = [f"sft.new.output={base}", f"policy.model={base}", f"exp_manager.explicit_log_dir={folder}"]
     return [command, *SMALL, *shared, *overrides]
 
 
@@ -251,7 +251,7 @@ def test_stored_responses_score_as_before_and_make_chat_lines(whole: tuple[Path,
 
 def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tuple[Path, str], tmp_path: Path) -> None:
     layout = ["policy.data_parallel_size=1", "policy.pipeline_model_parallel_size=2"]  # another one than trained it
-    asked = line("convert", whole[0], f"convert.output={tmp_path / 'hf'}", *layout)
+    asked = line("convert", whole[0], "--output", str(tmp_path / "hf"), *layout)
     assert "step_4 written to" in run(*asked).output
     exported, converted = (load_file(folder / "model.safetensors") for folder in (whole[0] / "hf", tmp_path / "hf"))
     assert exported.keys() == converted.keys()

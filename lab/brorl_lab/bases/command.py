@@ -13,15 +13,16 @@ from brorl_lab.bases.demonstrations import Calls, Demonstrations, Habits, tokeni
 from brorl_lab.bases.initial_model import CHAT_TEMPLATE, TOOL_TEMPLATE, build_tokenizer, write_initial_model
 from brorl_lab.bases.result_table import result_header, result_rows
 from brorl_lab.bases.trainer import WarmUpResult, fingerprint, finish, is_cached, warm_up
-from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.commands.sft import fine_tune
 from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine
 from nemo_brorl.config.rules import check_demonstrations
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.machine import this_machine
 from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.validation import Evaluator
@@ -74,18 +75,18 @@ def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
 def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str) -> Demonstrations:
     """Right answers to questions of a split, other ones than those that training begins with."""
     source = make_source(config.data, split, config.trainer.seed + DEMONSTRATION_SEED_OFFSET)
-    sft = config.sft
+    asked = config.sft.demonstrations
     habits = None
-    if sft.worked_sums:
-        habits = Habits(sft.dropped_carry_rate, sft.slip_rate)
+    if asked.worked_sums:
+        habits = Habits(asked.dropped_carry_rate, asked.slip_rate)
     calls = None
-    if sft.calling_rate is not None:
-        calls = Calls(sft.calling_rate, sft.slip_rate)
+    if asked.calling_rate is not None:
+        calls = Calls(asked.calling_rate, asked.slip_rate)
     return Demonstrations(
         source,
         tokenizer,
         config.data.system_prompt,
-        sft.tagged_fraction,
+        asked.tagged_fraction,
         habits,
         calls,
     )
@@ -94,10 +95,11 @@ def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str)
 def check_base_is_long_enough(config: BroRLConfig) -> None:
     """The base must hold a prompt and a response. Raises ConfigError."""
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
-    if longest > config.sft.max_position_embeddings:
+    positions = config.sft.new.max_position_embeddings
+    if longest > positions:
         raise ConfigError(
-            f"sft.max_position_embeddings={config.sft.max_position_embeddings} is less than data.max_prompt_tokens + "
-            f"rollouts.max_response_tokens = {longest}: write sft.max_position_embeddings={longest} or more"
+            f"sft.new.max_position_embeddings={positions} is less than data.max_prompt_tokens + "
+            f"rollouts.max_response_tokens = {longest}: write sft.new.max_position_embeddings={longest} or more"
         )
 
 
@@ -106,7 +108,7 @@ def make_base(config: BroRLConfig) -> int:
     check_base_is_long_enough(config)
     console, start = Console(), time.monotonic()
     if is_cached(config):
-        console.line(f"base model {config.sft.output} is there already, made with these settings")
+        console.line(f"base model {config.sft.new.output} is there already, made with these settings")
         return 0
     with tempfile.TemporaryDirectory(prefix="brorl_sft_") as scratch:
         folder = Path(scratch) / "initial"
@@ -121,8 +123,8 @@ def make_base(config: BroRLConfig) -> int:
 
 def warm_up_precision(config: BroRLConfig) -> str:
     """The policy's precision in the warm-up. A processor without bf16 instructions emulates them, slower than fp32."""
-    if config.sft.precision != "auto":
-        return config.sft.precision
+    if config.sft.new.precision != "auto":
+        return config.sft.new.precision
     if num_gpus(config) > 0:
         return "bf16"
     try:
@@ -157,11 +159,11 @@ def prepare_initial_model(config: BroRLConfig, folder: Path) -> int:
     texts = tokenizer_texts(source, TOKENIZER_QUESTIONS, config.data.system_prompt)
     has_tools = bool(source.question(0).tools)
     template = TOOL_TEMPLATE if has_tools else CHAT_TEMPLATE
-    tokenizer = build_tokenizer(texts, config.sft.vocab_size, template)
+    tokenizer = build_tokenizer(texts, config.sft.new.vocab_size, template)
     tokenizer.save_pretrained(folder)
     return write_initial_model(
         folder,
-        config.sft,
+        config.sft.new,
         eos_id=tokenizer.eos_token_id,
         pad_id=tokenizer.pad_token_id,
         seed=config.trainer.seed,

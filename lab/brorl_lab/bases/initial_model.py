@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from nemo_brorl.config.sft import SftConfig
+from nemo_brorl.config.sft import NewModelConfig
 from nemo_brorl.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ TOOL_TEMPLATE = (
 
 def write_initial_model(
     folder: Path,
-    sft: SftConfig,
+    new: NewModelConfig,
     *,
     eos_id: int,
     pad_id: int,
@@ -61,20 +61,20 @@ def write_initial_model(
     Projections back into the residual stream are scaled by 1 / sqrt(2 · layers), as in GPT-2.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = qwen2_config(sft, eos_id=eos_id, pad_id=pad_id)
+    config = qwen2_config(new, eos_id=eos_id, pad_id=pad_id)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     stopping = {"eos_token_id": eos_id, "pad_token_id": pad_id, "bos_token_id": pad_id}
     (folder / "generation_config.json").write_text(json.dumps(stopping, indent=1))
     random = np.random.default_rng(seed)
     tensors: dict[str, NDArray[np.float32]] = {}
-    for name, shape in qwen2_shapes(sft).items():
-        tensors[name] = initial_tensor(name, shape, sft.num_layers, random)
+    for name, shape in qwen2_shapes(new).items():
+        tensors[name] = initial_tensor(name, shape, new.num_layers, random)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return sum(tensor.size for tensor in tensors.values())
 
 
 def qwen2_config(
-    sft: SftConfig,
+    new: NewModelConfig,
     *,
     eos_id: int,
     pad_id: int,
@@ -83,13 +83,13 @@ def qwen2_config(
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
-        "hidden_size": sft.hidden_size,
-        "intermediate_size": sft.intermediate_size,
-        "num_hidden_layers": sft.num_layers,
-        "num_attention_heads": sft.num_attention_heads,
-        "num_key_value_heads": sft.num_key_value_heads,
-        "vocab_size": sft.vocab_size,
-        "max_position_embeddings": sft.max_position_embeddings,
+        "hidden_size": new.hidden_size,
+        "intermediate_size": new.intermediate_size,
+        "num_hidden_layers": new.num_layers,
+        "num_attention_heads": new.num_attention_heads,
+        "num_key_value_heads": new.num_key_value_heads,
+        "vocab_size": new.vocab_size,
+        "max_position_embeddings": new.max_position_embeddings,
         "hidden_act": "silu",
         "initializer_range": INITIAL_STD,
         "rms_norm_eps": 1e-6,
@@ -104,15 +104,15 @@ def qwen2_config(
     }
 
 
-def qwen2_shapes(sft: SftConfig) -> dict[str, tuple[int, ...]]:
+def qwen2_shapes(new: NewModelConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all tensors, in Hugging Face's order."""
-    hidden = sft.hidden_size
-    inner = sft.intermediate_size
-    head = hidden // sft.num_attention_heads
-    key_value = head * sft.num_key_value_heads
+    hidden = new.hidden_size
+    inner = new.intermediate_size
+    head = hidden // new.num_attention_heads
+    key_value = head * new.num_key_value_heads
     shapes: dict[str, tuple[int, ...]] = {}
-    shapes["model.embed_tokens.weight"] = (sft.vocab_size, hidden)
-    for layer in range(sft.num_layers):
+    shapes["model.embed_tokens.weight"] = (new.vocab_size, hidden)
+    for layer in range(new.num_layers):
         prefix = f"model.layers.{layer}"
         attention = f"{prefix}.self_attn"
         shapes[f"{attention}.q_proj.weight"] = (hidden, hidden)
@@ -161,7 +161,7 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int, template: str = CHAT_
     smallest = BYTES + len(SPECIAL_TOKENS) + len(ANSWER_TAGS)
     if vocab_size < smallest:
         raise ConfigError(
-            f"sft.vocab_size={vocab_size} is too small for a byte-level tokenizer; write {smallest} or more"
+            f"sft.new.vocab_size={vocab_size} is too small for a byte-level tokenizer; write {smallest} or more"
         )
     qwen2 = Qwen2Tokenizer().backend_tokenizer
     tokenizer = Tokenizer(models.BPE())

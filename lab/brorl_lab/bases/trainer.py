@@ -43,7 +43,7 @@ def fingerprint(config: BroRLConfig) -> str:
 
 def is_cached(config: BroRLConfig) -> bool:
     """Whether the output folder holds a base made with these settings."""
-    record = Path(config.sft.output) / RECORD
+    record = Path(config.sft.new.output) / RECORD
     return record.is_file() and json.loads(record.read_text())["fingerprint"] == fingerprint(config)
 
 
@@ -55,17 +55,17 @@ def warm_up(
     evaluator: Evaluator,
     console: Console,
 ) -> WarmUpResult:
-    """Train until pass@1 on held-out questions reaches `sft.target_pass_at_1`.
+    """Train until pass@1 on held-out questions reaches `sft.new.target_pass_at_1`.
 
-    Raises TrainingError when steps or time run out below `sft.min_pass_at_1`, or a probe lands above
-    `sft.max_pass_at_1`.
+    Raises TrainingError when steps or time run out below `sft.new.min_pass_at_1`, or a probe lands above
+    `sft.new.max_pass_at_1`.
     """
     sft = config.sft
     start = time.monotonic()
     step = 0
     version = 0
     while True:
-        block = min(sft.probe_interval, sft.max_steps - step)
+        block = min(sft.new.probe_interval, sft.max_steps - step)
         examples: list[Example] = []
         for index in range(step, step + block):
             examples += demonstrations.batch(index, sft.batch_size)
@@ -88,8 +88,10 @@ def warm_up(
             f"warm-up step {step}/{sft.max_steps}  loss {report.metrics['policy/loss']:.3f}"
             f"  pass@1 {result.overall.pass_at_1:.1%}  {seconds:.0f} s"
         )
-        is_out_of_budget = step >= sft.max_steps or seconds * (step + sft.probe_interval) / step > sft.time_limit_s
-        if result.overall.pass_at_1 >= sft.target_pass_at_1 or is_out_of_budget:
+        is_out_of_budget = (
+            step >= sft.max_steps or seconds * (step + sft.new.probe_interval) / step > sft.new.time_limit_s
+        )
+        if result.overall.pass_at_1 >= sft.new.target_pass_at_1 or is_out_of_budget:
             break
     check_band(config, result)
     return WarmUpResult(step, time.monotonic() - start, result)
@@ -97,21 +99,21 @@ def warm_up(
 
 def check_band(config: BroRLConfig, result: EvaluationResult) -> None:
     """Raise TrainingError for a base that has nothing to learn from, or nothing left to learn."""
-    low = config.sft.min_pass_at_1
-    high = config.sft.max_pass_at_1
+    low = config.sft.new.min_pass_at_1
+    high = config.sft.new.max_pass_at_1
     found = result.overall.pass_at_1
     if not low <= found <= high:
         advice = (
-            "raise sft.max_steps or sft.time_limit_s, or choose easier data.tasks"
+            "raise sft.max_steps or sft.new.time_limit_s, or choose easier data.tasks"
             if found < low
-            else "lower sft.probe_interval"
+            else "lower sft.new.probe_interval"
         )
         raise TrainingError(f"the warmed-up base has pass@1 {found:.1%}, outside [{low:.0%}, {high:.0%}]: {advice}")
 
 
 def finish(config: BroRLConfig, policy: Policy, outcome: WarmUpResult) -> Path:
     """Export the base with a record of what made it, in place of an older one."""
-    output = Path(config.sft.output)
+    output = Path(config.sft.new.output)
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     policy.export(partial)

@@ -34,6 +34,6 @@ def test_conversations_in_files_are_for_the_other_command(tmp_path: Path) -> Non
 
 
 def test_the_new_model_must_hold_a_prompt_and_a_response() -> None:
-    config = load_config("brorl_cpu", ["sft.max_position_embeddings=100"])
-    with pytest.raises(ConfigError, match="write sft.max_position_embeddings=192 or more"):
+    config = load_config("brorl_cpu", ["sft.new.max_position_embeddings=100"])
+    with pytest.raises(ConfigError, match="write sft.new.max_position_embeddings=192 or more"):
         command.check_base_is_long_enough(config)

@@ -27,7 +27,6 @@ from brorl_launcher.planner.model_cost import (
     rank_parameters,
 )
 from brorl_launcher.planner.workload import Engines, Hardware, MicroBatches, Workload
-from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.config.derived import (
     engine_batch_tokens,
     gpu_share,
@@ -36,6 +35,7 @@ from nemo_brorl.config.derived import (
     weight_transport,
 )
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
 
 _TILE_LOGITS = 1 << 27  # of policy/model/log_probs.py on a GPU

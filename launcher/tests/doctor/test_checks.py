@@ -28,7 +28,7 @@ from brorl_launcher.doctor.report import (
 from nemo_brorl.config.data import DataConfig, DomainConfig, TaskConfig
 from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.config.sft import SftConfig
+from nemo_brorl.config.sft import NewModelConfig, SftConfig
 from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.model_shape import hf_shapes, read_model_shape
@@ -99,7 +99,9 @@ def test_missing_tensors_and_tokenizer_are_named(tmp_path: Path) -> None:
 
 
 def test_a_model_that_make_train_will_make_is_no_reason_to_refuse() -> None:
-    config = BroRLConfig(policy=PolicyConfig(model="runs/not_made"), sft=SftConfig(output="runs/not_made"))
+    config = BroRLConfig(
+        policy=PolicyConfig(model="runs/not_made"), sft=SftConfig(new=NewModelConfig(output="runs/not_made"))
+    )
     assert input_files.check_model(config)[0].status == WARN
 
 

@@ -183,7 +183,7 @@ def test_two_processes_meet_reduce_and_leave_their_reports(tmp_path: Path, port:
         "--address",
         f"127.0.0.1:{port}",
         f"exp_manager.explicit_log_dir={tmp_path / 'run'}",
-        "sft.output=none",
+        "sft.new.output=none",
         "policy.model=none",
     ]
     environment = {**os.environ, "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "node[0-1]", "OMP_NUM_THREADS": "1"}

@@ -79,6 +79,7 @@ def read_examples(
     fraction = 0.0 if own else data.held_out_fraction
     for pair in found:
         asked, _ = pair
+        # What the held-out file asks is not trained on, though it lies in this one too.
         if asked in asked_later:
             continue
         if is_held_out(asked, fraction):

@@ -50,6 +50,7 @@ class Conversations:
                     "the model's chat template writes an answer otherwise than it asks for one, so that none of its "
                     "tokens can be told to be the assistant's"
                 )
+            # A template may write earlier turns otherwise once others follow: their example stays as it was.
             if not found or not asked.startswith(found[-1].text):
                 found.append(_Draft())
             draft = found[-1]

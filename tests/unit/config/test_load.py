@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from nemo_brorl.config.former_settings import INSTEAD
 from nemo_brorl.config.load import (
     CommandLine,
     load_config,
@@ -35,6 +37,12 @@ def test_files_that_a_config_leaves_open_are_named() -> None:
         ConfigError, match=r"4 settings are wrong:(?s:.*)data.domains.3.source=jsonl needs data.domains.3.path"
     ):
         load_config("brorl_five_domains")
+
+
+@pytest.mark.parametrize("name", INSTEAD)
+def test_a_setting_of_an_earlier_version_is_refused_with_what_to_write_instead(name: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"there is no setting '{name}' any more: write {INSTEAD[name]}")):
+        load_config("brorl_cpu", [f"{name}=1"])
 
 
 def test_the_arms_draw_equal_samples_per_step() -> None:
@@ -181,7 +189,7 @@ def test_print_config_prints_the_resolved_settings(capsys: pytest.CaptureFixture
 def test_loading_a_config_imports_no_heavy_library() -> None:
     heavy = ["torch", "numpy", "ray", "vllm", "megatron", "lightning", "nemo", "transformers", "reasoning_gym"]
     code = (
-        "import sys; from nemo_brorl.cluster.fit import memory; "
+        "import sys; from nemo_brorl.config import memory; "
         "from nemo_brorl.config.load import load_config; load_config('brorl_cpu'); "
         f"print([name for name in {heavy} if name in sys.modules])"
     )

@@ -181,9 +181,9 @@ WRONG = [
         ["policy.precision=bf16", "parity.max_mean_abs_diff=0.001"],
         "parity.max_mean_abs_diff=0.001 is tighter than bf16 can meet",
     ),
-    (["sft.num_attention_heads=3"], "sft.hidden_size=256 is not divisible by sft.num_attention_heads=3"),
-    (["sft.num_attention_heads=16"], "gives heads of 16, and vLLM's CPU build needs 32"),
-    (["sft.target_pass_at_1=0.9"], "write a target between them"),
+    (["sft.new.num_attention_heads=3"], "sft.new.hidden_size=256 is not divisible by sft.new.num_attention_heads=3"),
+    (["sft.new.num_attention_heads=16"], "gives heads of 16, and vLLM's CPU build needs 32"),
+    (["sft.new.target_pass_at_1=0.9"], "write a target between them"),
 ]
 
 
@@ -241,8 +241,10 @@ def test_names_in_the_rules_are_those_of_the_algorithms() -> None:
 
 
 def test_demonstrated_calls_need_a_calculator() -> None:
-    config = load_config("brorl_cpu", ["sft.calling_rate=0.1"])
-    with pytest.raises(ConfigError, match=r"sft.calling_rate=0.1 .*needs data.environment=calculator \(now null\)"):
+    config = load_config("brorl_cpu", ["sft.demonstrations.calling_rate=0.1"])
+    with pytest.raises(
+        ConfigError, match=r"sft.demonstrations.calling_rate=0.1 .*needs data.environment=calculator \(now null\)"
+    ):
         check_demonstrations(config)
 
 

@@ -11,8 +11,8 @@ import torch
 from brorl_lab.bases.initial_model import build_tokenizer
 from huggingface_hub import HfApi
 
-from nemo_brorl.commands.convert import push_converted
-from nemo_brorl.config.convert import ConvertConfig
+from nemo_brorl.commands.convert import list_upload
+from nemo_brorl.commands.hub import push
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -53,7 +53,7 @@ def test_a_dry_run_says_what_a_hub_would_get_and_reaches_for_none(
     exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HfApi, "create_repo", None)
-    push_converted(ConvertConfig(push_to_hub="me/model", dry_run=True), exported, Console())
+    list_upload(exported, "me/model", False, Console())
     said = capsys.readouterr().out
     assert "me/model (private) would get" in said
     for name in ("model.safetensors", "config.json", "generation_config.json", "chat_template.jinja", "tokenizer.json"):
@@ -61,9 +61,7 @@ def test_a_dry_run_says_what_a_hub_would_get_and_reaches_for_none(
     assert RECORD not in said
 
 
-def test_a_push_makes_the_repository_and_leaves_our_record_out(
-    exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_push_makes_the_repository_and_leaves_our_record_out(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[dict[str, Any]] = []
 
     def create_repo(self: HfApi, repo_id: str, *, private: bool | None = None, exist_ok: bool = False) -> str:
@@ -77,11 +75,11 @@ def test_a_push_makes_the_repository_and_leaves_our_record_out(
 
     monkeypatch.setattr(HfApi, "create_repo", create_repo)
     monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
-    push_converted(ConvertConfig(push_to_hub="me/model", private=False), exported, Console())
+    address = push(exported, "me/model", is_private=False)
     assert calls == [{"repo_id": "me/model", "private": False}, {"repo_id": "me/model", "ignored": [RECORD]}]
-    assert "https://hub/me/model" in capsys.readouterr().out
+    assert address == "https://hub/me/model"
 
 
 def test_what_the_hub_refuses_is_one_message(exported: Path) -> None:
-    with pytest.raises(CheckpointError, match="convert.push_to_hub=not a name"):
-        push_converted(ConvertConfig(push_to_hub="not a name"), exported, Console())
+    with pytest.raises(CheckpointError, match="--push-to-hub=not a name"):
+        push(exported, "not a name", is_private=True)

@@ -40,11 +40,11 @@ def test_the_newest_complete_checkpoint_of_a_run_is_found_or_the_one_that_is_nam
 def test_a_checkpoint_is_converted_once(tmp_path: Path) -> None:
     checkpoint, output = make_checkpoint(tmp_path, 2), tmp_path / "hf_step_2"
     assert not is_converted(checkpoint, output)
-    convert_into(checkpoint, empty(output, "convert.output"), export)
+    convert_into(checkpoint, empty(output, "--output"), export)
     assert is_converted(checkpoint, output)
     assert (output / "model.safetensors").read_text() == "weights"
     with pytest.raises(CheckpointError, match="is there and not empty: delete it"):
-        empty(output, "convert.output")
+        empty(output, "--output")
 
 
 def test_another_checkpoint_of_the_same_name_is_not_taken_for_it(tmp_path: Path) -> None:
