@@ -18,7 +18,7 @@ from brorl_graders.verifiers.math.answer import find_answer, place_of
 from brorl_graders.verifiers.payload import accepted_answers
 from brorl_graders.verifiers.registry import names_in
 
-from nemo_brorl.algorithm.rollout_size import expected_keep_rate
+from nemo_brorl.algorithm.success_prior import expected_keep_rate
 from nemo_brorl.config.derived import data_parallel_size, micro_batch_tokens, num_gpus, stage_sizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, inert

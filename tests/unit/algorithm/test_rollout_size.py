@@ -7,13 +7,12 @@ import pytest
 
 from nemo_brorl.algorithm.rollout_size import (
     Rewards,
-    SuccessPrior,
-    fit_success_prior,
     pass_at_k,
     signal_to_noise,
     unsampled_mass,
     unsampled_second_moment,
 )
+from nemo_brorl.algorithm.success_prior import SuccessPrior, fit_success_prior
 
 
 def zipf(num_tokens: int) -> np.ndarray:
