@@ -1,14 +1,35 @@
-"""Hold the tokens that take the policy's entropy away."""
+"""Hold the tokens that take the policy's entropy away.
+
+Clip-Cov and KL-Cov (arXiv 2505.22617, section 4) hold the tokens that take the policy's entropy away. To first order a
+policy gradient step changes the entropy by minus the covariance of log-prob and advantage. A token's part in it is,
+with means over the n tokens of a mini-batch,
+
+    Cov(y) = (log π(y) − mean log π) (A(y) − mean A)
+
+and a few tokens have nearly all of it. Of these `share` · n, at least one, are held:
+
+    clip_cov  drawn evenly among those with `low` ≤ Cov ≤ `high`; they get no gradient from their advantage
+    kl_cov    those with the largest Cov; `coefficient` · |log π/π_old| is added to their loss, as in the authors' code
+
+The paper takes π of the moment. Here it is that which a token was sampled with, known of every token before the first
+forward pass: means, ranks and draws are over the whole mini-batch on all ranks, however it is cut into micro-batches,
+and cost no pass of their own. In the first mini-batch the two are the same but for rounding. In later ones a clipped
+ratio has moved by some 0.2 nats, where a token that is chosen stands out by several.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_brorl.algorithm.losses import Gather
 from nemo_brorl.algorithm.token_batch import TokenBatch
 from nemo_brorl.config.algorithm import CovarianceConfig
+
+Gather = Callable[[Any], list[Any]]  # what every rank has, in the order of ranks; collective
 
 
 def choose_held(

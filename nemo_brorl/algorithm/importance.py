@@ -1,4 +1,7 @@
-"""Weigh tokens by how probable they are under the trained weights and under those that drew them."""
+"""Weigh tokens that vLLM drew and Megatron scores by how probable they are under both.
+
+The two compute slightly different probabilities of the same weights, and carried groups come from older weights.
+"""
 
 from __future__ import annotations
 

@@ -4,37 +4,17 @@
 loss writes its objective per token and hands it to `finish`, which adds what all losses share: importance weights,
 tokens that are held, the KL term, the entropy bonus.
 
-Importance weights are for tokens that vLLM drew and Megatron scores: the two compute slightly different probabilities
-of the same weights, and carried groups come from older weights.
-
 A loss takes the response tokens of a micro-batch that were sampled, and gives sums over them, not means: the caller
 divides by the number of these tokens of the whole mini-batch, over all micro-batches and data-parallel ranks, so the
 result does not depend on how the mini-batch was cut.
 
 Legend: T sampled tokens of this rank's part of a micro-batch, R responses of the micro-batch.
-
-Clip-Cov and KL-Cov (arXiv 2505.22617, section 4) hold the tokens that take the policy's entropy away. To first order a
-policy gradient step changes the entropy by minus the covariance of log-prob and advantage. A token's part in it is,
-with means over the n tokens of a mini-batch,
-
-    Cov(y) = (log π(y) − mean log π) (A(y) − mean A)
-
-and a few tokens have nearly all of it. Of these `share` · n, at least one, are held:
-
-    clip_cov  drawn evenly among those with `low` ≤ Cov ≤ `high`; they get no gradient from their advantage
-    kl_cov    those with the largest Cov; `coefficient` · |log π/π_old| is added to their loss, as in the authors' code
-
-The paper takes π of the moment. Here it is that which a token was sampled with, known of every token before the first
-forward pass: means, ranks and draws are over the whole mini-batch on all ranks, however it is cut into micro-batches,
-and cost no pass of their own. In the first mini-batch the two are the same but for rounding. In later ones a clipped
-ratio has moved by some 0.2 nats, where a token that is chosen stands out by several.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,9 +24,6 @@ from nemo_brorl.algorithm.importance import importance_weights
 from nemo_brorl.algorithm.token_batch import LossSums, TokenBatch
 from nemo_brorl.config.algorithm import AlgorithmConfig
 from nemo_brorl.core.components import find_function, with_params
-
-Gather = Callable[[Any], list[Any]]  # what every rank has, in the order of ranks; collective
-
 
 Loss = Callable[[TokenBatch, AlgorithmConfig], LossSums]
 

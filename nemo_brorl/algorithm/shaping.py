@@ -1,4 +1,9 @@
-"""Shape rewards by length, by a missing end and by repetition, before advantages are computed."""
+"""Shape rewards by length, by a missing end and by repetition, after dynamic sampling has judged the raw ones.
+
+The raw reward decides which groups are informative and is what metrics call reward; only advantages see the shaped one.
+A shaping function takes and returns the rewards of one group [N]; lengths are of sampled tokens.
+`rewards.shaping.function` adds one of your own, as `package.module:function` (docs/extending.md).
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import betaln, gammaln
 
-from nemo_brorl.algorithm.rollout_size import Float64
+Float64 = NDArray[np.float64]
 
 _SHAPE_BOUNDS = (np.log(1e-3), np.log(1e3))  # of log a, log b: beyond, the likelihood is flat in one direction
 

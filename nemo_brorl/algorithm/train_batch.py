@@ -1,22 +1,14 @@
-"""The batch that is learnt from, made of informative groups: rewards are shaped, rollouts chosen, advantages computed,
-in this order. The functions that settings name for it are checked before anything is started.
+"""Make the batch that is learned from, of informative groups: rewards are shaped (`shaping.py`), rollouts chosen,
+advantages computed (`advantages.py`), in this order. The functions that settings name for it are checked before
+anything is started.
 
-Shaping is what length and a missing end do to rewards, after dynamic sampling has judged the raw ones. The raw reward
-decides which groups are informative and is what metrics call reward; only advantages see the shaped one. A shaping
-function takes and returns the rewards of one group [N]; lengths are of sampled tokens. `rewards.shaping.function` adds
-one of your own, as `package.module:function` (docs/extending.md).
-
-Turns of trajectories are compared with each other alone. `algorithm.credit` says what each turn of a
-trajectory is learnt by:
+`algorithm.credit` says what each turn of a trajectory is learned by:
 
     outcome  the trajectory's reward: one advantage for all of its turns (the default)
     return   the discounted sum of its turns' rewards Σ γ^(j − 1) r_j, likewise one advantage
-    turn     each turn its own return from there on, G_j = r_j + γ G_(j + 1), against the returns of the group's other
-             trajectories at the same turn (after MT-GRPO, arXiv 2505.11821, which adds the advantages of turn and
-             outcome)
+    turn     each turn its own return (`turns.py`)
 
-γ is `algorithm.turn_discount`. What shaping changes in a trajectory's reward is part of the reward of its last turn.
-Legend: N rollouts of a group, K turns of its longest trajectory.
+γ is `algorithm.turn_discount`. Legend: N rollouts of a group, K turns of its longest trajectory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Credit the turns of trajectories: each by its own return, compared with the same turn of the group's others."""
+"""Credit the turns of trajectories: each by its own return, compared with the same turn of the group's others.
+
+The return of a turn is G_j = r_j + γ G_(j + 1), with γ = `algorithm.turn_discount` (after MT-GRPO, arXiv 2505.11821,
+which adds the advantages of turn and outcome). What shaping changes in a trajectory's reward is part of the reward of
+its last turn. Legend: N rollouts of a group, K turns of its longest trajectory.
+"""
 
 from __future__ import annotations
 

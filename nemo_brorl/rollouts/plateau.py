@@ -1,4 +1,13 @@
-"""Detect that validation has stopped rising."""
+"""Detect that validation has stopped rising.
+
+`rollouts.schedule.kind=on_plateau` asks for a test: a straight line is fitted to the
+last `window` validations. They count as rising when its slope is above `min_gain` with the asked confidence (one-sided
+t-test on the slope; its error comes from the scatter around the line, since the held-out prompts are the same every
+time and their own differences cancel). A plateau is `patience` validations in a row that are not rising. So a flat or
+falling curve is found within window − 1 + patience validations (of a flat one, chance makes a few windows look like
+rising: those start the count again), and a curve that rises by much less than its own noise looks like a plateau, and
+should.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Sampling and scoring of groups through the Generator and Verifier ports. Training, validation, evaluation and the
-warm-up's probes all come through here.
+"""Sample and score whole groups of a fixed size. Validation and the warm-up's probes come through here; training and
+evaluation open a stream (`stream.py`).
 """
 
 from __future__ import annotations

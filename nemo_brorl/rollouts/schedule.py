@@ -5,14 +5,6 @@ sampled rollouts (the best N grows with what is spent, IsoCompute, arXiv 2603.12
 stopped rising (ProRL → BroRL). A stage's N sets its prompts per step under the sample budget, and the batch of rollouts
 sets the learning rate: by default with its square root, as BroRL does (η = η₀ √(B / B₀), arXiv 2510.01180 section 4.2).
 
-Whether validation has stopped rising (`rollouts.schedule.kind=on_plateau`) is a test: a straight line is fitted to the
-last `window` validations. They count as rising when its slope is above `min_gain` with the asked confidence (one-sided
-t-test on the slope; its error comes from the scatter around the line, since the held-out prompts are the same every
-time and their own differences cancel). A plateau is `patience` validations in a row that are not rising. So a flat or
-falling curve is found within window − 1 + patience validations (of a flat one, chance makes a few windows look like
-rising: those start the count again), and a curve that rises by much less than its own noise looks like a plateau, and
-should.
-
 Rewards may be dense first and binary later. A stage of them lays options over the payload of prompts that are begun
 from then on, for instance `scoring: all` where programs earned the share of their tests before. It begins at a step, or
 once enough rollouts are right. A group keeps the options it was begun with, also across steps and restarts; held-out

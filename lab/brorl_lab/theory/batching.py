@@ -1,4 +1,15 @@
-"""What a group of N rollouts costs an engine: the prompt once, and steps that many rollouts share."""
+"""What a large group saves its engine.
+
+A large group saves its engine prompt tokens, computed once instead of often, and gives it fuller batches. Model.
+Prompts of P tokens, N rollouts of each on one engine, R response tokens. A prefix cache of blocks of B tokens holds
+C = ⌊(P − 1) / B⌋ · B tokens of a prompt (its last token is always computed, for its logits), so the first rollout
+computes P tokens and every further one P − C. An engine spends c_p on a prompt token, c_d on a response token, and c_s
+on every step, whatever is in it; a step makes one token for each of the b rollouts in flight:
+
+    seconds per rollout = p(N) c_p + R (c_d + c_s / b),    p(N) = (P − C) + C / N.
+
+At equal b the gain of a larger group is bounded by p(n) / p(N), reached for R → 0, and falls to 1 as R grows.
+"""
 
 from __future__ import annotations
 

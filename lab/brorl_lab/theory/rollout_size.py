@@ -1,18 +1,7 @@
-"""What a rollout size N is worth: unsampled mass, signal-to-noise, pass@k, the share of prompts that dynamic sampling
-keeps, what a large group saves its engine, and the mass balance of one update.
+"""What a rollout size N is worth: unsampled mass, signal-to-noise, pass@k, and the mass balance of one update.
 
 Sources: Lemma 2 and Corollary 3 of BroRL (arXiv 2510.01180) for the unsampled second moment; the rest is textbook
 probability, given here so that a user can ask about their own run.
-
-A large group saves its engine prompt tokens, computed once instead of often, and gives it fuller batches. Model.
-Prompts of P tokens, N rollouts of each on one engine, R response tokens. A prefix cache of blocks of B tokens holds
-C = ⌊(P − 1) / B⌋ · B tokens of a prompt (its last token is always computed, for its logits), so the first rollout
-computes P tokens and every further one P − C. An engine spends c_p on a prompt token, c_d on a response token, and c_s
-on every step, whatever is in it; a step makes one token for each of the b rollouts in flight:
-
-    seconds per rollout = p(N) c_p + R (c_d + c_s / b),    p(N) = (P − C) + C / N.
-
-At equal b the gain of a larger group is bounded by p(n) / p(N), reached for R → 0, and falls to 1 as R grows.
 
 Mass balance of one update at one token position (BroRL, arXiv 2510.01180, section 3).
 

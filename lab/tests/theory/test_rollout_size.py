@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from nemo_brorl.algorithm.rollout_size import (
+from brorl_lab.theory.rollout_size import (
     Rewards,
     pass_at_k,
     signal_to_noise,
     unsampled_mass,
     unsampled_second_moment,
 )
+
 from nemo_brorl.algorithm.success_prior import SuccessPrior, fit_success_prior
 
 
