@@ -125,6 +125,7 @@ def shown_responses(groups: Sequence[ScoredGroup], decode: Decode) -> list[str]:
             places.append((reward, number, place))
     places.sort(key=lambda item: item[0], reverse=True)
     middle = len(places) // 2
+    # Of one or two responses these are the same place twice.
     chosen = dict.fromkeys((0, middle, len(places) - 1))
     lines = summary(groups)
     for rank in list(chosen)[:NUM_SHOWN]:
@@ -232,6 +233,7 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
     kept = 1.0
     if config.dynamic_sampling.enabled and config.dynamic_sampling.fill == "full":
         rate = expected_keep_rate(successes, [len(group.rewards) for group in groups], num).mean
+        # Beyond `max_sampled` times its batch a step ends the run, so it costs no more than that.
         kept = max(rate, 1 / config.dynamic_sampling.max_sampled)
     mean = float(np.concatenate([group.group.lengths for group in groups]).mean())
     sampling = num * prompts / kept * mean / max(1.0, rehearsed.num_tokens / rehearsed.seconds)

@@ -21,7 +21,7 @@ from nemo_brorl.training.records import EventLog
 from nemo_brorl.training.reward_watch import RewardAlarms
 from nemo_brorl.training.samples import write_samples
 from nemo_brorl.training.step_timeline import StepTimelines
-from nemo_brorl.training.store.store import step_record
+from nemo_brorl.training.store.record import step_record
 from nemo_brorl.training.tables import step_line
 from nemo_brorl.types import ScoredGroup, TrainBatch, UpdatePlan
 

@@ -98,6 +98,7 @@ def groups_table(record: StepRecord) -> pa.Table:
         "loss_scale": record.loss_scale,
         "left_out": record.num_left_out,
     }
+    # In the metadata: a step whose groups were all left out has its numbers, too.
     schema = GROUP_SCHEMA.with_metadata({METADATA: json.dumps(numbers).encode()})
     return pa.Table.from_pylist(rows, schema=schema)
 
@@ -178,6 +179,7 @@ def rollouts_table(
         "advantage": no_numbers if stored.advantages is None else stored.advantages,
         "is_trained": is_trained,
         "repetition": scored.repetition,
+        # Views of the arrays: a list of Python numbers of a large group would take a gigabyte.
         "token_ids": pa.ListArray.from_arrays(offsets, token_ids),
         "log_probs": pa.ListArray.from_arrays(offsets, log_probs),
         "is_sampled": _is_sampled(arrays),
