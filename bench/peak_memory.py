@@ -23,7 +23,7 @@ from pathlib import Path
 
 from brorl_launcher.planner.memory_plan import activation_bytes, backward_bytes, policy_bytes
 
-from nemo_brorl.cluster.fit.memory import GIB
+from nemo_brorl.core.machine import GIB
 from tests.support import fake_cuda
 from tests.support.traced_update import STATE, Case
 

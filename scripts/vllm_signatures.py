@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.generation.device import fields_of
+from nemo_brorl.generation.engine_arguments import fields_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SIGNATURES = ROOT / "tests" / "data" / "vllm_signatures.json"

@@ -40,7 +40,6 @@ TORCH_FREE = (
     "types.py",
     "ports.py",
     "config",
-    "cluster/fit",
     "core/errors.py",
     "core/console.py",
     "core/model_shape.py",
@@ -70,9 +69,10 @@ REGISTRIES = ("brorl_graders.environments.registry", "brorl_graders.verifiers.re
 DOCTOR_MAY_IMPORT = ("nemo_brorl.core.", "nemo_brorl.prompts.", "nemo_brorl.scoring.", "nemo_brorl.evaluation.")
 LAUNCHER_MAY_IMPORT = (
     "nemo_brorl.config.",
-    "nemo_brorl.cluster.fit.",
     "nemo_brorl.core.errors.",
     "nemo_brorl.core.files.",
+    "nemo_brorl.core.machine.",
+    "nemo_brorl.core.model_folder.",
     "nemo_brorl.core.console.",
     "nemo_brorl.core.step_time.",
     "nemo_brorl.core.model_shape.",

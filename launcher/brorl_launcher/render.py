@@ -28,9 +28,9 @@ from brorl_launcher.planner.plan import make_plan
 from brorl_launcher.planner.proposals import advice
 from brorl_launcher.planner.workload import gpu_hardware
 from brorl_launcher.site import Site, load_site, seconds_of
-from nemo_brorl.cluster.fit.memory import check_model_rules
 from nemo_brorl.config.derived import num_gpus, time_limit_s
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.same_run import check_same_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError

@@ -14,9 +14,9 @@ from brorl_launcher.planner.model_cost import SHAPES, Cut
 from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.workload import configured_hardware, gpu_hardware
 
-from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.machine import GIB
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bench.peak_memory import agrees, peak_of, traced, with_all_layers
-from nemo_brorl.cluster.fit.memory import GIB
+from nemo_brorl.core.machine import GIB
 from tests.support.traced_update import Case
 
 pytestmark = pytest.mark.slow

@@ -13,11 +13,12 @@ from brorl_launcher.planner.cpu_plan import cpu_hardware
 from brorl_launcher.planner.cpu_probe import CpuSpeed, ProbeSize, measure_cpu, read_speed, write_speed
 from brorl_launcher.planner.plan import make_plan
 
-from nemo_brorl.cluster.fit.memory import cpu_memory, needed_gib
-from nemo_brorl.cluster.fit.sizes import Machine, resolve_sizes
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.memory import cpu_memory, needed_gib
 from nemo_brorl.config.sft import NewModelConfig
+from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.core.errors import BroRLError, ResourceError
+from nemo_brorl.core.machine import Machine
 from nemo_brorl.core.model_shape import read_model_shape
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ from brorl_launcher.planner.proposals import (
 )
 from brorl_launcher.planner.workload import ASSUMED, configured_hardware
 
-from nemo_brorl.cluster.fit.memory import misfits
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.rules import check_rules
 
 pytestmark = pytest.mark.slow

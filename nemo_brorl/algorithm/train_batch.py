@@ -6,7 +6,7 @@ decides which groups are informative and is what metrics call reward; only advan
 function takes and returns the rewards of one group [N]; lengths are of sampled tokens. `rewards.shaping.function` adds
 one of your own, as `package.module:function` (docs/extending.md).
 
-Turns of trajectories, and waves, are compared with each other alone. `algorithm.credit` says what each turn of a
+Turns of trajectories are compared with each other alone. `algorithm.credit` says what each turn of a
 trajectory is learnt by:
 
     outcome  the trajectory's reward: one advantage for all of its turns (the default)
@@ -17,29 +17,19 @@ trajectory is learnt by:
 
 γ is `algorithm.turn_discount`. What shaping changes in a trajectory's reward is part of the reward of its last turn.
 Legend: N rollouts of a group, K turns of its longest trajectory.
-
-In groups that grew in waves every wave is compared with itself alone, then weighted
-(`rollouts/group_size/wave_weights.py` says why). Only advantages that subtract the mean, for which a wave of any size
-estimates the same gradient once its sum is divided by n − 1. A group's deviation (grpo), its mean as divisor (maxrl) or
-subsets of it (pass_at_k) make the expectation depend on n, and one baseline for the batch (reinforce_plus_plus) on
-which groups were extended: `rollouts.allocation=waves` refuses them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nemo_brorl.algorithm.advantages import (
-    Advantage,
     GroupRewards,
     advantages_of,
-    dr_grpo,
     find_advantage,
-    reinforce_plus_plus_baseline,
     weigh_rare_successes,
 )
 from nemo_brorl.config.algorithm import AlgorithmConfig
@@ -129,13 +119,6 @@ def stop_properly(rewards: Float64, is_stopped: Bool, factor: float) -> Float64:
     return np.where(is_stopped | (rewards < 0), rewards, rewards * factor)
 
 
-BY_WAVE: dict[str, Advantage] = {
-    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,  # one deviation for the batch: a common scale
-    "dr_grpo": dr_grpo,
-    "rloo": dr_grpo,  # RLOO's factor n / (n − 1) is part of every wave's weight
-}
-
-
 def returns_of(group: ScoredGroup, shaped: Float32, discount: float) -> Float64:
     """Return of each turn [N, K]; 0 after the last one. A rollout of no environment has one turn, with its reward."""
     num_turns = group.num_turns
@@ -183,54 +166,6 @@ def advantages_by_turn(
     return advantages
 
 
-@dataclass(frozen=True)
-class WaveMembers:
-    """The rollouts of a wave that are there."""
-
-    rollouts: Int64  # indices into the group
-    weight: float  # of their mean in the group's estimate
-    num_planned: int  # rollouts of the wave that are there or will be learnt from in a later step
-
-
-def advantages_by_wave(
-    groups: Sequence[GroupRewards], waves: Sequence[Sequence[WaveMembers]], config: AlgorithmConfig
-) -> list[Float32]:
-    """One [N] array per group, groups of different sizes. A wave of n rollouts with weight w and rewards r, of which m
-    are planned, gets
-
-        (r − mean of the wave) · w · (n / m) / (n − 1) · planned rollouts per group of the batch
-
-    so that the sum over a batch, divided by its rollouts, is the mean of the groups' estimates, as it is for groups of
-    equal size. A wave of one rollout has nothing to compare it with and gets 0. A wave that a deadline has cut, whose
-    rest is sampled on, has n < m now; in a later step only that rest is learnt from, and both parts together count as
-    the whole wave.
-
-    Example: two groups of 4 and 2 rollouts, each one wave of weight 1, have 3 rollouts per group; a success among the
-    first four gets (1 − 1/4) · 1 / 3 · 3 = 0.75, one of the two gets (1 − 1/2) · 1 / 1 · 3 = 1.5 (dr_grpo).
-    """
-    advantages = [np.zeros(len(group.raw), np.float32) for group in groups]
-    compared: list[tuple[int, WaveMembers]] = []
-    rewards: list[GroupRewards] = []
-    for index, members in enumerate(waves):
-        for wave in members:
-            if len(wave.rollouts) > 1:
-                compared.append((index, wave))
-                rewards.append(groups[index].of(wave.rollouts))
-    if not compared:
-        return advantages
-    planned_sizes: list[int] = []
-    for members in waves:
-        sizes = [wave.num_planned for wave in members]
-        planned_sizes.append(sum(sizes))
-    mean_size = float(np.mean(planned_sizes))
-    values_by_wave = BY_WAVE[config.advantage](rewards, config)
-    for (index, wave), values in zip(compared, values_by_wave, strict=True):
-        share = len(values) / wave.num_planned
-        scale = wave.weight * share * mean_size / (len(values) - 1)
-        advantages[index][wave.rollouts] = values * np.float32(scale)
-    return advantages
-
-
 def make_train_batch(
     groups: Sequence[ScoredGroup],
     config: BroRLConfig,
@@ -255,16 +190,10 @@ def make_train_batch(
         of_group = GroupRewards(group.rewards, shaped, group.group.num_sampled)
         rewards.append(of_group)
         trained.append(_trained_rollouts(group, of_group, algorithm))
-    if any(group.waves for group in groups):
-        is_resumed = config.rollouts.unfinished == "resume"
-        waves = [members_of_waves(group, is_resumed) for group in groups]
-        advantages = advantages_by_wave(rewards, waves, algorithm)
-    else:
-        advantages = _advantages(groups, rewards, trained, algorithm, returns)
+    advantages = _advantages(groups, rewards, trained, algorithm, returns)
     kept = []
-    for group, values, chosen in zip(groups, advantages, trained, strict=True):
-        weighted = np.float32(group.prompt.weight) * values[chosen]
-        kept.append(_zero_elsewhere(weighted, chosen, len(values)))
+    for values, chosen in zip(advantages, trained, strict=True):
+        kept.append(_zero_elsewhere(values[chosen], chosen, len(values)))
     of_turns: tuple[Float32, ...] = ()
     if algorithm.credit == "turn":
         of_turns = tuple(kept)
@@ -318,22 +247,6 @@ def _advantages(
     for values, rollouts, of_group in zip(values_of_compared, compared, rewards, strict=True):
         advantages.append(_zero_elsewhere(values, rollouts, len(of_group.raw)))
     return advantages
-
-
-def members_of_waves(scored: ScoredGroup, is_resumed: bool = False) -> list[WaveMembers]:
-    """The rollouts of each wave of a group, by their indices in it; a group asked for at once is one wave.
-    `is_resumed`: rollouts that are missing come in a later step."""
-    if not scored.waves:
-        num = len(scored.rewards)
-        return [WaveMembers(np.arange(num), 1.0, num)]
-    ends = np.cumsum([wave.num_rollouts for wave in scored.waves])
-    wave_of_rollout = np.searchsorted(ends, scored.indices, side="right")
-    members = []
-    for number, wave in enumerate(scored.waves):
-        rollouts = np.flatnonzero(wave_of_rollout == number)
-        num_planned = wave.num_rollouts if is_resumed else len(rollouts)
-        members.append(WaveMembers(rollouts, wave.weight, num_planned))
-    return members
 
 
 def _zero_elsewhere(values: Float32, rollouts: Int64, size: int) -> Float32:

@@ -23,7 +23,8 @@ from nemo_brorl.config.derived import num_engines, num_gpus, num_policy_ranks
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ResourceError
 
-_CPUS_PER_GPU = 2  # an engine reserves one, a policy rank a tenth
+# An engine reserves one, a policy rank a tenth.
+_CPUS_PER_GPU = 2
 _TIMEOUT_S = 300.0
 
 
@@ -103,6 +104,7 @@ class Places:
             for num in gpus:
                 cpus = float(_CPUS_PER_GPU * num)
                 bundles.append({"GPU": float(num), "CPU": cpus})
+            # On one node, whichever: workers of an engine talk over its links.
             self._groups.append(placement_group(bundles, strategy="STRICT_PACK"))
         ready = [group.ready() for group in self._groups]
         _, waiting = ray.wait(ready, num_returns=len(ready), timeout=_TIMEOUT_S)
@@ -174,7 +176,8 @@ class CpuPlaces(Places):
                 "several start them as a job (slurm/brorl_cpu.sh)"
             )
         alive.sort(key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
-        alive.sort(key=lambda node: node["NodeID"] != here)  # the driver's node first
+        # The driver's node first.
+        alive.sort(key=lambda node: node["NodeID"] != here)
         self._nodes = [node["NodeID"] for node in alive[:num_nodes]]
         self._num_ranks = num_ranks
         self._num_engines = num_engines

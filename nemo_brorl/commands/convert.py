@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from nemo_brorl.cluster.fit.memory import check_memory, check_model_rules
 from nemo_brorl.commands.hub import files_to_push, push
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.config.load import CommandLine
+from nemo_brorl.config.memory import check_memory
+from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.training.export import convert_into, empty, is_converted, newest_checkpoint

@@ -8,15 +8,18 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nemo_brorl.cluster.fit.memory import check_memory, check_model_rules, local_model
-from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine, load_config, parse_command_line
+from nemo_brorl.config.memory import check_memory
+from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import USER_ERROR, BroRLError, ModelError
 from nemo_brorl.core.files import cannot_write, is_refused
+from nemo_brorl.core.machine import this_machine
+from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import read_model_shape
 
 INTERRUPTED = 130
@@ -77,7 +80,7 @@ def sized(config: BroRLConfig, console: Console, with_policy: bool = True) -> tu
 
 def resolve_model(config: BroRLConfig) -> Path:
     """A local folder as it is, otherwise a Hugging Face name, downloaded into the hub's cache. Raises ModelError."""
-    folder = local_model(config)
+    folder = local_model(config.policy.model)
     if folder is not None:
         return folder
     name = config.policy.model

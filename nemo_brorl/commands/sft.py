@@ -11,19 +11,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nemo_brorl.cluster.fit.memory import check_memory, check_policy_fits
-from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.commands.run import resolve_model, run_command
 from nemo_brorl.commands.trackers import LoggerSink, MetricFan
 from nemo_brorl.config.derived import micro_batch_tokens, time_limit_s
 from nemo_brorl.config.load import CommandLine
+from nemo_brorl.config.memory import check_memory
+from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.rules import check_demonstrations
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.core.clock import SAVED, StopRequest, grace_s
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.lock import locked
+from nemo_brorl.core.machine import this_machine
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.training.checkpoint import Checkpoints

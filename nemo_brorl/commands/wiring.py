@@ -98,8 +98,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
 
 def verifiers_of(rewards: RewardsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[str, Payload]]:
     """Verifiers that these prompts are scored by at any time, with their payloads. Raises DataError, ConfigError for
-    options of a later stage, or of a second opinion, that a verifier cannot score with."""
-    opinion = rewards.second_opinion
+    options of a later stage that a verifier cannot score with."""
     for prompt in prompts:
         payload = dict(prompt.payload)
         yield prompt.verifier, payload
@@ -108,10 +107,6 @@ def verifiers_of(rewards: RewardsConfig, prompts: Sequence[Prompt]) -> Iterator[
                 payload = {**payload, **stage.options}
                 check_payload(prompt.verifier, payload)
                 yield prompt.verifier, payload
-        if opinion.verifier is not None:
-            own = opinion.payload(payload)
-            check_payload(opinion.verifier, own)
-            yield opinion.verifier, own
 
 
 def try_constants(config: BroRLConfig) -> None:
@@ -219,8 +214,7 @@ def make_sampler(
 ) -> Sampler:
     """Sampler over the engines and the verifiers."""
     chunk_size, seed = config.rollouts.chunk_size, config.trainer.seed
-    opinion = config.rewards.second_opinion
-    return Sampler(actors.generator, actors.verifier, console, chunk_size, seed, heartbeat, opinion)
+    return Sampler(actors.generator, actors.verifier, console, chunk_size, seed, heartbeat)
 
 
 def trainer_parts(

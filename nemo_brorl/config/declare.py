@@ -48,7 +48,7 @@ class Declaration:
     range: Range | None = None
     choices: tuple[str | None, ...] = ()  # none: any value of the type; FUNCTION: a function of the user's own as well
     may_change: bool = False  # between two starts of the same run: what was already done stays as it is
-    is_auto: bool = False  # null is a size that `cluster/fit/sizes.py` chooses; `auto` is another word for it
+    is_auto: bool = False  # null is a size that `config/sizes.py` chooses; `auto` is another word for it
 
     @property
     def allowed(self) -> str:
@@ -93,7 +93,7 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-# A number that is chosen for model, data and machine where none is given (`cluster/fit/sizes.py`).
+# A number that is chosen for model, data and machine where none is given (`config/sizes.py`).
 auto = partial(setting, None, is_auto=True)
 
 

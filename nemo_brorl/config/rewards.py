@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -173,23 +173,6 @@ class ServicesConfig:
 
 
 @dataclass
-class SecondOpinionConfig:
-    """A second verifier for the successes of groups that have few (docs/verifiers.md)."""
-
-    verifier: str | None = setting(None, "verifier that is asked, any but environments; null: none")
-    options: dict[str, Any] = setting({}, "its options, over the prompt's payload")
-    max_successes: int = setting(2, "successes of a group up to which it is asked", at_least=1)
-    holds_from: float = setting(0.5, "its score from which a success holds; below, the reward is 0", within=(0, 1))
-
-    def payload(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """What the verifier gets of a prompt's payload."""
-        own = dict(payload)
-        for key in ("parts", "mode"):  # of a composition that judged first
-            own.pop(key, None)
-        return {**own, **self.options}
-
-
-@dataclass
 class RewardStageConfig:
     """Options of verifiers from some time on."""
 
@@ -263,7 +246,6 @@ class RewardsConfig:
     shaping: ShapingConfig = section(ShapingConfig)
     code: CodeConfig = section(CodeConfig)
     services: ServicesConfig = section(ServicesConfig)
-    second_opinion: SecondOpinionConfig = section(SecondOpinionConfig)
     stages: list[RewardStageConfig] = setting([], "changes of verifiers' options as training goes on, in order")
 
     def violations(self) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 A rule is a function that yields messages: what is wrong, its value, what to write instead. Rules within one section are
 its `violations`, those of a section and others in `policy_rules.py` and its like, and those that need the model's
-config.json in `cluster/fit/memory.py`.
+config.json in `model_rules.py`.
 """
 
 from __future__ import annotations

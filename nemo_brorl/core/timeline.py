@@ -19,14 +19,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 DRIVER = "driver"
-STAGES = "stages"  # lane of the driver: its spans lie side by side or inside each other
-CHUNKS = "chunks"  # lane of work that goes on side by side: its spans are spread over as many lanes as they need
-WEIGHTS = "weights"  # lane of an engine
-STEP = "step"  # name of the span of the whole step, around all others of its lane
-BETWEEN = "between"  # name of the driver's spans in no stage
-TICK_S = 2e-6  # two times that differ by less are one: files have microseconds
-SHORTEST_S = 1e-4  # time of the driver in no stage that is worth a span
-MAX_WORK = 200_000  # of one step; what comes beyond is counted and left out
+# Lane of the driver: its spans lie side by side or inside each other.
+STAGES = "stages"
+# Lane of work that goes on side by side: its spans are spread over as many lanes as they need.
+CHUNKS = "chunks"
+# Lane of an engine.
+WEIGHTS = "weights"
+# Name of the span of the whole step, around all others of its lane.
+STEP = "step"
+# Name of the driver's spans in no stage.
+BETWEEN = "between"
+# Two times that differ by less are one: files have microseconds.
+TICK_S = 2e-6
+# Time of the driver in no stage that is worth a span.
+SHORTEST_S = 1e-4
+# Of one step; what comes beyond is counted and left out.
+MAX_WORK = 200_000
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from nemo_brorl.core.console import Console, inert
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.ports import Policy
 from nemo_brorl.prompts.asking import place_of_answer
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
@@ -75,7 +74,7 @@ def rehearse(
     is_cut = False
     with closing(stream), sampler.stage("rehearse"):
         for prompt in prompts:
-            stream.open(prompt, Draw(NUM_ROLLOUTS, 1.0), sampling)
+            stream.open(prompt, NUM_ROLLOUTS, sampling)
         seconds = 0.0
         while not stream.is_idle and not should_stop() and seconds < limit_s + SCORING_S:
             for group in stream.advance():

@@ -76,9 +76,11 @@ class ChunkBatch:
         if self._failure is not None:
             chunk.answer.set_result((self._failure, None, None))
             return
+        # Times of reports count from here: an idle engine owes none.
         if not self._chunks:
             self._reports.times.note_begun(time.monotonic())
         self._chunks[chunk.call_id] = chunk
+        # `abort` has nothing to fetch, and may have overtaken a chunk that has.
         if chunk.call_id in self._dropped_early:
             self._drop(chunk)
             return
@@ -157,7 +159,8 @@ class ChunkBatch:
 
     def _note_begun(self, now: float) -> None:
         for chunk in self._chunks.values():
-            first = chunk.ids[0]  # vLLM begins with the first rollout of a chunk
+            # vLLM begins with the first rollout of a chunk.
+            first = chunk.ids[0]
             if chunk.begun_at is None and self._requests.num_tokens(first) != 0:
                 chunk.begun_at = now
 
@@ -181,8 +184,9 @@ class ChunkBatch:
                 if sampled:
                     num_running += 1
                     num_tokens += sampled + chunk.num_resumed(row)
+                # None: it has ended in this step, and was not put yet.
                 elif sampled == 0:
-                    num_waiting += 1  # None: it has ended in this step, and was not put yet
+                    num_waiting += 1
             num_begun = len(chunk.ids) - num_waiting
             if num_begun:
                 news = ChunkProgress(

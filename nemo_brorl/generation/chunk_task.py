@@ -143,6 +143,7 @@ class ChunkTask:
         left = sampling.max_tokens - num_resumed
         if sampling.max_turn_tokens is None:
             return left
+        # A turn begins after the last token of the environment, which a resumed rollout may have far behind it.
         num_before = 0  # up to the end of the last observation
         is_sampled = self._partial.is_sampled
         if is_sampled is not None:
@@ -154,6 +155,7 @@ class ChunkTask:
 
     def period(self) -> Period:
         """When it came, began and ended, as it ends now."""
+        # Noted by the clock that never goes back, told by the one that other processes know.
         offset = time.time() - time.monotonic()
         begun_at = self.begun_at or time.monotonic()
         return Period(
@@ -187,6 +189,7 @@ class ChunkTask:
                 is_stopped.append(continuation.is_stopped)
             elif continuation is not None:
                 cut_off.append(row)
+        # What was sampled is looked at before anything of it is believed, also of rollouts that go on elsewhere.
         arrays = self._pack(ended)
         partial_arrays = self._pack(cut_off)
         prompt = self.request.prompt
@@ -284,6 +287,7 @@ class ChunkTask:
 
     def _prompt_routes(self) -> Routes | None:
         """Those of the first rollout that has them: all go on from the same keys and values."""
+        # As of the response's tokens: the route with which a token was first computed stays.
         if self._partial.prompt_routes is not None:
             return self._partial.prompt_routes
         num_prompt = len(self.request.prompt.token_ids)

@@ -1,16 +1,8 @@
-"""Settings of engines by device: the one place where generation decides between vLLM's CPU build and CUDA. Arguments
-that pass through `generation.engine_args` are held against the installed vLLM before anything is started.
-
-Imports neither torch nor vllm: the driver calls it to start actors. The names that vLLM's EngineArgs has are read from
-its source: importing vLLM takes ten seconds, and on the driver nothing else needs it.
-"""
+"""Settings of engines by device: the one place where generation decides between vLLM's CPU build and CUDA. Imports
+neither torch nor vllm: the driver calls it to start actors."""
 
 from __future__ import annotations
 
-import ast
-import difflib
-import functools
-import importlib.util
 import os
 import re
 import sys
@@ -34,6 +26,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.environment_values import plain
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.generation.engine_arguments import check_engine_arguments
 
 logger = get_logger(__name__)
 
@@ -79,7 +72,8 @@ _CPU_DEFAULTS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
 _KEEPS_TABLES = (0, 32)
 
 
-_UNCHECKED_SHARE = 0.01  # of a GPU, that must be free where the size of the cache is given
+# Of a GPU, that must be free where the size of the cache is given.
+_UNCHECKED_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -127,11 +121,12 @@ def prepare_process(
         os.environ.setdefault(name, value)
     if worker_environment:
         os.environ.update(worker_environment)
-        # Ray hides all GPUs from an actor that has none itself; its workers have
+        # Ray hides all GPUs from an actor that has none itself; its workers have.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     if sleeps and not on_cpu and _version("vllm") < _KEEPS_TABLES:
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
-    sys.dont_write_bytecode = False  # without .pyc files every engine compiles 10 CPU-seconds of modules
+    # Without .pyc files every engine compiles 10 CPU-seconds of modules.
+    sys.dont_write_bytecode = False
     warnings.filterwarnings("ignore", category=FutureWarning)
     if "torch" in sys.modules:
         logger.warning("torch was imported before the engine's settings; it may use more threads than one")
@@ -154,9 +149,10 @@ def actor_options(config: BroRLConfig) -> dict[str, Any]:
     """
     return {
         "num_cpus": 0.1 if is_on_cpu(config) else 1,
-        "max_restarts": 0,  # the pool restarts engines itself, with the weights they had
+        # The pool restarts engines itself, with the weights they had.
+        "max_restarts": 0,
         "max_task_retries": 0,
-        # coroutines: one per chunk in flight, and control calls
+        # Coroutines: one per chunk in flight, and control calls.
         "max_concurrency": max_num_seqs(config) + 64,
     }
 
@@ -186,25 +182,17 @@ def engine_settings(
         "enable_prefix_caching": True,
         "enforce_eager": generation.enforce_eager,
         "tensor_parallel_size": generation.tensor_parallel_size,
-        "logprobs_mode": "processed_logprobs",  # of the distribution that was sampled: after temperature and top_p
+        # Of the distribution that was sampled: after temperature and top_p.
+        "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": "nemo_brorl.generation.vllm_worker.WeightReceiver",
         "use_tqdm_on_load": False,
-        "disable_log_stats": True,  # `vllm_adapter.count_prefix_cache`
+        # Why: see `vllm_adapter.count_prefix_cache`.
+        "disable_log_stats": True,
     }
     batch_tokens = engine_batch_tokens(config)
     if batch_tokens is not None:
         arguments["max_num_batched_tokens"] = batch_tokens
-    if is_on_cpu(config):
-        # An explicit size skips memory profiling.
-        arguments["kv_cache_memory_bytes"] = int(kv_cache_gib(config) * 2**30)
-    else:
-        arguments["gpu_memory_utilization"] = gpu_share(config)
-        arguments["enable_sleep_mode"] = generation.sleep != "off"
-        arguments["distributed_executor_backend"] = _executor(config)
-        arguments["enable_return_routed_experts"] = config.policy.moe.router_replay
-        if generation.precision == "bf16":
-            # Products of the output layer come in fp32, as the policy's: in bf16 a logit of 16 is rounded to an eighth.
-            arguments["hf_overrides"] = {"head_dtype": "float32"}
+    arguments |= _device_arguments(config)
     further = plain(generation.engine_args)
     overrides = {**arguments.get("hf_overrides", {}), **further.pop("hf_overrides", {})}
     if overrides:
@@ -221,6 +209,23 @@ def engine_settings(
     )
 
 
+def _device_arguments(config: BroRLConfig) -> dict[str, Any]:
+    """Those that vLLM's CPU build does not have, or has for itself."""
+    if is_on_cpu(config):
+        # An explicit size skips memory profiling.
+        return {"kv_cache_memory_bytes": int(kv_cache_gib(config) * 2**30)}
+    arguments: dict[str, Any] = {
+        "gpu_memory_utilization": gpu_share(config),
+        "enable_sleep_mode": config.generation.sleep != "off",
+        "distributed_executor_backend": _executor(config),
+        "enable_return_routed_experts": config.policy.moe.router_replay,
+    }
+    if config.generation.precision == "bf16":
+        # Products of the output layer come in fp32, as the policy's: in bf16 a logit of 16 is rounded to an eighth.
+        arguments["hf_overrides"] = {"head_dtype": "float32"}
+    return arguments
+
+
 def with_cache(settings: EngineSettings, cache_bytes: int) -> EngineSettings:
     """The settings of an engine that takes another's place beside a policy that has its own memory by then.
 
@@ -233,37 +238,3 @@ def with_cache(settings: EngineSettings, cache_bytes: int) -> EngineSettings:
     arguments["kv_cache_memory_bytes"] = cache_bytes
     arguments["gpu_memory_utilization"] = _UNCHECKED_SHARE
     return replace(settings, arguments=arguments)
-
-
-def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a name that EngineArgs does not have."""
-    if not arguments:
-        return
-    known = known_arguments()
-    for name in arguments:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-            instead = f"write {' or '.join(close)}" if close else "see vllm.EngineArgs for those that it has"
-            raise ConfigError(f"generation.engine_args.{name} is no argument of this vLLM's EngineArgs: {instead}")
-
-
-@functools.cache
-def known_arguments() -> tuple[str, ...]:
-    """Names of the installed EngineArgs. Raises ConfigError without vLLM."""
-    found = importlib.util.find_spec("vllm")
-    if found is None or found.origin is None:
-        raise ConfigError("generation.engine_args cannot be checked: vLLM is not installed here")
-    source = Path(found.origin).parent / "engine" / "arg_utils.py"
-    return fields_of(source.read_text(encoding="utf-8"), "EngineArgs")
-
-
-def fields_of(source: str, class_name: str) -> tuple[str, ...]:
-    """Fields of a dataclass in a module's source, in order."""
-    names = []
-    for node in ast.parse(source).body:
-        if not isinstance(node, ast.ClassDef) or node.name != class_name:
-            continue
-        for field in node.body:
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                names.append(field.target.id)
-    return tuple(names)

@@ -63,9 +63,11 @@ class RolloutEngine:
         prepare_process(settings.on_cpu, settings.worker_environment, sleeps)
         self._settings = settings
         self._is_stepping = False
-        self._is_held = False  # no step now: the weights are half old, half new
+        # No step now: the weights are half old, half new.
+        self._is_held = False
         self._incoming: IncomingWeights | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
+        # Waited for here: Ray runs no method of an actor before its constructor has ended.
         self._ready: EngineReady = self._thread.submit(self._build).result()
 
     async def ready(self) -> EngineReady:
@@ -84,6 +86,7 @@ class RolloutEngine:
 
         `call_id` is a number of the caller's that was not used before; `partial` are the tokens of `request.partial`.
         """
+        # A future of threads: the engine's thread sets it, this coroutine waits.
         answer: Future[Reply] = Future()
         chunk = ChunkTask(call_id, request, partial, answer)
         await self._on_thread(self._add, chunk)
@@ -190,12 +193,14 @@ class RolloutEngine:
     def _step_if_needed(self) -> None:
         if self._is_stepping or self._is_held or self._batch.is_idle:
             return
+        # Submitted, not called in a loop: what was asked for meanwhile stands before it in the thread's queue.
         self._is_stepping = True
         step = self._thread.submit(self._step)
         step.add_done_callback(self._note_failure)
 
     def _step(self) -> None:
         self._is_stepping = False
+        # A bucket may have come between the submission of this step and its turn.
         if not self._is_held:
             self._batch.step()
             self._step_if_needed()
@@ -225,9 +230,11 @@ class RolloutEngine:
         if self._incoming is None:
             raise WeightSyncError("a bucket arrived before its manifest")
         is_first = not self._incoming.has_started
+        # Refused before the model is touched, where it can be.
         self._incoming.accept(bucket)
         if is_first:
-            self._hold()  # from here on the model is half old, half new
+            # From here on the model is half old, half new.
+            self._hold()
             self._workers("start_load")
         self._workers("load_bucket", bucket)
 

@@ -66,6 +66,7 @@ class EngineHandle:
         self._counted: EngineStats | None = None  # last snapshot, of all actors so far
         self._carried: EngineStats | None = None  # of the actors before this one
         self._heard = transport.now()
+        # Of the engine before: one that takes its place beside others cannot measure what is free.
         self._cache_bytes = 0
         self.actor: Any = start_actor(0)
         self.starting: Any = self.actor.ready.remote()  # None when ready
@@ -153,6 +154,7 @@ class EngineHandle:
         Raises GenerationError when the engine was replaced `max_restarts` times for a fault since it last returned a
         chunk.
         """
+        # Also one that seems dead: it may hold the device that its successor needs.
         self._transport.kill(self.actor)
         self.lost_to = why_lost(cause)
         if isinstance(cause, ChunkFailure) and cause.is_garbage:
@@ -171,6 +173,7 @@ class EngineHandle:
             self.lost_to,
             "; it samples again after the next publication" if self.lacks_weights else "",
         )
+        # What the new actor counts begins at zero, and metrics are differences.
         self._carried = self._counted
         self._start()
 
@@ -212,6 +215,7 @@ class EngineHandle:
         if published is None or published.buckets is None:
             self.starting = self.actor.ready.remote()
         else:
+            # Buckets as arguments of their own: Ray brings them along, and none is on the driver.
             self.starting = self.actor.restore.remote(
                 published.manifest,
                 published.version,

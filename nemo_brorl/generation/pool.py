@@ -29,7 +29,8 @@ from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, TensorIn
 from nemo_brorl.weights.incoming import read_shapes
 from nemo_brorl.weights.receivers import WeightReceivers
 
-_POLL_S = 1.0  # how often silent engines are looked for
+# How often silent engines are looked for.
+_POLL_S = 1.0
 
 
 class VllmPool:
@@ -52,7 +53,8 @@ class VllmPool:
         """`places` on a machine with GPUs; `timeline` is told when engines loaded weights."""
         places = places or Places(None)
         device.check(config)
-        read_shapes(model_folder)  # a broken folder is refused here, not in an actor
+        # A broken folder is refused here, not in an actor.
+        read_shapes(model_folder)
         self._generation = replace(
             config.generation, max_num_seqs=max_num_seqs(config), max_model_len=max_model_len(config)
         )

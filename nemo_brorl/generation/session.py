@@ -1,176 +1,24 @@
-"""Sampling session: requests out to engines, chunks back as they finish, dead engines replaced on the way.
-`InFlight` has what is under way on them, and what is handed on.
-"""
+"""Sampling session: requests out to engines, chunks back as they finish, dead engines replaced on the way."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
-import numpy as np
 from ray.exceptions import ObjectLostError
 
 from nemo_brorl.cluster.actor_transport import ActorTransport
 from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
+from nemo_brorl.generation.answers import answered_chunk, unsampled_chunk
 from nemo_brorl.generation.check_replies import check_lengths, find_mismatch
-from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Progress, Withdrawn, no_arrays
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Progress, Withdrawn
 from nemo_brorl.generation.engine_handle import EngineHandle, check_weights, why_lost
+from nemo_brorl.generation.in_flight import ChunkInFlight, InFlight
 from nemo_brorl.generation.placement.placement import ChunkPlacement
-from nemo_brorl.types import PartialRollouts, RolloutChunk, RolloutRequest
-
-
-@dataclass
-class ChunkInFlight:
-    """A chunk that an engine was given."""
-
-    call_id: int
-    engine: int
-    chunk: int
-    num_rollouts: int
-    meta: Any  # reference to the ChunkMeta to be
-    data: Any  # reference to the ChunkArrays to be
-    partial: Any  # reference to the ChunkArrays of what will have been cut
-    is_asked_back: bool = False  # and the engine has not answered that
-    is_given_back: bool = False
-
-
-@dataclass
-class EngineInUse:
-    """An engine that a session gives chunks to."""
-
-    actor: Any
-    chunks: dict[int, ChunkInFlight] = field(default_factory=dict)  # by call
-    last_progress: Progress | None = None
-
-    @property
-    def num_rollouts(self) -> int:
-        """Rollouts of all its chunks, ended ones included."""
-        return sum(chunk.num_rollouts for chunk in self.chunks.values())
-
-
-class OpenCall(NamedTuple):
-    """A call to an engine that has not been answered."""
-
-    engine: int
-    on_result: Callable[[Any], None]  # also takes the exception with which it fails
-
-
-class InFlight:
-    """Everything that a session has under way: the engines it uses, their chunks, and every open call with what is to
-    be done when it is answered."""
-
-    def __init__(self) -> None:
-        self.engines: dict[int, EngineInUse] = {}  # those that the placement knows
-        self.chunks: dict[int, ChunkInFlight] = {}  # by chunk
-        self._open_calls: dict[Any, OpenCall] = {}  # by reference
-
-    def references(self) -> list[Any]:
-        """References of all open calls."""
-        return list(self._open_calls)
-
-    def busy_engines(self) -> frozenset[int]:
-        """Engines that have chunks. Any thread may ask."""
-        engines = list(self.engines.items())
-        return frozenset(index for index, engine in engines if engine.chunks)
-
-    def add_engine(self, index: int, actor: Any) -> None:
-        """An engine without chunks."""
-        self.engines[index] = EngineInUse(actor)
-
-    def drop_engine(self, index: int) -> list[ChunkInFlight]:
-        """Forget an engine and its open calls; the chunks that it had."""
-        for reference, call in list(self._open_calls.items()):
-            if call.engine == index:
-                del self._open_calls[reference]
-        lost = list(self.engines.pop(index).chunks.values())
-        for in_flight in lost:
-            del self.chunks[in_flight.chunk]
-        return lost
-
-    def add(self, in_flight: ChunkInFlight) -> None:
-        """An engine was given a chunk."""
-        self.chunks[in_flight.chunk] = in_flight
-        self.engines[in_flight.engine].chunks[in_flight.call_id] = in_flight
-
-    def remove(self, in_flight: ChunkInFlight) -> None:
-        """A chunk is no longer on its engine, whose answer is not waited for any more."""
-        del self.chunks[in_flight.chunk]
-        del self.engines[in_flight.engine].chunks[in_flight.call_id]
-        self._open_calls.pop(in_flight.meta, None)
-
-    def expect(
-        self,
-        reference: Any,
-        engine: int,
-        on_result: Callable[..., None],
-        *args: Any,
-    ) -> None:
-        """Have `on_result(*args, result)` called with the result of a call to an engine."""
-        self._open_calls[reference] = OpenCall(engine, functools.partial(on_result, *args))
-
-    def take_result(self, reference: Any, result: Any) -> None:
-        """A call was answered. Nothing happens when its engine was dropped meanwhile."""
-        call = self._open_calls.pop(reference, None)
-        if call is not None:
-            call.on_result(result)
-
-
-def answered_chunk(
-    in_flight: ChunkInFlight,
-    request: RolloutRequest,
-    meta: ChunkMeta,
-) -> RolloutChunk:
-    """The answer that an engine gave; tokens stay where they are. Those it went on from are in it, so the request lets
-    go of them."""
-    partial = None
-    if meta.partial is not None:
-        partial = dataclasses.replace(meta.partial, data=in_flight.partial, engine=in_flight.engine)
-    if request.partial is not None:
-        without_data = dataclasses.replace(request.partial, data=None)
-        request = dataclasses.replace(request, partial=without_data)
-    return RolloutChunk(
-        request=request,
-        indices=meta.indices,
-        lengths=meta.lengths,
-        is_stopped=meta.is_stopped,
-        version=meta.version,
-        newest_version=meta.newest_version,
-        engine=in_flight.engine,
-        data=in_flight.data,
-        partial=partial,
-        num_sampled=meta.num_sampled,
-        period=meta.period,
-    )
-
-
-def unsampled_chunk(request: RolloutRequest, version: int) -> RolloutChunk:
-    """The answer to a request that was cut before an engine had it: nothing has ended, and what it resumes is as it
-    was. `version` is that of rollouts without a token."""
-    nothing = np.zeros(0, np.int32)
-    partial = request.partial
-    if partial is None:
-        partial = PartialRollouts(
-            indices=request.indices,
-            lengths=np.zeros(request.num_rollouts, np.int32),
-            version=version,
-            data=no_arrays(request.num_rollouts),
-        )
-    return RolloutChunk(
-        request=request,
-        indices=nothing,
-        lengths=nothing,
-        is_stopped=np.zeros(0, bool),
-        version=version,
-        newest_version=version,
-        engine=-1,
-        data=no_arrays(0),
-        partial=partial,
-    )
+from nemo_brorl.types import RolloutChunk, RolloutRequest
 
 
 class VllmSession:
@@ -232,17 +80,20 @@ class VllmSession:
             in_flight = self._in_flight.chunks.get(chunk)
             if in_flight is not None:
                 call_ids.setdefault(in_flight.engine, []).append(in_flight.call_id)
+        # Nobody waits for this: a chunk that is cut is answered like any other.
         for index, to_cut in call_ids.items():
             self._in_flight.engines[index].actor.cut.remote(to_cut)
         self._end_cut_chunks_without_engine()
 
     def poll(self) -> list[RolloutChunk]:
         """Chunks that have finished. Raises GenerationError when an engine, or a chunk, fails too often."""
+        # First: a result of an engine that somebody has replaced meanwhile is no answer any more.
         self._drop_replaced_engines()
         resolved = self._transport.wait(self._in_flight.references())
         results = self._transport.results(resolved, self._config.timeout_s)
         for reference, result in zip(resolved, results, strict=True):
             self._in_flight.take_result(reference, result)
+        # After the results, by which an engine may have just been heard of.
         self._replace_silent_engines()
         for handle in self._handles:
             handle.check_start()
@@ -259,6 +110,7 @@ class VllmSession:
     def pending(self) -> list[Any]:
         """References, one of which resolves when `poll` may have news. Silent engines are only found by polling now and
         then."""
+        # What has ended waits for no engine: one reference that has resolved.
         if self._ended:
             return [self._transport.put(None)]
         references = self._in_flight.references()
@@ -275,6 +127,7 @@ class VllmSession:
         """Drop what is unfinished and wait until the engines are idle. Engines that do not answer are replaced."""
         aborts = {}
         busy = self._in_flight.busy_engines()
+        # All are told before the first is waited for.
         for index in busy:
             engine = self._in_flight.engines[index]
             aborts[index] = engine.actor.abort.remote(list(engine.chunks))
@@ -283,6 +136,7 @@ class VllmSession:
             answers = [in_flight.meta for in_flight in engine.chunks.values()]
             results = self._transport.results([aborts[index], *answers], self._config.timeout_s)
             failures = [result for result in results if isinstance(result, Exception)]
+            # An engine that was replaced meanwhile has another actor, which has done nothing wrong.
             if failures and self._handles[index].actor is engine.actor:
                 self._handles[index].replace(failures[0])
         self.is_open = False
@@ -303,11 +157,13 @@ class VllmSession:
             else:
                 self._lose(engine, ChunkFailure(mismatch, is_garbage=True))
         elif isinstance(result, Withdrawn):
-            in_flight.is_given_back = True  # the answer to `withdraw` says so, too
+            # The answer to `withdraw` says so, too, and may come later: it moves the chunk.
+            in_flight.is_given_back = True
             if not in_flight.is_asked_back:
                 self._lose(engine, ChunkFailure(f"engine {engine} gave a chunk back unasked", is_garbage=True))
         elif isinstance(result, ObjectLostError) and self._has_partial(chunk):
-            self._restarted.add(chunk)  # the node that held the partial rollouts is gone: sample them again
+            # The node that held the partial rollouts is gone, through no fault of the engine: sample them again.
+            self._restarted.add(chunk)
             self._in_flight.remove(in_flight)
             self._launch(engine, chunk)
         else:
@@ -331,13 +187,15 @@ class VllmSession:
         """An engine answered `withdraw`."""
         in_flight.is_asked_back = False
         if self._in_flight.chunks.get(in_flight.chunk) is not in_flight:
-            self._placement.kept(in_flight.chunk)  # it has finished
+            # It has finished meanwhile.
+            self._placement.kept(in_flight.chunk)
         elif is_withdrawn is True:
             self._in_flight.remove(in_flight)
             self._placement.withdrawn(in_flight.chunk)
         elif in_flight.is_given_back:
             reason = f"engine {in_flight.engine} gave a chunk back and says that it keeps it"
             self._lose(in_flight.engine, ChunkFailure(reason, is_garbage=True))
+        # Anything else is the engine's failure, and the open call of the chunk tells of it.
         elif is_withdrawn is False:
             self._placement.kept(in_flight.chunk)
 
@@ -347,6 +205,7 @@ class VllmSession:
             self._lose(engine, progress)
             return
         in_use = self._in_flight.engines[engine]
+        # A report without news is no sign of life: it may come from an engine whose steps bring nothing.
         if progress != in_use.last_progress:
             self._handles[engine].touch()
         in_use.last_progress = progress
@@ -386,6 +245,7 @@ class VllmSession:
         for in_flight in self._in_flight.drop_engine(engine):
             chunk = in_flight.chunk
             self._handles[engine].num_resampled += in_flight.num_rollouts
+            # A chunk that kills its engines would otherwise take one after another.
             self._num_losses[chunk] += 1
             if self._num_losses[chunk] > self._config.max_restarts:
                 request = self._requests[chunk]
@@ -413,10 +273,12 @@ class VllmSession:
         partial = None
         if resumed is not None:
             if self._has_partial(chunk):
-                partial = resumed.data  # an argument of its own: then Ray brings it along
+                # As an argument of its own: Ray then brings it along, from whichever node it is on.
+                partial = resumed.data
             without_data = dataclasses.replace(resumed, data=None)
             request = dataclasses.replace(request, partial=without_data)
         engine = self._in_flight.engines[index]
+        # Its silence until now was idleness.
         if not engine.chunks:
             self._handles[index].touch()
         call_id = next(self._call_ids)
@@ -438,7 +300,8 @@ class VllmSession:
             engine = self._in_flight.engines[steal.victim]
             in_flight = self._in_flight.chunks[steal.chunk]
             num_others = engine.num_rollouts - in_flight.num_rollouts
-            may_have_begun = num_others < self._placement.max_rollouts  # there is room for it in the batch
+            # Beside the others there is room for it in the batch.
+            may_have_begun = num_others < self._placement.max_rollouts
             if steal.chunk in self._cut or may_have_begun:
                 self._placement.kept(steal.chunk)
                 continue

@@ -31,7 +31,8 @@ class StagedSleep:
         self._config = config
         self._transport = transport
         self._stage = "awake"
-        self._needs_weights = False  # sampling before the next publication would use weights that are gone
+        # Sampling before the next publication would use weights that are gone.
+        self._needs_weights = False
         self._first_held: dict[str, int] = {}  # by engine: bytes that it held the first time
         self._to_replace: list[tuple[EngineHandle, object, bool]] = []  # why, and whether it is a fault
         self._num_restarts = 0
@@ -43,7 +44,8 @@ class StagedSleep:
             return {}
         self._enter("asleep", after="awake")
         for handle in self._handles:
-            handle.wait_or_replace()  # one that is still loading must not fall asleep over it
+            # One that is still loading must not fall asleep over it.
+            handle.wait_or_replace()
         held: dict[str, int] = {}
         calls = [handle.actor.sleep.remote() for handle in self._handles]
         results = self._transport.results(calls, self._config.timeout_s)

@@ -26,8 +26,7 @@ class TaskLevel:
         self.task = task
         self.reached = 0
         self.num_groups = 0  # of this level, since the last decision
-        self.weight = 0.0  # of these, prompts that were passed over included
-        self.correct = 0.0  # weight times share of correct rollouts
+        self.correct = 0.0  # sum of the shares of correct rollouts
 
     def draw(self, random: Random) -> int:
         """Level of a question."""
@@ -39,14 +38,13 @@ class TaskLevel:
         if prompt.level != self.reached:
             return
         self.num_groups += 1
-        self.weight += prompt.weight
-        self.correct += prompt.weight * rate
+        self.correct += rate
 
     def decide(self) -> str | None:
         """Move if it is time and success says so; why."""
         if self.num_groups < self.task.level_window:
             return None
-        rate = self.correct / self.weight
+        rate = self.correct / self.num_groups
         before = self.reached
         if rate >= self.task.promote_from:
             self.reached = min(before + 1, len(self.task.levels) - 1)
@@ -54,7 +52,6 @@ class TaskLevel:
             self.reached = max(before - 1, 0)
         reason = f"{rate:.1%} correct in {self.num_groups} groups of level {before}"
         self.num_groups = 0
-        self.weight = 0.0
         self.correct = 0.0
         return None if self.reached == before else reason
 
@@ -63,7 +60,6 @@ class TaskLevel:
         return {
             "reached": self.reached,
             "num_groups": self.num_groups,
-            "weight": self.weight,
             "correct": self.correct,
         }
 
@@ -71,5 +67,4 @@ class TaskLevel:
         """Go on from `state_dict`."""
         self.reached = state["reached"]
         self.num_groups = state["num_groups"]
-        self.weight = state["weight"]
         self.correct = state["correct"]

@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.rewards import SecondOpinionConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.stall_watch import Heartbeat, Stalled
 from nemo_brorl.core.timeline import CHUNKS, Exchange, Timeline, Work, chunk_key
 from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup, request_to_go_on, requests_for, requests_to_resume
-from nemo_brorl.rollouts.second_opinion import SecondOpinions
 from nemo_brorl.types import (
     PartialRollouts,
     Period,
@@ -106,11 +103,8 @@ class RolloutStream:
         heartbeat: Heartbeat,
         forecast: Forecast | None = None,
         replay_cache: ReplayCache | None = None,
-        opinions: SecondOpinions | None = None,
     ) -> None:
-        """`replay_cache`: what is in it is not sampled, and what comes back is noted there. `opinions`: groups with few
-        successes pass there before they come out."""
-        self.opinions = opinions
+        """`replay_cache`: what is in it is not sampled, and what comes back is noted there."""
         self.session: GenerationSession = generator.open_session(forecast)
         self.verifier = verifier
         self.chunk_size = chunk_size
@@ -129,39 +123,28 @@ class RolloutStream:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no rollout is out, and no group under review."""
-        if self.opinions is not None and not self.opinions.is_idle:
-            return False
+        """Whether no rollout is out."""
         return self.ledger.num_out == 0
 
     def open(
         self,
         prompt: Prompt,
-        draw: Draw,
+        num_rollouts: int,
         sampling: Sampling,
         deadline_s: float | None = None,
     ) -> None:
-        """Begin a group with its first wave."""
+        """Begin a group of `num_rollouts`; `deadline_s` is of each of its requests."""
+        self._cut.discard(prompt.uid)
         self.ledger.open(OpenGroup(prompt, sampling, deadline_s))
-        self.extend(prompt.uid, draw)
-
-    def extend(self, uid: str, draw: Draw) -> None:
-        """Ask for a further wave of a settled group."""
-        self._cut.discard(uid)
-        group = self.ledger.groups[uid]
-        start = group.num_rollouts
-        num = draw.num_rollouts
-        group.draws.append(draw)
-        self.ledger.ask(uid, range(start, start + num))
-        self.num_asked += num
+        self.ledger.ask(prompt.uid, range(num_rollouts))
+        self.num_asked += num_rollouts
         requests = requests_for(
-            [group.prompt],
-            num_per_prompt=num,
+            [prompt],
+            num_per_prompt=num_rollouts,
             chunk_size=self.chunk_size,
-            sampling=group.sampling,
+            sampling=sampling,
             run_seed=self.seed,
-            start=start,
-            deadline_s=group.deadline_s,
+            deadline_s=deadline_s,
         )
         self._submit(requests)
 
@@ -183,7 +166,7 @@ class RolloutStream:
 
     def advance(self, timeout_s: float = TURN_S) -> list[OpenGroup]:
         """Wait for news, at most `timeout_s`; groups that have settled since, in the order they did. The stream follows
-        them until `release` or `extend`. Raises StallError when the run was given up."""
+        them until `release`. Raises StallError when the run was given up."""
         self.heartbeat.check()
         pending = [*self.session.pending(), *self.verifier.pending()]
         if self._replayed:
@@ -205,11 +188,6 @@ class RolloutStream:
                 self._receive(chunk, None, settled)
         for scored in scores:
             self._spans.scored(scored)
-            if self.opinions is not None and self.opinions.is_review(scored.chunk):
-                reviewed = self.opinions.receive(scored)
-                if reviewed is not None:
-                    settled.append(reviewed)
-                continue
             if self.replay_cache is not None:
                 self.replay_cache.note(scored)
             self._receive(scored.chunk, scored, settled)
@@ -236,9 +214,7 @@ class RolloutStream:
         self.num_settled += len(chunk.request.indices)
         if scored is not None and scored.goes_on is not None and uid not in self._cut:
             self._go_on(group, scored.goes_on)
-        if not self.ledger.is_settled(uid):
-            return
-        if self.opinions is None or not self.opinions.ask(group):
+        if self.ledger.is_settled(uid):
             settled.append(group)
 
     def _go_on(self, group: OpenGroup, block: PartialRollouts) -> None:
@@ -296,10 +272,7 @@ class Sampler:
         chunk_size: int,
         seed: int,
         heartbeat: Heartbeat | None = None,
-        second_opinion: SecondOpinionConfig | None = None,
     ) -> None:
-        """`second_opinion`: settings of the verifier that `open_stream` asks beside `verifier`, where it is told to."""
-        self.second_opinion = second_opinion or SecondOpinionConfig()
         self.generator = generator
         self.verifier = verifier
         self.console = console
@@ -316,12 +289,8 @@ class Sampler:
         forecast: Forecast | None = None,
         chunk_size: int | None = None,
         replay_cache: ReplayCache | None = None,
-        with_second_opinion: bool = False,
     ) -> RolloutStream:
         """Stream of groups that are begun, extended and cut one by one. One stream at a time."""
-        opinions = None
-        if with_second_opinion:
-            opinions = SecondOpinions(self.second_opinion, self.verifier)
         return RolloutStream(
             self.generator,
             self.verifier,
@@ -330,7 +299,6 @@ class Sampler:
             self.heartbeat,
             forecast,
             replay_cache,
-            opinions,
         )
 
     def sample(
@@ -348,7 +316,7 @@ class Sampler:
         closed: dict[str, ScoredGroup] = {}
         with closing(stream), self.stage(stage):
             for prompt in prompts:
-                stream.open(prompt, Draw(num_per_prompt, 1.0), sampling)
+                stream.open(prompt, num_per_prompt, sampling)
             while not stream.is_idle:
                 for group in stream.advance():
                     stream.release(group.uid)

@@ -135,6 +135,7 @@ class WeightBroadcast:
                 self._largest = max(self._largest, streamed.num_bytes)
                 copies.append(streamed.copy)
             self._confirm(loading)
+        # Where each engine gets bytes on its own, the error names who is to blame already.
         except (RayError, WeightSyncError) as cause:
             if not self._is_collective or isinstance(cause, ReceiverLostError):
                 raise
@@ -170,6 +171,7 @@ class WeightBroadcast:
 
     def _confirm(self, loading: dict[int, Any]) -> None:
         """Wait until the engines have loaded a bucket."""
+        # In a collective who is furthest behind is known by this count alone.
         for engine in self._gather(loading):
             self._num_confirmed[engine] += 1
 
@@ -207,6 +209,7 @@ class WeightBroadcast:
                 results[engine] = result
                 if isinstance(result, Exception):
                     has_failed = True
+            # Those that hang in the same broadcast will not answer.
             if has_failed and self._is_collective:
                 deadline = min(deadline, self._transport.now() + _GRACE_S)
         for engine in engines.values():
@@ -216,6 +219,7 @@ class WeightBroadcast:
     def _blame(self, loading: dict[int, Any], cause: Exception) -> WeightSyncError:
         """Error that names who broke a collective, which stopped in the policy or in an engine: those engines that have
         not confirmed their last bucket may be why."""
+        # An engine that has confirmed after all is not why.
         results = self._collect(loading, _GRACE_S)
         for engine, result in results.items():
             is_new = self._num_confirmed[engine] < self._num_sent

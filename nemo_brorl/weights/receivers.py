@@ -79,6 +79,7 @@ class WeightReceivers:
             broadcast.finish(version)
             is_whole = True
         finally:
+            # A load that stops half-way leaves a model unusable.
             if not is_whole:
                 for handle in self._handles:
                     handle.replace(f"weights of version {version} arrived in part")
@@ -104,7 +105,9 @@ class WeightReceivers:
         for handle in self._handles:
             handle.published = published
             handle.lacks_weights = False
-            handle.touch()  # loading was no silence
+            # Loading was no silence.
+            handle.touch()
+        # Last: what takes their place loads what was published now.
         for engine, cause in broadcast.lost.items():
             self._handles[engine].replace(cause)
         return num_bytes

@@ -111,7 +111,8 @@ def unpack(
     views_by_rank = [views(kind, local, shape) for local in locals_]
     wholes = []
     for shares in zip(*views_by_rank, strict=True):
-        if kind == "qkv":  # query groups, their heads and the head size are the rows
+        # Query groups, their heads and the head size are the rows of the file.
+        if kind == "qkv":
             shares = tuple(share.flatten(0, 2) for share in shares)
         wholes.append(torch.cat(shares, _split_dim(kind)))
     return wholes

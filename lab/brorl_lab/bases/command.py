@@ -13,15 +13,16 @@ from brorl_lab.bases.demonstrations import Calls, Demonstrations, Habits, tokeni
 from brorl_lab.bases.initial_model import CHAT_TEMPLATE, TOOL_TEMPLATE, build_tokenizer, write_initial_model
 from brorl_lab.bases.result_table import result_header, result_rows
 from brorl_lab.bases.trainer import WarmUpResult, fingerprint, finish, is_cached, warm_up
-from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.commands.sft import fine_tune
 from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine
 from nemo_brorl.config.rules import check_demonstrations
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.machine import this_machine
 from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.validation import Evaluator

@@ -197,6 +197,6 @@ def _sentences(
     if all_right >= SOLVED:
         lines.append(
             f"{all_right:.0%} of groups are right in every rollout and teach nothing: where prompts come again, "
-            "rollouts.pool.retire_from=0.9 leaves them out, which no other N does"
+            "rollouts.prompt_pool.name=brorl_lab.prompt_pool:retiring_pool leaves them out, which no other N does"
         )
     return lines

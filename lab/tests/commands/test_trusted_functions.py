@@ -19,7 +19,7 @@ from nemo_brorl.core.recorded_yaml import read_record, setting_of
 from nemo_brorl.training.store.files import StoreFiles
 from tests.support.run_folders import put_run
 from tests.support.stored import DirectStore, record
-from tests.unit.cluster.test_model_rules import write_model
+from tests.unit.config.test_model_rules import write_model
 
 SETTINGS = ("algorithm.advantage", "algorithm.loss", "rewards.shaping.function")
 

@@ -17,12 +17,14 @@ from brorl_graders.verifiers.registry import names_in
 from omegaconf import OmegaConf
 
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, answer, ask, within
-from nemo_brorl.cluster.fit.memory import GIB, local_model, misfits
 from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.core.machine import GIB
+from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
 from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow
@@ -56,7 +58,7 @@ def check_model(config: BroRLConfig) -> Verdict:
 def _judge_model(config: BroRLConfig) -> Verdict:
     name = config.policy.model
     try:
-        folder = local_model(config) or cached_model(name)
+        folder = local_model(name) or cached_model(name)
         if folder is None:
             return _not_here(name), None
         shape = read_model_shape(folder)

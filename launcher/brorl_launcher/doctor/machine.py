@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, answer, ask, within
-from nemo_brorl.cluster.fit.memory import GIB, available_gib, needed_gib
-from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.config.derived import gpu_share, num_engines, num_gpus, num_policy_ranks, stage_samples
+from nemo_brorl.config.memory import needed_gib
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.machine import GIB, available_gib, this_machine
 from nemo_brorl.core.model_shape import ModelShape, num_parameters
 from nemo_brorl.core.private_folder import kernel_caches, private_folder, scratch_home, scratch_root
 

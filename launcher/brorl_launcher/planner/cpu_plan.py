@@ -1,4 +1,4 @@
-"""Plan of a run on CPU: memory by the start-up check's own estimate (`cluster/fit/memory.py`), seconds from what
+"""Plan of a run on CPU: memory by the start-up check's own estimate (`config/memory.py`), seconds from what
 `cpu_probe.py` measures here."""
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from brorl_launcher.planner.step_time import (
     prompt_tokens_computed,
 )
 from brorl_launcher.planner.workload import Hardware, Lengths, MicroBatches, Workload
-from nemo_brorl.cluster.fit.memory import GIB, CpuMemory, available_gib, cpu_memory
 from nemo_brorl.config.derived import fullest_micro_batch, kv_cache_gib, max_num_seqs, num_engines, num_policy_ranks
+from nemo_brorl.config.memory import CpuMemory, cpu_memory
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.machine import GIB, available_gib
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, num_parameters
 
 

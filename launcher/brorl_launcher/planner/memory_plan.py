@@ -27,7 +27,6 @@ from brorl_launcher.planner.model_cost import (
     rank_parameters,
 )
 from brorl_launcher.planner.workload import Engines, Hardware, MicroBatches, Workload
-from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.config.derived import (
     engine_batch_tokens,
     gpu_share,
@@ -36,6 +35,7 @@ from nemo_brorl.config.derived import (
     weight_transport,
 )
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
 
 _TILE_LOGITS = 1 << 27  # of policy/model/log_probs.py on a GPU
@@ -475,7 +475,7 @@ def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float
 def _object_store_gib(config: BroRLConfig, work: Workload, published: float) -> float:
     """GiB of the object store: rollouts of a step and as many surplus ones; one copy of the published weights, and
     buckets of the next on their way."""
-    surplus = 2.0 if config.dynamic_sampling.carry_over or config.rollouts.overlap else 1.0
+    surplus = 2.0 if config.dynamic_sampling.max_staleness > 0 or config.rollouts.overlap else 1.0
     rollouts = surplus * work.sampled * work.response_tokens * ROLLOUT_TOKEN_BYTES / GIB
     kept = published if config.generation.keep_published else 0.0
     on_the_way = min(published, 3 * config.generation.weight_bucket_mib / 1024)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from nemo_brorl.cluster.fit.memory import local_model
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import ModelShape, MoeShape, Rope, read_model_shape
 
 _QWEN2 = ModelShape(
@@ -129,7 +129,7 @@ def find_shape(config: BroRLConfig) -> ModelShape:
     known = SHAPES.get(_plain(model))
     if known is not None:
         return known
-    folder = local_model(config) or _cached(model)
+    folder = local_model(model) or _cached(model)
     if folder is None:
         raise ModelError(
             f"policy.model={model} is not downloaded and its shape is not known here: write a folder with its "

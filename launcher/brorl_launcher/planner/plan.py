@@ -30,10 +30,11 @@ from brorl_launcher.planner.workload import (
     micro_batches,
     workload_of,
 )
-from nemo_brorl.cluster.fit.memory import misfits
-from nemo_brorl.cluster.fit.sizes import Machine, Size, resolve_sizes
 from nemo_brorl.config.derived import max_model_len
+from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sizes import Size, resolve_sizes
+from nemo_brorl.core.machine import Machine
 from nemo_brorl.core.model_shape import ModelShape
 
 __all__ = ["Hardware", "Lengths", "Plan", "configured_hardware", "make_plan"]

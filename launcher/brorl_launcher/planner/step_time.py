@@ -22,8 +22,8 @@ from brorl_launcher.planner.model_cost import (
 )
 from brorl_launcher.planner.model_cost import Cut as EngineCut
 from brorl_launcher.planner.workload import Engines, Hardware, MicroBatches, Workload
-from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
 
 _MAX_ROLLOUTS = 4096  # of one engine that are followed one by one; more are scaled down with their slots

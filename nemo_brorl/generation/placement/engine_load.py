@@ -1,208 +1,13 @@
 """Load of one engine, as the placement believes it: the chunks it holds, the work they still are, the prompts in its
-prefix cache. Work is counted in decoded tokens, by the costs of chunks. Chunks that no engine has yet wait by prompt,
-those with the most work in a response first.
+prefix cache. Work is counted in decoded tokens, by the costs of chunks.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter, OrderedDict, deque
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
-
-from nemo_brorl.config.rollouts import PlacementConfig
-from nemo_brorl.ports import Forecast
-from nemo_brorl.types import RolloutRequest
-
-HeapEntry = tuple[float, int, str]  # expected work of a response, negative; order of submission; prompt
-
-
-@dataclass
-class WaitingPrompt:
-    """A prompt with chunks that wait."""
-
-    uid: str
-    order: int  # of submission
-    work_of_one: float  # expected of one of its responses, in decoded tokens; most first
-    num_rollouts: int = 0
-    chunks: deque[int] = field(default_factory=deque)
-
-    def comes_before(self, other: WaitingPrompt) -> bool:
-        """Whether its responses are expected to be longer; of equal ones, whether it was submitted first."""
-        if self.work_of_one == other.work_of_one:
-            return self.order < other.order
-        return self.work_of_one > other.work_of_one
-
-    @property
-    def heap_entry(self) -> HeapEntry:
-        """Its place in a heap."""
-        return (-self.work_of_one, self.order, self.uid)
-
-
-class WaitingChunks:
-    """Prompts in order of the work expected of a response, most first. Of equal ones, the first submitted.
-
-    Two heaps with lazy deletion: all prompts, and those no engine holds (fresh). An entry whose expectation is not the
-    prompt's any more is void. Every operation costs the logarithm of the number of prompts.
-    """
-
-    def __init__(self) -> None:
-        self._prompts: dict[str, WaitingPrompt] = {}
-        self._all: list[HeapEntry] = []
-        self._fresh: list[HeapEntry] = []
-        self._num_seen = 0
-        self.num_chunks = 0
-        self.work = 0.0  # decoded tokens expected of all
-        self.first_in_line: deque[int] = deque()  # chunks that had an engine already and lost it
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._prompts
-
-    def __getitem__(self, uid: str) -> WaitingPrompt:
-        return self._prompts[uid]
-
-    def add(
-        self,
-        uid: str,
-        chunk: int,
-        num_rollouts: int,
-        work_of_one: float,
-        is_fresh: bool,
-    ) -> None:
-        """Append a chunk to its prompt's."""
-        prompt = self._prompts.get(uid)
-        if prompt is None:
-            prompt = WaitingPrompt(uid, self._num_seen, work_of_one)
-            self._prompts[uid] = prompt
-            self._num_seen += 1
-            self._push(prompt, is_fresh)
-        prompt.chunks.append(chunk)
-        self._count(prompt, 1, num_rollouts)
-
-    def expect(
-        self,
-        uid: str,
-        work_of_one: float,
-        is_fresh: bool,
-    ) -> None:
-        """A prompt's responses are now expected to be this long."""
-        prompt = self._prompts[uid]
-        if prompt.work_of_one != work_of_one:
-            self.work += prompt.num_rollouts * (work_of_one - prompt.work_of_one)
-            prompt.work_of_one = work_of_one
-            self._push(prompt, is_fresh)
-
-    def longest(self) -> WaitingPrompt | None:
-        """The prompt whose responses are expected to be the longest."""
-        return self._top(self._all)
-
-    def longest_fresh(self, holders: Container[str]) -> WaitingPrompt | None:
-        """The same of the prompts that no engine holds, that is those that are not in `holders`."""
-        prompt = self._top(self._fresh)
-        while prompt is not None and prompt.uid in holders:
-            heapq.heappop(self._fresh)
-            prompt = self._top(self._fresh)
-        return prompt
-
-    def note_fresh(self, uid: str) -> None:
-        """The last engine that held a prompt does not any more."""
-        prompt = self._prompts.get(uid)
-        if prompt is not None:
-            heapq.heappush(self._fresh, prompt.heap_entry)
-
-    def longest_of(self, uids: dict[str, None]) -> WaitingPrompt | None:
-        """The same of some prompts. Those that have nothing waiting any more are taken out of `uids`."""
-        longest: WaitingPrompt | None = None
-        for uid in list(uids):
-            prompt = self._prompts.get(uid)
-            if prompt is None:
-                del uids[uid]
-            elif longest is None or prompt.comes_before(longest):
-                longest = prompt
-        return longest
-
-    def discard(
-        self,
-        uid: str,
-        chunk: int,
-        num_rollouts: int,
-    ) -> bool:
-        """Take a chunk out if it is there; whether it was."""
-        if chunk in self.first_in_line:
-            self.first_in_line.remove(chunk)
-            return True
-        prompt = self._prompts.get(uid)
-        if prompt is None or chunk not in prompt.chunks:
-            return False
-        self.remove(uid, chunk, num_rollouts)
-        return True
-
-    def remove(
-        self,
-        uid: str,
-        chunk: int,
-        num_rollouts: int,
-    ) -> None:
-        """Take a chunk out of its prompt's."""
-        prompt = self._prompts[uid]
-        prompt.chunks.remove(chunk)
-        self._count(prompt, -1, -num_rollouts)
-        if not prompt.chunks:
-            del self._prompts[uid]
-
-    def _count(
-        self,
-        prompt: WaitingPrompt,
-        num_chunks: int,
-        num_rollouts: int,
-    ) -> None:
-        prompt.num_rollouts += num_rollouts
-        self.num_chunks += num_chunks
-        self.work += num_rollouts * prompt.work_of_one
-        if not self.num_chunks:
-            self.work = 0.0  # no rounding is left behind when nothing waits
-
-    def _push(self, prompt: WaitingPrompt, is_fresh: bool) -> None:
-        heapq.heappush(self._all, prompt.heap_entry)
-        if is_fresh:
-            heapq.heappush(self._fresh, prompt.heap_entry)
-
-    def _top(self, heap: list[HeapEntry]) -> WaitingPrompt | None:
-        while heap:
-            prompt = self._prompts.get(heap[0][2])
-            if prompt is not None and prompt.heap_entry == heap[0]:
-                return prompt
-            heapq.heappop(heap)
-        return None
-
-
-class ChunkCosts:
-    """A chunk costs its rollouts times the tokens forecast for one of them, each of which costs `context_cost` more for
-    every token it attends to, and its prompt times `prefill_cost` on an engine that does not hold the prompt."""
-
-    def __init__(self, config: PlacementConfig, forecast: Forecast) -> None:
-        self._config = config
-        self._forecast = forecast
-
-    def of_rollout(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """Work that is left of one rollout of a request, which have `age` tokens."""
-        tokens = self._forecast.tokens(request, age)
-        num_before = age
-        if request.partial is not None and not age:
-            num_before = float(request.partial.lengths.mean())
-        context = len(request.prompt.token_ids) + num_before + tokens / 2  # of a token, on average
-        return tokens * (1.0 + self._config.context_cost * context)
-
-    def of_first_tokens(self, request: RolloutRequest) -> float:
-        """Work of computing what a request begins with."""
-        return self._config.prefill_cost * self.num_first_tokens(request)
-
-    def num_first_tokens(self, request: RolloutRequest) -> int:
-        """Tokens of the prompt, and of rollouts to go on with."""
-        num_tokens = len(request.prompt.token_ids)
-        if request.partial is not None:
-            num_tokens += int(request.partial.lengths.sum())
-        return num_tokens
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 
 @dataclass
@@ -252,6 +57,7 @@ class PrefixCache:
         self._prompts[uid] = num_tokens
         self._num_tokens += num_tokens
         gone = []
+        # One prompt always stays: it is being computed, whatever its size.
         while self._num_tokens > self._capacity and len(self._prompts) > 1:
             oldest, freed = self._prompts.popitem(last=False)
             self._num_tokens -= freed
@@ -260,6 +66,7 @@ class PrefixCache:
 
     def drop(self, uid: str) -> None:
         """Nobody asks for this one any more."""
+        # It may have been evicted before.
         self._num_tokens -= self._prompts.pop(uid, 0)
 
     def uids(self) -> list[str]:
@@ -292,6 +99,7 @@ class EngineLoad:
         """Free what a chunk was charged with."""
         held = self.chunks.pop(chunk)
         self.num_chunks_of[held.uid] -= 1
+        # A Counter would keep zeros, and prompts come and go for days.
         if not self.num_chunks_of[held.uid]:
             del self.num_chunks_of[held.uid]
         self._charge(-held.num_left, -held.work)
@@ -309,12 +117,14 @@ class EngineLoad:
         left_before = held.num_left
         work_before = held.work
         held.num_ended = max(held.num_ended, num_ended)
+        # The answer of one chunk tells of the others, too, and may overtake an earlier report.
         held.num_begun = max(held.num_begun, num_begun, held.num_ended)
         held.work_of_one = work_of_one
         self._charge(held.num_left - left_before, held.work - work_before)
 
     def last_unbegun_chunk(self) -> int | None:
         """The last chunk given that has not begun and that nobody has asked for."""
+        # The engine begins chunks in the order in which it got them, so the last is the likeliest to be free.
         for chunk in reversed(self.chunks):
             held = self.chunks[chunk]
             if held.num_begun == 0 and not held.is_being_stolen:
@@ -325,7 +135,8 @@ class EngineLoad:
         self.num_rollouts += num_rollouts
         self.work += work
         if not self.chunks:
-            self.work = 0.0  # no rounding is left behind when all is done
+            # No rounding is left behind when all is done.
+            self.work = 0.0
 
 
 class EngineOrder:
@@ -345,6 +156,7 @@ class EngineOrder:
     def first(self) -> int | None:
         """The first engine, or None; it keeps its place until its stamp changes."""
         while self._heap:
+            # Engines that died, or whose work has changed since, have left their entries behind.
             _, engine, stamp = self._heap[0]
             if engine in self._loads and self._loads[engine].stamp == stamp:
                 return engine

@@ -16,15 +16,22 @@ from numpy.typing import NDArray
 
 from nemo_brorl.types import Bool, Int32, RolloutRequest
 
-_PRIOR_SPREAD = 0.7  # of prompts, and of rollouts of a prompt, before anything was seen; a factor of 2 up or down
-_PRIOR_MEDIAN = 1 / 3  # of max_tokens
-_MIN_SPREAD = 0.05  # equal lengths are luck
-_CUT_FACTOR = 4  # times its length, a response that was cut would not have become longer
+# Of prompts, and of rollouts of a prompt, before anything was seen; a factor of 2 up or down.
+_PRIOR_SPREAD = 0.7
+# Of max_tokens.
+_PRIOR_MEDIAN = 1 / 3
+# Equal lengths are luck.
+_MIN_SPREAD = 0.05
+# Times its length: a response that was cut would not have become longer.
+_CUT_FACTOR = 4
 
-_GRID = np.linspace(-5.0, 5.0, 41)  # where a prompt may lie among its task's, in standard deviations
-_LOG_PRIOR = -1.5 * np.log1p(_GRID**2 / 2)  # there: Student's t with two degrees of freedom
+# Where a prompt may lie among its task's, in standard deviations.
+_GRID = np.linspace(-5.0, 5.0, 41)
+# There: Student's t with two degrees of freedom.
+_LOG_PRIOR = -1.5 * np.log1p(_GRID**2 / 2)
 
-_FAR = 8.0  # standard deviations: beyond, a probability is 0 or 1 for our purpose
+# Standard deviations: beyond, a probability is 0 or 1 for our purpose.
+_FAR = 8.0
 _DEVIATIONS = np.linspace(-_FAR, _FAR, 1601)
 _SURVIVAL = [0.5 * math.erfc(deviation / math.sqrt(2)) for deviation in _DEVIATIONS]
 _LOG_SURVIVAL = np.log(_SURVIVAL)
@@ -59,9 +66,10 @@ def expected(
     if age >= limit:
         return 0.0
     alive = survival(age, location, spread)
+    # Older than anything believed in: then as long again, as for a Pareto tail.
     if alive < _SURVIVAL[-1]:
-        return min(age, limit - age)  # older than anything believed in: then as long again, as for a Pareto tail
-    # E[L; age < L < limit] is the mean times the probability of that under a location higher by spread²
+        return min(age, limit - age)
+    # E[L; age < L < limit] is the mean times the probability of that under a location higher by spread².
     variance = spread**2
     mean = math.exp(location + variance / 2)
     shifted = location + variance

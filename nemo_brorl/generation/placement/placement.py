@@ -1,113 +1,24 @@
 """Placement of chunks on engines: which engine samples which chunk. Pure bookkeeping: no Ray, no clock, no randomness.
 
 Seeds belong to rollouts, so placement never changes what is sampled, only how fast.
-
-`PrefixHolders` knows the engines that are believed to hold what chunks begin with: a prompt, or trajectories up to
-their next turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemo_brorl.config.rollouts import PlacementConfig
-from nemo_brorl.generation.placement.engine_load import (
-    ChunkCosts,
-    EngineLoad,
-    EngineOrder,
-    HeldChunk,
-    WaitingChunks,
-    WaitingPrompt,
-)
+from nemo_brorl.generation.placement.costs import ChunkCosts
+from nemo_brorl.generation.placement.engine_load import EngineLoad, EngineOrder, HeldChunk
 from nemo_brorl.generation.placement.lengths import FullLength
+from nemo_brorl.generation.placement.prefix_holders import PrefixHolders
+from nemo_brorl.generation.placement.waiting import WaitingChunks, WaitingPrompt
 from nemo_brorl.ports import Forecast
 from nemo_brorl.types import Int32, RolloutRequest
 
-
-class PrefixHolders:
-    """What a chunk begins with has a name: the uid of its prompt, which others begin with too, or, for the next turn of
-    trajectories whose tokens an engine has, one of its own, as long as the chunk is there."""
-
-    def __init__(
-        self,
-        engines: Mapping[int, EngineLoad],
-        waiting: WaitingChunks,
-        costs: ChunkCosts,
-    ) -> None:
-        self.of: dict[str, set[int]] = {}  # by name
-        self._names: dict[int, str] = {}  # by chunk
-        self._turns: dict[int, int] = {}  # by chunk with a name of its own: the engine that sampled its last tokens
-        self._engines = engines
-        self._waiting = waiting
-        self._costs = costs
-
-    def add(self, chunk: int, request: RolloutRequest) -> str:
-        """The name of what a new chunk begins with."""
-        name = request.prompt.uid
-        partial = request.partial
-        is_turn = partial is not None and partial.engine in self._engines
-        if is_turn:
-            name = f"{name}, chunk {chunk}"
-        self._names[chunk] = name
-        if partial is not None and is_turn:
-            self._turns[chunk] = partial.engine
-            self.note(partial.engine, chunk, request)
-            self._engines[partial.engine].turns_held[name] = None
-        for engine in self.of.get(name, ()):
-            self._engines[engine].prompts_held[name] = None
-        return name
-
-    def name(self, chunk: int) -> str:
-        """What the chunk begins with."""
-        return self._names[chunk]
-
-    def turn_holder(self, chunk: int) -> int | None:
-        """The engine with the tokens of trajectories at their next turn; None where it is gone, or this is no turn."""
-        engine = self._turns.get(chunk)
-        if engine is None or engine not in self.of.get(self._names[chunk], ()):
-            return None
-        return engine
-
-    def note(
-        self,
-        engine: int,
-        chunk: int,
-        request: RolloutRequest,
-    ) -> None:
-        """An engine holds what a chunk begins with, in place of others."""
-        name = self._names[chunk]
-        load = self._engines[engine]
-        self.of.setdefault(name, set()).add(engine)
-        load.prompts_held[name] = None
-        num_tokens = self._costs.num_first_tokens(request)
-        for evicted in load.cache.use(name, num_tokens):
-            self.forget(engine, evicted)
-            load.prompts_held.pop(evicted, None)
-            load.turns_held.pop(evicted, None)
-
-    def forget(self, engine: int, name: str) -> None:
-        """An engine holds this no more."""
-        holders = self.of[name]
-        holders.discard(engine)
-        if not holders:
-            del self.of[name]
-            self._waiting.note_fresh(name)
-
-    def remove(self, chunk: int) -> str:
-        """A chunk is gone; nobody else begins with what a turn did. Its name."""
-        name = self._names.pop(chunk)
-        if self._turns.pop(chunk, None) is None:
-            return name
-        for engine in self.of.pop(name, ()):
-            load = self._engines[engine]
-            load.cache.drop(name)
-            load.prompts_held.pop(name, None)
-            load.turns_held.pop(name, None)
-        return name
-
-
-_HALF_FULL = 0.5  # of a batch: with fewer rollouts an engine takes what there is
+# Of a batch: with fewer rollouts an engine takes what there is.
+_HALF_FULL = 0.5
 
 
 @dataclass(frozen=True)
@@ -199,6 +110,7 @@ class ChunkPlacement:
         engine = self._with_room.first()
         if engine is None or not self.num_waiting:
             return None
+        # What was lost with an engine, or given back, has waited once already.
         if self._waiting.first_in_line:
             chunk = self._waiting.first_in_line.popleft()
         elif self._has_more_than_its_share(engine):
@@ -226,6 +138,7 @@ class ChunkPlacement:
         if load is None or chunk not in load.chunks:
             return
         request = self._requests[chunk]
+        # A chunk in the queue of an engine says nothing about lengths.
         if num_begun:
             self._forecast.watch(request, num_ended, num_begun - num_ended, age)
         load.advance(chunk, num_begun, num_ended, self._costs.of_rollout(request, age))
@@ -261,6 +174,7 @@ class ChunkPlacement:
         """An engine died: it is unavailable until `add_engine`, its cache is gone, and what it held waits again."""
         load = self._engines.pop(engine)
         self._work_held -= load.counted_work
+        # In reverse, as each goes before the last: the oldest comes first again.
         self._waiting.first_in_line.extendleft(sorted(load.chunks, reverse=True))
         for chunk in load.chunks:
             self._resolve_steal(chunk)
@@ -290,6 +204,7 @@ class ChunkPlacement:
             steal = Steal(victim, chunk, thief)
             self._open_steals[chunk] = steal
             held.is_being_stolen = True
+            # With this the loop comes to an end: a thief waits for one answer at a time.
             self._engines[thief].is_stealing = True
             self._requeue_engine(thief)
             self._requeue_engine(victim)
@@ -308,11 +223,13 @@ class ChunkPlacement:
         """A victim had begun a chunk when it was asked: it stays where it is."""
         steal = self._resolve_steal(chunk)
         if steal is not None:
+            # Otherwise it would be asked for again at once.
             self.progress(steal.victim, chunk, num_begun=1, num_ended=0)
 
     def _resolve_steal(self, chunk: int) -> Steal | None:
         """The open proposal about a chunk, which is closed with this; None when there is none any more."""
         steal = self._open_steals.pop(chunk, None)
+        # The thief may have died over the question.
         if steal is not None and steal.thief in self._engines:
             self._engines[steal.thief].is_stealing = False
             self._requeue_engine(steal.thief)
@@ -375,6 +292,7 @@ class ChunkPlacement:
 
     def _best_prompt(self, engine: int) -> WaitingPrompt:
         """A turn whose tokens it holds, or the prompt of most benefit; of equal ones, its own, then one of nobody."""
+        # Trajectories at their next turn begin with many tokens that no other engine has.
         turn = self._waiting.longest_of(self._engines[engine].turns_held)
         if turn is not None:
             return turn

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from nemo_brorl.cluster.fit.memory import check_policy_fits
 from nemo_brorl.cluster.process_placement import Places
 from nemo_brorl.cluster.ray_adapter import end_in_order
 from nemo_brorl.config.derived import shares_gpus
+from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, RankLostError

@@ -18,8 +18,8 @@ from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor, UntypedStorage
 
-from nemo_brorl.cluster.fit.memory import check_policy_fits
 from nemo_brorl.config.derived import overlaps_gradients
+from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError

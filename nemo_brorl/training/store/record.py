@@ -55,4 +55,4 @@ def _fate(scored: ScoredGroup, config: DynamicSamplingConfig) -> str:
     decision = judge(scored, config)
     if not decision.keep:
         return decision.reason
-    return "carried" if config.carry_over else "surplus"
+    return "carried" if config.max_staleness > 0 else "surplus"

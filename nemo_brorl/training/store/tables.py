@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +25,6 @@ GROUP_SCHEMA = pa.schema(
         "uid": pa.string(),
         "task": pa.string(),
         "domain": pa.string(),
-        "weight": pa.float64(),
         "origin": pa.string(),
         "fate": pa.string(),
         "num_rollouts": pa.int32(),
@@ -38,7 +36,6 @@ GROUP_SCHEMA = pa.schema(
         "payload": pa.string(),
         "messages": pa.list_(MESSAGE),
         "prompt_ids": pa.list_(pa.int32()),
-        "waves": pa.list_(WAVE),
         "learn_from": pa.list_(pa.int64()),
         "seed": pa.int64(),
         "temperature": pa.float64(),
@@ -108,13 +105,11 @@ def _group_row(step: int, stored: StoredGroup) -> dict[str, Any]:
     prompt = scored.prompt
     group = scored.group
     request = group.chunks[0].request
-    waves = [asdict(wave) for wave in scored.waves]
     return {
         "step": step,
         "uid": prompt.uid,
         "task": prompt.task,
         "domain": prompt.domain,
-        "weight": prompt.weight,
         "origin": stored.origin,
         "fate": stored.fate,
         "num_rollouts": group.num_rollouts,
@@ -126,7 +121,6 @@ def _group_row(step: int, stored: StoredGroup) -> dict[str, Any]:
         "payload": json.dumps(as_written(prompt.payload), ensure_ascii=False),
         "messages": [dict(message) for message in prompt.messages],
         "prompt_ids": list(prompt.token_ids),
-        "waves": waves,
         "learn_from": None if scored.learn_from is None else scored.learn_from.tolist(),
         "seed": request.seed,
         "temperature": request.sampling.temperature,

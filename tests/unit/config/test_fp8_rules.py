@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.cluster.fit.memory import policy_misfits
+from nemo_brorl.config.model_rules import policy_misfits
 from nemo_brorl.config.policy_rules import fp8_is_possible
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.model_shape import ModelShape, read_model_shape

@@ -189,7 +189,7 @@ def test_print_config_prints_the_resolved_settings(capsys: pytest.CaptureFixture
 def test_loading_a_config_imports_no_heavy_library() -> None:
     heavy = ["torch", "numpy", "ray", "vllm", "megatron", "lightning", "nemo", "transformers", "reasoning_gym"]
     code = (
-        "import sys; from nemo_brorl.cluster.fit import memory; "
+        "import sys; from nemo_brorl.config import memory; "
         "from nemo_brorl.config.load import load_config; load_config('brorl_cpu'); "
         f"print([name for name in {heavy} if name in sys.modules])"
     )

@@ -154,20 +154,16 @@ WRONG = [
         "write that, or rollouts.top_p=1.0",
     ),
     (
-        ["dynamic_sampling.max_staleness=0"],
-        "write that, or dynamic_sampling.carry_over=false",
-    ),
-    (
         ["rollouts.min_fraction=0.5"],
         "needs rollouts.deadline_s other than null",
     ),
     (
-        ["rollouts.overlap=true", "dynamic_sampling.max_staleness=0", "dynamic_sampling.carry_over=false"],
+        ["rollouts.overlap=true", "dynamic_sampling.max_staleness=0"],
         "max_staleness above 0",
     ),
     (
         ["rollouts.unfinished=resume", "algorithm.importance_correction.enabled=false"],
-        "or rollouts.unfinished=drop",
+        "or rollouts.unfinished=finish",
     ),
     (["rollouts.overlap=true", "generation.sleep=cache"], "generation.sleep='off' (now cache)"),
     (["algorithm.dual_clip=1.1"], "must be above 1 + algorithm.clip_high = 1.28"),
@@ -221,7 +217,7 @@ RIGHT = [
     ["policy.precision=bf16", "parity.max_mean_abs_diff=0.05"],
     ["policy.tensor_model_parallel_size=2", "policy.pipeline_model_parallel_size=2", "policy.sequence_parallel=true"],
     ["trainer.gpus_per_node=8", "generation.placement=disaggregated", "policy.data_parallel_size=4"],
-    ["dynamic_sampling.carry_over=false", "dynamic_sampling.max_staleness=0"],
+    ["dynamic_sampling.max_staleness=0"],
     ["algorithm.dual_clip=0"],
     ["algorithm.credit=turn", "algorithm.turn_discount=0.9"],
     ["generation.placement=disaggregated"],

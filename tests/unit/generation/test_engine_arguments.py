@@ -14,7 +14,7 @@ from nemo_brorl.config.rules import violations
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.generation import device
-from nemo_brorl.generation.device import check_engine_arguments, known_arguments
+from nemo_brorl.generation.engine_arguments import check_engine_arguments, known_arguments
 from tests.support.source_tree import ROOT
 
 GPU_WHEEL = json.loads((ROOT / "tests/data/vllm_signatures.json").read_text())

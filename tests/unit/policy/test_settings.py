@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from nemo_brorl.cluster.fit.memory import check_policy_fits
+from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
 from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.policy.process.device import open_device

@@ -14,7 +14,7 @@ from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.prompts.stream import PromptStream
-from nemo_brorl.rollouts.group_size.success_posterior import outcomes
+from nemo_brorl.rollouts.spent import outcomes
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import Prompt
 from tests.support.fakes import make_group, make_prompt
@@ -25,8 +25,8 @@ LEVELS = [{"min_value": 2, "max_value": 9}, {"min_value": 10, "max_value": 99}, 
 GCD = TaskConfig("gcd", levels=LEVELS, level_window=2)
 
 
-def prompt(level: int, weight: float = 1.0) -> Prompt:
-    return replace(make_prompt("train/0"), level=level, weight=weight)
+def prompt(level: int) -> Prompt:
+    return replace(make_prompt("train/0"), level=level)
 
 
 def stream(task: TaskConfig = GCD) -> PromptStream:
@@ -62,14 +62,14 @@ def test_a_level_is_left_for_the_one_before_when_hardly_anything_is_right() -> N
     assert level.reached == 0
 
 
-def test_groups_of_another_level_do_not_count_and_prompts_count_for_those_passed_over() -> None:
+def test_groups_of_another_level_do_not_count() -> None:
     level = TaskLevel(replace(GCD, promote_from=0.6, level_window=2))
     level.reached = 1
     level.learn(prompt(0), 0.0)  # carried over from before the level was reached
-    level.learn(prompt(1, weight=3.0), 0.5)
+    level.learn(prompt(1), 0.5)
     assert level.decide() is None
     level.learn(prompt(1), 1.0)
-    assert level.decide() == "62.5% correct in 2 groups of level 1"  # (3 · 0.5 + 1) / 4
+    assert level.decide() == "75.0% correct in 2 groups of level 1"
 
 
 def test_questions_are_of_the_level_reached_and_of_those_below_it_that_the_width_asks_for() -> None:

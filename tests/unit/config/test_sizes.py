@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.cluster.fit.memory import needed_gib
-from nemo_brorl.cluster.fit.sizes import SHARE_TAKEN, Machine, resolve_sizes
 from nemo_brorl.config import derived
 from nemo_brorl.config.load import load_config, to_yaml
+from nemo_brorl.config.memory import needed_gib
 from nemo_brorl.config.same_run import RECORD, check_same_run, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sizes import SHARE_TAKEN, resolve_sizes
+from nemo_brorl.core.machine import Machine
 from nemo_brorl.core.model_shape import ModelShape, read_model_shape
 
 pytestmark = pytest.mark.slow

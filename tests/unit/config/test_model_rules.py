@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.cluster.fit.memory import (
-    available_gib,
-    check_memory,
-    check_model_rules,
-    local_model,
-    misfits,
-    needed_gib,
-)
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.memory import check_memory, needed_gib
+from nemo_brorl.config.model_rules import check_model_rules, misfits
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
+from nemo_brorl.core.machine import available_gib
+from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import num_parameters, read_model_shape
 
 SMALL = {
@@ -153,7 +149,7 @@ def test_a_broken_config_json_is_a_model_error(tmp_path: Path, text: str) -> Non
 
 
 def test_a_hugging_face_name_is_left_to_the_hub() -> None:
-    assert local_model(load_config("brorl_64gpu")) is None
+    assert local_model(load_config("brorl_64gpu").policy.model) is None
 
 
 def test_parameters_are_counted_by_hand(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ given stay as they are.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from nemo_brorl.cluster.fit.memory import GIB, NUMBER_BYTES, available_gib, gpu_gib, kept_numbers, needed_gib
 from nemo_brorl.config import derived
+from nemo_brorl.config.memory import NUMBER_BYTES, kept_numbers, needed_gib
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.machine import GIB, Machine
 from nemo_brorl.core.model_shape import ModelShape, num_parameters
 
 SHARE_TAKEN = 0.85  # of what is free; above it `check_memory` warns
@@ -26,7 +26,6 @@ CACHED_RESPONSES = 128  # that an engine on CPU decodes together; more read thei
 FEW_RESPONSES = 32  # below which a core's decoding gets slower
 MEAN_SHARE = 0.5  # of the longest response, that a response under way holds in the cache
 MEAN_PROMPT_SHARE = 1 / 8  # of the longest prompt, once for all responses of a chunk
-GPU_GIB = 79.6  # where no GPU can be asked: the smallest that recipes are written for
 GPU_MICRO_BATCH_TOKENS = 32768
 GPU_BESIDE_GIB = 4.0  # contexts, communicators, log-probs' tiles, a sleeping engine (the planner's README)
 GPU_ROUND_TOKENS = 1024
@@ -40,15 +39,6 @@ CPU_SETTINGS = (RANKS, ENGINES, MICRO_BATCH, CACHE)
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What a run has: cores and free memory of one machine without GPUs, or the memory of a GPU."""
-
-    cores: int
-    free_gib: float | None  # None: unknown, nothing shrinks
-    gpu_gib: float = GPU_GIB
-
-
-@dataclass(frozen=True)
 class Size:
     """A size that was chosen."""
 
@@ -58,11 +48,6 @@ class Size:
 
     def __str__(self) -> str:
         return f"{self.setting}={self.value:g} ({self.reason})"
-
-
-def this_machine() -> Machine:
-    """The machine that this process runs on."""
-    return Machine(len(os.sched_getaffinity(0)), available_gib(), gpu_gib() or GPU_GIB)
 
 
 def resolve_sizes(

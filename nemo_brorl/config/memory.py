@@ -1,0 +1,170 @@
+"""Estimate whether a run on CPU fits into this machine's memory, roughly, before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nemo_brorl.config.derived import (
+    data_parallel_size,
+    fullest_micro_batch,
+    kv_cache_gib,
+    max_num_seqs,
+    micro_batch_tokens,
+    num_engines,
+    num_gpus,
+    num_policy_ranks,
+)
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.machine import GIB, available_gib
+from nemo_brorl.core.model_folder import local_model
+from nemo_brorl.core.model_shape import ModelShape, num_parameters, read_model_shape
+
+# Private memory of processes with their imports, before they hold a model; measured on CPU.
+DRIVER_GIB = 1.5  # the driver with NeMo, Ray's own processes
+POLICY_RANK_GIB = 0.7
+ENGINE_GIB = 1.0
+REWARD_WORKER_GIB = 0.15
+STORE_WRITER_GIB = 0.15
+
+NUMBER_BYTES = {"fp32": 4, "bf16": 2}
+LAYERS_IN_BACKWARD = 1.6  # layers' worth of gradients and copies that live beside what a row keeps; measured
+RETAINED = 1.07  # of activations: what the heap holds on to between rows; measured
+BATCH_TOKENS = 4096  # that vLLM's CPU build computes together
+OBJECT_STORE_GIB = 1.0  # of Ray on one machine (cluster.py)
+SAVED_BYTES = 12  # of a parameter's optimizer state, of all replicas, in the process that writes it
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class CpuMemory:
+    """What the processes of a run on CPU hold when they are fullest, in GiB, by use. The planner's README has the
+    formulas."""
+
+    rank: Mapping[str, float]  # of one policy rank: the first, which also writes the optimizer's state
+    engine: Mapping[str, float]  # of one engine
+    others: Mapping[str, float]  # of all other processes, and Ray's object store
+    num_ranks: int
+    num_engines: int
+
+    @property
+    def total(self) -> float:
+        ranks, engines = self.num_ranks * sum(self.rank.values()), self.num_engines * sum(self.engine.values())
+        return ranks + engines + sum(self.others.values())
+
+
+def check_memory(config: BroRLConfig, with_policy: bool = True, folder: Path | None = None) -> None:
+    """Refuse a CPU run that needs more memory than is free, and warn near the limit. `with_policy=False`: engines and
+    verifiers alone. `folder`: of the model, where policy.model is a name.
+
+    Raises ResourceError. Says nothing when the free memory or the model's size is unknown, or when the run is on GPUs.
+    """
+    free = available_gib()
+    folder = folder or local_model(config.policy.model)
+    if free is None or folder is None or num_gpus(config) > 0:
+        return
+    needed = needed_gib(config, read_model_shape(folder), with_policy)
+    if needed > free:
+        raise ResourceError(
+            f"this run needs about {needed:.1f} GiB of memory and {free:.1f} GiB are free: {_way_out(config)}"
+        )
+    if needed > 0.85 * free:
+        logger.warning("memory is tight: about %.1f GiB needed, %.1f GiB free", needed, free)
+
+
+def _way_out(config: BroRLConfig) -> str:
+    """What of a run that does not fit can be made smaller."""
+    sizes = {
+        "policy.data_parallel_size": data_parallel_size(config),
+        "generation.num_engines": num_engines(config),
+        "generation.kv_cache_gib": kv_cache_gib(config),
+        "policy.tokens_per_micro_batch": micro_batch_tokens(config),
+    }
+    named = ", ".join(f"{name} ({value:g})" for name, value in sizes.items())
+    longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
+    return (
+        f"leave {named} to `auto` or lower them; a micro-batch holds at least one prompt and response of "
+        f"{longest} tokens (data.max_prompt_tokens, rollouts.max_response_tokens); policy.recompute=full and "
+        "policy.precision=bf16 generation.precision=bf16 need less, and so does a smaller model"
+    )
+
+
+def needed_gib(config: BroRLConfig, shape: ModelShape, with_policy: bool = True) -> float:
+    """An estimate of all processes' memory on a CPU machine, in GiB, with micro-batches as full as they can get."""
+    memory = cpu_memory(config, shape, fullest_micro_batch(config))
+    return (memory if with_policy else replace(memory, num_ranks=0)).total
+
+
+def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemory:
+    """Of a run on CPU, with micro-batches of `tokens` tokens on every rank."""
+    size = num_parameters(shape)
+    weights = NUMBER_BYTES[config.policy.precision] * size / GIB
+    store = 3 * config.generation.weight_bucket_mib / 1024 + (weights if config.generation.keep_published else 0.0)
+    return CpuMemory(
+        rank=_rank_gib(config, shape, size, tokens),
+        engine=_engine_gib(config, shape, size),
+        others={
+            "driver": DRIVER_GIB,
+            "verifiers": config.rewards.num_workers * REWARD_WORKER_GIB,
+            "rollout store": STORE_WRITER_GIB if config.store.enabled else 0.0,
+            "object store": min(store, OBJECT_STORE_GIB),
+        },
+        num_ranks=num_policy_ranks(config),
+        num_engines=num_engines(config),
+    )
+
+
+def kept_numbers(shape: ModelShape) -> float:
+    """Numbers that a layer keeps of each token for the backward pass: inputs and outputs of two norms, the projections
+    and their rotated copies, the attention's output, gate, up and their product."""
+    queries, groups = shape.num_heads * shape.head_size, shape.num_key_value_heads * shape.head_size
+    inside = 3 * shape.ffn_size
+    if shape.moe is not None:
+        inside = shape.moe.experts_per_token * (3 * shape.moe.ffn_size + 2 * shape.hidden_size)
+    return 4.0 * shape.hidden_size + 3 * queries + 3 * groups + inside
+
+
+def _rank_gib(
+    config: BroRLConfig,
+    shape: ModelShape,
+    size: int,
+    tokens: float,
+) -> dict[str, float]:
+    policy, number = config.policy, NUMBER_BYTES[config.policy.precision]
+    replicas = data_parallel_size(config) * policy.context_parallel_size
+    held = size / (policy.tensor_model_parallel_size * policy.pipeline_model_parallel_size) / GIB
+    has_reference = config.algorithm.kl.coefficient > 0
+    layer = number * kept_numbers(shape) * tokens / GIB / policy.tensor_model_parallel_size
+    layers = float(shape.num_layers)  # a pipeline's first stage holds as many rows as there are stages
+    activations = layer * (layers + LAYERS_IN_BACKWARD)
+    if policy.recompute == "full":
+        activations = layer * (1 + LAYERS_IN_BACKWARD) + layers * number * shape.hidden_size * tokens / GIB
+    output = 4.0 * shape.vocab_size * shape.hidden_size / policy.tensor_model_parallel_size / GIB
+    step = number * held  # the optimizer's scratch, or that of a reference that is swapped in
+    update = RETAINED * activations + output + step
+    saving = held * (number + SAVED_BYTES + (number if has_reference else 0))
+    return {
+        "process": POLICY_RANK_GIB,
+        "weights": number * held,
+        "gradients": 4 * held,
+        "master weights, Adam": (8 if number == 4 else 12) * held / replicas,
+        "reference": number * held if has_reference else 0.0,
+        "activations": RETAINED * activations,
+        "output layer, scratch": output + step,
+        "checkpoint": max(0.0, saving - update),  # nothing of an update is held meanwhile
+    }
+
+
+def _engine_gib(config: BroRLConfig, shape: ModelShape, size: int) -> dict[str, float]:
+    number = NUMBER_BYTES[config.generation.precision]
+    logits = 3 * 4 * max_num_seqs(config) * shape.vocab_size / GIB
+    return {
+        "process": ENGINE_GIB,
+        "weights": number * size / GIB,
+        "KV cache": kv_cache_gib(config),
+        "batch": logits + number * kept_numbers(shape) * BATCH_TOKENS / GIB,
+    }

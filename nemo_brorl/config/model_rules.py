@@ -1,0 +1,197 @@
+"""Check settings against the shape of the model that `policy.model` names, as its config.json has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from nemo_brorl.config.derived import longest_response, max_model_len, num_gpus
+from nemo_brorl.config.policy import PolicyConfig
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.model_folder import local_model
+from nemo_brorl.core.model_shape import ModelShape, MoeShape, read_model_shape
+
+FP8_FEATURES = 16  # FP8 products want feature counts that are multiples of it (Transformer Engine 2.11)
+
+
+def check_model_rules(config: BroRLConfig, folder: Path | None = None) -> None:
+    """Check the settings against the model's shape when `policy.model` is a folder, or one is given.
+
+    Raises ModelError for a missing or broken folder and ConfigError with every setting that does not fit.
+    """
+    folder = folder or local_model(config.policy.model)
+    if folder is not None:
+        _raise_all(config.policy.model, list(misfits(config, read_model_shape(folder))))
+
+
+def check_policy_fits(config: BroRLConfig, folder: Path) -> ModelShape:
+    """The shape of the model in a folder that the policy can cut as the settings say. Raises ModelError or
+    ConfigError."""
+    shape = read_model_shape(folder)
+    _raise_all(str(folder), list(policy_misfits(config, shape)))
+    return shape
+
+
+def _raise_all(model: str, found: list[str]) -> None:
+    if found:
+        raise ConfigError(f"the settings do not fit the model {model}:\n" + "\n".join(f"  - {text}" for text in found))
+
+
+def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+    """One message for every setting that does not fit the model."""
+    yield from policy_misfits(config, shape)
+    yield from _heads("generation.tensor_parallel_size", config.generation.tensor_parallel_size, shape)
+    limit = max_model_len(config)
+    if limit > shape.max_positions:
+        yield (
+            f"generation.max_model_len={limit} is more than the model's {shape.max_positions} positions: write "
+            f"generation.max_model_len={shape.max_positions}, which leaves "
+            f"{shape.max_positions - longest_response(config)} for the prompt"
+        )
+
+
+def policy_misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+    """One message for every setting of the policy that does not fit the model."""
+    yield from _tensor_parallel(config, shape)
+    yield from _pipeline_parallel(config, shape)
+    yield from _experts(config, shape)
+    yield from _fp8(config, shape)
+
+
+def _heads(name: str, size: int, shape: ModelShape) -> Iterator[str]:
+    if shape.num_heads % size:
+        yield (
+            f"{name}={size} does not divide the model's {shape.num_heads} attention heads: write "
+            f"{_divisor(size, shape.num_heads)}"
+        )
+    if shape.num_key_value_heads % size and size % shape.num_key_value_heads:
+        yield (
+            f"{name}={size} neither divides nor is a multiple of the model's {shape.num_key_value_heads} key-value "
+            f"heads: write {_divisor(size, shape.num_key_value_heads)}"
+        )
+
+
+def _tensor_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+    name, size = "policy.tensor_model_parallel_size", config.policy.tensor_model_parallel_size
+    yield from _heads(name, size, shape)
+    if size > shape.num_key_value_heads:
+        yield (
+            f"{name}={size} is more than the model's {shape.num_key_value_heads} key-value heads, which "
+            f"the policy does not copy: write {shape.num_key_value_heads} or less"
+        )
+    sizes = {"intermediate_size": shape.ffn_size}
+    if shape.moe and config.policy.expert_model_parallel_size == 1:  # tensor-parallel ranks then share every expert
+        sizes["moe_intermediate_size"] = shape.moe.ffn_size
+    for what, number in sizes.items():
+        if number % size:
+            yield f"{name}={size} does not divide the model's {what} of {number}: write {_divisor(size, number)}"
+
+
+def _pipeline_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+    stages = config.policy.pipeline_model_parallel_size
+    virtual = config.policy.virtual_pipeline_model_parallel_size or 1
+    if shape.num_layers % stages:
+        yield (
+            f"policy.pipeline_model_parallel_size={stages} does not divide the model's {shape.num_layers} layers: "
+            f"write {_divisor(stages, shape.num_layers)}"
+        )
+    elif shape.num_layers // stages % virtual:
+        per_stage = shape.num_layers // stages
+        yield (
+            f"policy.virtual_pipeline_model_parallel_size={virtual} does not divide the {per_stage} layers of a "
+            f"pipeline stage: write {_divisor(virtual, per_stage)} or null".replace("write 1 or null", "write null")
+        )
+
+
+def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+    policy = config.policy
+    size, moe = policy.expert_model_parallel_size, shape.moe
+    if moe is None:
+        settings: dict[str, tuple[float, float]] = {"expert_model_parallel_size": (size, 1)}
+        settings["moe.aux_loss_coefficient"] = (policy.moe.aux_loss_coefficient, 0)
+        settings["moe.freeze_router"] = (policy.moe.freeze_router, False)
+        settings["moe.router_replay"] = (policy.moe.router_replay, False)
+        settings["moe.fused_permutation"] = (policy.moe.fused_permutation, False)
+        for name, (value, neutral) in settings.items():
+            if value != neutral:
+                written, wanted = str(value).lower(), str(neutral).lower()
+                yield (
+                    f"policy.{name}={written} is for mixture-of-experts models and this one is dense: write "
+                    f"policy.{name}={wanted}"
+                )
+        return
+    if moe.num_experts % size:
+        yield (
+            f"policy.expert_model_parallel_size={size} does not divide the model's {moe.num_experts} experts: write "
+            f"{_divisor(size, moe.num_experts)}"
+        )
+    yield from _stages_without_experts(config, moe)
+    if policy.tensor_model_parallel_size > 1 and not policy.sequence_parallel:
+        yield (
+            f"policy.tensor_model_parallel_size={policy.tensor_model_parallel_size} without policy.sequence_parallel "
+            "would send every token of a mixture-of-experts model to its experts once per rank: write "
+            "policy.sequence_parallel=true"
+        )
+
+
+def _stages_without_experts(config: BroRLConfig, moe: MoeShape) -> Iterator[str]:
+    """Optimizers differ between such a stage and the others, and Megatron 0.16.1 then restores Adam's step on one of
+    them only."""
+    stages = config.policy.pipeline_model_parallel_size
+    chunks = stages * (config.policy.virtual_pipeline_model_parallel_size or 1)
+    per_chunk = max(1, len(moe.is_moe_layer) // chunks)
+    with_experts = {layer // per_chunk % stages for layer, is_moe in enumerate(moe.is_moe_layer) if is_moe}
+    if len(with_experts) < stages:
+        yield (
+            f"policy.pipeline_model_parallel_size={stages} leaves a pipeline stage with dense layers only, whose "
+            "optimizer a checkpoint would not restore: write a smaller policy.pipeline_model_parallel_size"
+        )
+
+
+def _fp8(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+    """One message for every FP8 setting that does not fit the model."""
+    policy = config.policy
+    if policy.fp8 is None:
+        return
+    if policy.num_bf16_layers >= shape.num_layers:
+        yield (
+            f"policy.fp8_bf16_first_layers={policy.fp8_bf16_first_layers} and "
+            f"policy.fp8_bf16_last_layers={policy.fp8_bf16_last_layers} "
+            f"leave none of the model's {shape.num_layers} layers in FP8: write smaller numbers, or policy.fp8=null"
+        )
+    per_stage = shape.num_layers // policy.pipeline_model_parallel_size
+    for name in ("fp8_bf16_first_layers", "fp8_bf16_last_layers"):
+        layers = getattr(policy, name)
+        if layers > per_stage:
+            yield (
+                f"policy.{name}={layers} is more than the {per_stage} layers of a pipeline stage: write {per_stage} or "
+                "less"
+            )
+    if num_gpus(config):
+        yield from _fp8_features(policy, shape)
+
+
+def _fp8_features(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
+    size = policy.tensor_model_parallel_size
+    query = shape.num_heads * shape.head_size
+    features = {
+        "hidden size": shape.hidden_size,
+        "MLP's size": shape.ffn_size // size,
+        "queries' size": query // size,
+        "queries', keys' and values' size": (query + 2 * shape.num_key_value_heads * shape.head_size) // size,
+    }
+    if shape.moe:
+        features["experts' size"] = shape.moe.ffn_size // (size if policy.expert_model_parallel_size == 1 else 1)
+    for what, number in features.items():
+        if number % FP8_FEATURES:
+            yield (
+                f"policy.fp8={policy.fp8} needs multiples of {FP8_FEATURES} features and the model's {what} on a "
+                f"tensor-parallel rank is {number}: write policy.fp8=null or a smaller "
+                "policy.tensor_model_parallel_size"
+            )
+
+
+def _divisor(at_most: int, of: int) -> int:
+    """The largest divisor of `of` that is not above `at_most`."""
+    return max(divisor for divisor in range(1, at_most + 1) if of % divisor == 0)

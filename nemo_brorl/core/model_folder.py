@@ -1,0 +1,25 @@
+"""Find the folder of a model that is on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nemo_brorl.core.errors import ModelError
+
+
+def local_model(model: str) -> Path | None:
+    """Return the folder of `policy.model`; None when it is a Hugging Face name, `owner/name`, found later through the
+    hub's cache.
+
+    Raises ModelError when it looks like a folder and is not there.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    is_name = model.count("/") == 1 and not model.startswith((".", "~", "runs/"))
+    if is_name and not folder.parent.is_dir():
+        return None
+    raise ModelError(
+        f"policy.model={model}: there is no such folder. `make train` or `brorl base` makes a small model in "
+        "sft.new.output; or write the folder or the name of a Hugging Face model"
+    )

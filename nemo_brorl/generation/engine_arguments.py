@@ -1,0 +1,49 @@
+"""Arguments that pass through `generation.engine_args`, held against the installed vLLM before anything is started. The
+names that its EngineArgs has are read from its source: importing vLLM takes ten seconds, and on the driver nothing else
+needs it."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.core.errors import ConfigError
+
+
+def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a name that EngineArgs does not have."""
+    if not arguments:
+        return
+    known = known_arguments()
+    for name in arguments:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+            instead = f"write {' or '.join(close)}" if close else "see vllm.EngineArgs for those that it has"
+            raise ConfigError(f"generation.engine_args.{name} is no argument of this vLLM's EngineArgs: {instead}")
+
+
+@functools.cache
+def known_arguments() -> tuple[str, ...]:
+    """Names of the installed EngineArgs. Raises ConfigError without vLLM."""
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:
+        raise ConfigError("generation.engine_args cannot be checked: vLLM is not installed here")
+    source = Path(found.origin).parent / "engine" / "arg_utils.py"
+    return fields_of(source.read_text(encoding="utf-8"), "EngineArgs")
+
+
+def fields_of(source: str, class_name: str) -> tuple[str, ...]:
+    """Fields of a dataclass in a module's source, in order."""
+    names = []
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.ClassDef) or node.name != class_name:
+            continue
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                names.append(field.target.id)
+    return tuple(names)
