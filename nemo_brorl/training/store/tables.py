@@ -173,7 +173,6 @@ def rollouts_table(
         "advantage": no_numbers if stored.advantages is None else stored.advantages,
         "is_trained": is_trained,
         "repetition": scored.repetition,
-        # Views of the arrays: a list of Python numbers of a large group would take a gigabyte.
         "token_ids": pa.ListArray.from_arrays(offsets, token_ids),
         "log_probs": pa.ListArray.from_arrays(offsets, log_probs),
         "is_sampled": _is_sampled(arrays),
