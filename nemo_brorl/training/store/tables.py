@@ -17,7 +17,6 @@ FORMAT = 1  # of the files
 METADATA = b"brorl"  # key of the step's own numbers in the schema of its groups
 
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
-WAVE = pa.struct([("num_rollouts", pa.int32()), ("probability", pa.float64()), ("weight", pa.float64())])
 
 GROUP_SCHEMA = pa.schema(
     {
