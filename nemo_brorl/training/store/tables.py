@@ -17,7 +17,6 @@ FORMAT = 1  # of the files
 METADATA = b"brorl"  # key of the step's own numbers in the schema of its groups
 
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
-WAVE = pa.struct([("num_rollouts", pa.int32()), ("probability", pa.float64()), ("weight", pa.float64())])
 
 GROUP_SCHEMA = pa.schema(
     {
@@ -95,6 +94,7 @@ def groups_table(record: StepRecord) -> pa.Table:
         "loss_scale": record.loss_scale,
         "left_out": record.num_left_out,
     }
+    # In the metadata: a step whose groups were all left out has its numbers, too.
     schema = GROUP_SCHEMA.with_metadata({METADATA: json.dumps(numbers).encode()})
     return pa.Table.from_pylist(rows, schema=schema)
 

@@ -15,7 +15,8 @@ from nemo_brorl.algorithm.rollout_size import expected_keep_rate
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, inert
 from nemo_brorl.evaluation import rehearsal
-from nemo_brorl.evaluation.rehearsal import Rehearsed, quoted, rehearse, tell, why
+from nemo_brorl.evaluation.rehearsal import Rehearsed, rehearse, tell
+from nemo_brorl.evaluation.shown_responses import quoted, why
 from nemo_brorl.types import ScoredGroup
 from tests.support.fakes import FakeGenerator, ListSink, make_group, make_prompt
 from tests.support.loop import fake, make_trainer, small_config
