@@ -28,7 +28,6 @@ class Batches:
             num_engines(config),
             prompts,
             sampler,
-            config.rewards.stages,
         )
         self.fill: BatchFill | None = None
 
