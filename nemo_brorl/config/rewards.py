@@ -173,22 +173,6 @@ class ServicesConfig:
 
 
 @dataclass
-class RewardStageConfig:
-    """Options of verifiers from some time on."""
-
-    from_step: int | None = setting(None, "step that it begins with, or ...", at_least=1)
-    from_solve_rate: float | None = setting(
-        None, "... share of right rollouts, over four steps since the stage before, that it begins at", within=(0, 1)
-    )
-    domain: str | None = setting(None, "domain of a mixture that it is for; null: all prompts")
-    options: dict[str, Any] = setting({}, "options laid over the prompts' own")
-
-    def concerns(self, domain: str) -> bool:
-        """Whether prompts of a domain get these options."""
-        return self.domain is None or self.domain == domain
-
-
-@dataclass
 class EnvironmentsConfig:
     """Limits of environments (docs/environments.md)."""
 
@@ -246,7 +230,6 @@ class RewardsConfig:
     shaping: ShapingConfig = section(ShapingConfig)
     code: CodeConfig = section(CodeConfig)
     services: ServicesConfig = section(ServicesConfig)
-    stages: list[RewardStageConfig] = setting([], "changes of verifiers' options as training goes on, in order")
 
     def violations(self) -> Iterator[str]:
         yield from self.services.violations()
@@ -256,12 +239,6 @@ class RewardsConfig:
                     f"rewards.verifiers.{index}.name={verifier.name} is no function of your own: write "
                     "package.module:function; options of a built-in verifier are data.verifier_options"
                 )
-        for index, stage in enumerate(self.stages):
-            where = f"rewards.stages.{index}"
-            if (stage.from_step is None) == (stage.from_solve_rate is None):
-                yield f"{where}: write either from_step or from_solve_rate"
-            if not stage.options:
-                yield f"{where}.options is empty: write what changes, for example {{scoring: all}}"
         for name, seconds in self.timeouts.items():
             if not 0 < seconds < math.inf:
                 yield (

@@ -73,23 +73,6 @@ class ScheduleConfig:
 
 
 @dataclass
-class PlacementConfig:
-    """Which engine samples which chunk. Work is counted in decoded tokens."""
-
-    prefill_cost: float = setting(0.2, "work of one prompt token: a prompt on one more engine costs it", at_least=0)
-    context_cost: float = setting(
-        5e-4, "work of attending to one more token, over decoding one without context in a full batch", at_least=0
-    )
-    concentration_cost: float = setting(
-        0.1, "share of a chunk's work added for each other chunk of its prompt on the engine", within=(0, 1)
-    )
-    cached_prompt_tokens: int = setting(
-        200_000, "tokens of prompts that an engine is believed to keep in its prefix cache, last used first", at_least=0
-    )
-    steal: bool = setting(True, "idle engines take over chunks that others have not begun")
-
-
-@dataclass
 class PromptPoolConfig:
     """Which prompts of the stream are asked."""
 
@@ -137,7 +120,6 @@ class RolloutsConfig:
     )
     overlap: bool = setting(False, "the next batch is sampled while the policy learns (one step off-policy)")
     schedule: ScheduleConfig = section(ScheduleConfig)
-    placement: PlacementConfig = section(PlacementConfig)
 
     def violations(self) -> Iterator[str]:
         yield from self.schedule.violations()

@@ -24,7 +24,6 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("mean", "", _ROLLOUTS, "Raw reward"),
             Metric("{task}", "", _ROLLOUTS, "Raw reward of one task's prompts"),
             Metric("num_failed", "responses", _COUNT, "Responses whose verifier failed: reward 0"),
-            Metric("stage", "", "last", "Number of `rewards.stages` that have begun"),
         ),
     ),
     "reward_watch": (
@@ -280,7 +279,6 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("residual_gib_mean", "GiB", "mean over engines", "Memory that a sleeping engine keeps"),
             Metric("residual_gib_max", "GiB", "maximum over engines", "The same, of the engine that keeps most"),
             Metric("residual_growth_gib_max", "GiB", "maximum over engines", "Growth since an engine's first sleep"),
-            Metric("num_restarts", "engines", _COUNT, "Engines restarted because they kept too much"),
         ),
     ),
     "reference": (

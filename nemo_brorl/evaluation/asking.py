@@ -41,6 +41,7 @@ def ask(
                 stream.open(prompt, benchmark.num_samples, benchmark.sampling)
                 file_of[prompt.uid] = file
         while not stream.is_idle:
+            # One by one, so that a run that is killed loses the groups under way and no more.
             for settled in stream.advance():
                 group = stream.release(settled.uid).close()
                 _keep(group, file_of[settled.uid], samples)

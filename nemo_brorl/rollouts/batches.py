@@ -29,7 +29,6 @@ class Batches:
             num_engines(config),
             prompts,
             sampler,
-            config.rewards.stages,
         )
         self.fill: BatchFill | None = None
 

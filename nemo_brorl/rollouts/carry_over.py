@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.rewards import RewardStageConfig
 from nemo_brorl.config.rollouts import DynamicSamplingConfig, RolloutsConfig
 from nemo_brorl.core.environment_values import as_written, restored
 from nemo_brorl.generation.placement.lengths import LengthHistory
@@ -26,7 +25,7 @@ from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.prompt_pool import find_pool
 from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.rollouts.schedule import RewardStages, Stage
+from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.rollouts.spent import Spent, outcomes
 from nemo_brorl.types import Prompt, Sampling, ScoredChunk, ScoredGroup
 
@@ -69,9 +68,7 @@ class CarryOver:
         num_engines: int,
         prompts: PromptSource,
         sampler: Sampler,
-        reward_stages: Sequence[RewardStageConfig] = (),
     ) -> None:
-        self.reward_stages = RewardStages(reward_stages)
         self.settings = rollouts
         self.num_engines = num_engines
         self.prompts = prompts
@@ -146,8 +143,7 @@ class CarryOver:
         """Prompts of `num` new groups: those to be restarted first; each is handed out once more."""
         restarted = self.restarted[:num]
         self.restarted = self.restarted[num:]
-        new = self.pool.take(num - len(restarted))
-        return restarted + [self.reward_stages.applied(prompt) for prompt in new]
+        return restarted + self.pool.take(num - len(restarted))
 
     def take_completed(self) -> list[ScoredGroup]:
         """Completed groups in the order of their prompts' uids, as the batch is taken."""
@@ -200,10 +196,6 @@ class CarryOver:
                 is_cut = np.ones(len(block.lengths), bool)
                 self.lengths.observe(task, group.uid, block.lengths, is_cut)
         self.pool.learn(sampled)
-        reason = self.reward_stages.learn(sampled)
-        if reason is not None:
-            stage = self.reward_stages.num_begun
-            self.sampler.console.line(f"rewards: stage {stage} begins with the next prompts ({reason})")
         changes = self.prompts.learn(outcomes(sampled))
         for change in changes:
             self.sampler.console.line(change)
@@ -212,11 +204,7 @@ class CarryOver:
 
     def metrics(self) -> dict[str, float]:
         """What the run has spent so far, and prompts that were passed over."""
-        return {
-            **self.spent.metrics(),
-            **self.pool.metrics(),
-            **self.reward_stages.metrics(),
-        }
+        return {**self.spent.metrics(), **self.pool.metrics()}
 
     def state(self) -> SamplerState:
         """A copy of all that a checkpoint needs, whatever is sampled afterwards."""
@@ -231,7 +219,6 @@ class CarryOver:
             "lengths": self.lengths.state_dict(),
             "pool": self.pool.state_dict(),
             "spent": self.spent.state_dict(),
-            "reward_stages": self.reward_stages.state_dict(),
             "is_batch_complete": self.is_batch_complete,
         }
         return SamplerState(
@@ -259,8 +246,6 @@ class CarryOver:
         self.pool.load_state_dict(own["pool"])
         self.spent = Spent.from_state(own["spent"])
         self.is_batch_complete = own.get("is_batch_complete", False)
-        if "reward_stages" in own:
-            self.reward_stages.load_state_dict(own["reward_stages"])
 
 
 def _copy(group: OpenGroup) -> OpenGroup:

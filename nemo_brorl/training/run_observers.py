@@ -12,7 +12,7 @@ from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.timeline import Timeline
-from nemo_brorl.evaluation.rehearsal import shown_responses
+from nemo_brorl.evaluation.shown_responses import shown_responses
 from nemo_brorl.ports import RolloutStore
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.training.observers import Observer, StepMade
@@ -22,7 +22,7 @@ from nemo_brorl.training.records import EventLog
 from nemo_brorl.training.reward_watch import RewardAlarms
 from nemo_brorl.training.samples import write_samples
 from nemo_brorl.training.step_timeline import StepTimelines
-from nemo_brorl.training.store.store import step_record
+from nemo_brorl.training.store.record import step_record
 from nemo_brorl.training.tables import step_line
 from nemo_brorl.types import ScoredGroup, TrainBatch, UpdatePlan
 

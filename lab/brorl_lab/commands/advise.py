@@ -21,9 +21,9 @@ from brorl_lab.theory.advice import (
     resampled,
 )
 from nemo_brorl.algorithm.success_prior import SuccessPrior
-from nemo_brorl.config.rollouts import PlacementConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, DataError
+from nemo_brorl.generation.placement.costs import PlacementCosts
 from nemo_brorl.training.records import read_metrics
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -140,7 +140,7 @@ def _outlook(
     num_samples: float,
     score_noise: float,
 ) -> Outlook:
-    prefill_cost = PlacementConfig().prefill_cost
+    prefill_cost = PlacementCosts().prefill
     return outlook(measured, prior, num, num_samples, score_noise, prefill_cost)
 
 

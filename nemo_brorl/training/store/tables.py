@@ -94,6 +94,7 @@ def groups_table(record: StepRecord) -> pa.Table:
         "loss_scale": record.loss_scale,
         "left_out": record.num_left_out,
     }
+    # In the metadata: a step whose groups were all left out has its numbers, too.
     schema = GROUP_SCHEMA.with_metadata({METADATA: json.dumps(numbers).encode()})
     return pa.Table.from_pylist(rows, schema=schema)
 

@@ -73,10 +73,6 @@ def test_endpoints_are_services_and_judges_by_name() -> None:
         (["data.verifier=https://host", "+data.verifier_options.threshold=0.5"], "data.verifier_options.threshold is"),
         (["data.verifier=judge", "data.verifier_options={model: m}", ENDPOINTS], "verifier_options.model is a sett"),
         (["data.verifier=composite", f"data.verifier_options={{parts: [{PART}]}}"], "options.parts.0.options.range is"),
-        (
-            ["data.verifier=https://host", "rewards.stages=[{from_step: 1, options: {threshold: 1}}]"],
-            "stages.0.options.thr",
-        ),
         (["data.verifier=https://me:secret@host"], "the address of host holds a name or a password"),
     ],
 )

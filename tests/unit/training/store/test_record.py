@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
-from nemo_brorl.training.store.store import step_record
+from nemo_brorl.training.store.record import step_record
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import FilledBatch, ScoredGroup, StepRecord, TrainBatch, UpdatePlan, Withdrawn
 from tests.support.fakes import make_group
