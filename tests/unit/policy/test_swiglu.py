@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from nemo_brorl.policy.cpu import megatron
-from nemo_brorl.policy.cpu.megatron import SwiGLU
+from nemo_brorl.policy.cpu.swiglu import SwiGLU
 
 pytestmark = pytest.mark.numbers
 
