@@ -24,6 +24,8 @@ from tests.support.source_tree import (
 
 # Entries of nemo_brorl/, lower shelves first. A module imports from its own folder and from lower shelves.
 SHELVES = ("types", "ports", *FOLDERS)
+# Folders of policy/, lower ones first; the same holds within the room.
+POLICY_FOLDERS = ("rows", "cpu", "process", "model", "state", "rank", "driver")
 MAX_ENTRIES = 15
 
 # Heavy libraries have one owner each, as paths below the package.
@@ -123,6 +125,20 @@ def test_imports_go_down_the_shelves() -> None:
             if own in level and other != own and level[other] >= level[own]:
                 wrong.append(f"{name(path)}:{line} imports {imported}, which is not on a lower shelf")
     assert not wrong, "\n".join(wrong)
+
+
+def test_imports_within_the_policy_go_down_its_folders() -> None:
+    level = {f"nemo_brorl.policy.{folder}": index for index, folder in enumerate(POLICY_FOLDERS)}
+    wrong = []
+    for module, targets in import_graph().items():
+        own = level.get(module.rpartition(".")[0])
+        for target in targets:
+            other = level.get(target.rpartition(".")[0])
+            if own is not None and other is not None and other > own:
+                wrong.append(f"{module} imports {target}")
+    assert not wrong, "\n".join(wrong)
+    folders = {path.parent.name for path in package_files() if path.parent.parent == PACKAGE / "policy"}
+    assert folders == set(POLICY_FOLDERS)
 
 
 def test_the_backend_imports_no_other_house_but_the_graders() -> None:
