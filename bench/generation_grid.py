@@ -28,9 +28,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import ray
+from brorl_lab.theory.batching import prompt_tokens_computed
 
 from bench.generation import PromptMaker, make_model, time_pool
-from nemo_brorl.algorithm.rollout_size import prompt_tokens_computed
+from nemo_brorl.config.generation import BLOCK_TOKENS
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.generation.pool import VllmPool
@@ -192,11 +193,11 @@ def main() -> None:
                 cells.append(
                     measure_cell(pool, maker, prompt_tokens, response_tokens, options.samples, options.repeats)
                 )
-                print("\n".join(show(cells[-1:], config.generation.block_size)[2:]), flush=True)
+                print("\n".join(show(cells[-1:], BLOCK_TOKENS)[2:]), flush=True)
         pool.close()
         ray.shutdown()
     print(f"\nsamples/s, one engine, {options.samples} rollouts a run, medians of {options.repeats}")
-    print("\n".join(show(cells, config.generation.block_size)))
+    print("\n".join(show(cells, BLOCK_TOKENS)))
     if options.json:
         options.json.write_text(json.dumps([asdict(cell) for cell in cells], indent=1) + "\n")
 

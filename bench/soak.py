@@ -46,7 +46,6 @@ TINY = (
     "dynamic_sampling.enabled=false", "trainer.rehearsal=false", "parity.enabled=false",
     "trainer.val_interval=100", "trainer.save_interval=50", "evaluation.num_prompts=8",
     "evaluation.samples_per_prompt=2", "store.keep_steps=5", "timeline.keep_steps=5",
-    "rollouts.posterior.max_prompts=500",
 )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ class StandInGenerator:
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         generation = self.config.generation
-        placement = ChunkPlacement([], max_num_seqs(self.config), self.config.rollouts.placement, forecast)
+        placement = ChunkPlacement([], max_num_seqs(self.config), forecast=forecast)
         return VllmSession(self.handles, placement, generation, self.call_ids, {0}, self.transport)
 
     def stats(self) -> list[EngineStats]:

@@ -36,8 +36,8 @@ from nemo_brorl.core.object_store import fetch
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
-from nemo_brorl.rollouts.sampler import RolloutStream, Sampler
+from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.rollouts.stream import RolloutStream
 from nemo_brorl.scoring.pool import scored_chunk
 from nemo_brorl.scoring.turns import TurnJudge
 from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, Sampling, ScoredChunk
@@ -163,7 +163,7 @@ def run_arm(arm: str, pool: VllmPool, sampler: Sampler, prompts: Sequence[Prompt
     lengths: list[int] = []
     with closing(stream):
         for prompt in prompts:
-            stream.open(prompt, Draw(options.rollouts, 1.0), sampling)
+            stream.open(prompt, options.rollouts, sampling)
         while not stream.is_idle:
             for group in stream.advance():
                 closed = stream.release(group.uid).close()

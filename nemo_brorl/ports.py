@@ -16,6 +16,7 @@ from nemo_brorl.types import (
     RolloutChunk,
     RolloutRequest,
     ScoredChunk,
+    ScoredGroup,
     StepRecord,
     StreamedBucket,
     TensorInfo,
@@ -43,6 +44,28 @@ class PromptSource(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""
+
+
+class PromptPool(Protocol):
+    """Chooses the prompts of a stream that are asked (`rollouts.prompt_pool`)."""
+
+    def begin_step(self) -> None:
+        """Hear that another batch is filled: `metrics` counts from here."""
+
+    def take(self, num: int) -> list[Prompt]:
+        """Return the next `num` prompts. Raises StarvationError when there are none left to ask."""
+
+    def learn(self, sampled: Sequence[ScoredGroup]) -> None:
+        """Take in all groups that a step has sampled, once it is over."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return metrics of the step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps, JSON-able."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state_dict`."""
 
 
 class Forecast(Protocol):

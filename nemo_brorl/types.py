@@ -49,7 +49,6 @@ class Prompt:
     token_ids: tuple[int, ...]  # [P]
     payload: Mapping[str, Any]  # JSON-able; only the verifier reads it
     domain: str = ""  # of the mixture it was drawn from; "" where there is none
-    weight: float = 1.0  # prompts that it stands for, itself and those passed over (rollouts/prompt_pool.py)
     messages: tuple[Mapping[str, str], ...] = ()  # each with role and content, of which the tokens were made
     level: int | None = None  # of its task's difficulty, from 0; None: the task has no levels
 
@@ -278,16 +277,6 @@ class RolloutGroup:
 
 
 @dataclass(frozen=True)
-class Wave:
-    """Rollouts of a group that were asked for together: its next `num_rollouts` places, in order
-    (`rollouts/group_size/waves.py`)."""
-
-    num_rollouts: int  # asked for; fewer may be there
-    probability: float  # with which they were asked for, given the earlier waves; 1 for the first
-    weight: float  # of their mean in the group's estimate of its gradient; may be negative
-
-
-@dataclass(frozen=True)
 class ScoredGroup:
     """A group with raw rewards; filters and advantages work on this."""
 
@@ -296,7 +285,6 @@ class ScoredGroup:
     num_failed: int
     repetition: Float32  # [N], as in ScoredChunk
     mass: SampledMass
-    waves: tuple[Wave, ...] = ()  # none: all rollouts were asked for at once
     learn_from: Int64 | None = None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
     answers: tuple[str | None, ...] | None = None  # [N], as in ScoredChunk
     evidence: tuple[RewardEvidence, ...] = ()  # of its chunks, where it was looked for

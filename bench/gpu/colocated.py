@@ -39,7 +39,6 @@ def config_for(setting: Setting, share: float, sleep: str = "off", **generation:
         config.trainer.gpus_per_node = 1
         config.policy.data_parallel_size = None
         config.generation.gpu_memory_utilization = share
-        config.generation.block_size = 16
     for name, value in generation.items():
         assert hasattr(config.generation, name), name
         setattr(config.generation, name, value)

@@ -14,7 +14,7 @@ from nemo_brorl.training.records import read_metrics
 ON_GPU = (
     "trainer.gpus_per_node=1", "policy.data_parallel_size=null", "policy.precision=bf16", "policy.offload=all",
     "generation.precision=bf16",
-    "generation.block_size=16", "generation.gpu_memory_utilization=0.35", "generation.sleep=discard",
+    "generation.gpu_memory_utilization=0.35", "generation.sleep=discard",
     "generation.keep_published=false",
     "generation.enforce_eager=false", "parity.max_mean_abs_diff=0.05", "rewards.num_workers=8",
 )  # fmt: skip
@@ -31,7 +31,7 @@ RANDOM_MODEL = (
     "trainer.val_interval=0",
 )
 TINY_RUN = (*RANDOM_MODEL, "rollouts.num_per_prompt=8", "rollouts.prompts_per_step=4", "rollouts.max_response_tokens=8",
-            "data.max_prompt_tokens=400", "generation.max_model_len=448", "parity.num_prompts=1")  # fmt: skip
+            "data.max_prompt_tokens=400", "generation.max_model_len=448")  # fmt: skip
 
 
 def overrides_for(setting: Setting) -> tuple[str, ...]:

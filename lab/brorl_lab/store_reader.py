@@ -35,7 +35,6 @@ from nemo_brorl.types import (
     StepRecord,
     StoredGroup,
     TurnRecord,
-    Wave,
 )
 
 Columns = dict[str, np.ndarray]
@@ -194,7 +193,6 @@ def _prompt(row: Mapping[str, Any]) -> Prompt:
         token_ids=tuple(row["prompt_ids"]),
         payload=json.loads(row["payload"]),
         domain=row["domain"],
-        weight=row["weight"],
         messages=tuple(row["messages"]),
     )
 
@@ -212,13 +210,9 @@ def _scored_group(row: Mapping[str, Any], columns: Columns, table: pa.Table) -> 
         num_failed = row["num_failed"] if not parts else 0
         part = _scored_chunk(chunk, columns, rows, num_failed)
         parts.append(replace(part, turns=_turns(table, rows, chunk.data)))
-    waves: list[Wave] = []
-    for wave in row["waves"]:
-        waves.append(Wave(**wave))
     learn_from = row["learn_from"]
     return replace(
         close_group(prompt, parts),
-        waves=tuple(waves),
         learn_from=None if learn_from is None else np.array(learn_from, np.int64),
     )
 

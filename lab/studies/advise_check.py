@@ -22,9 +22,9 @@ from brorl_lab.commands.sweep import UNITS, Curve, Rows, SweepRun, curve_of, pla
 from brorl_lab.theory.advice import Outlook, fit_prior, mean_of, outlook
 from scipy.stats import spearmanr
 
-from nemo_brorl.config.rollouts import PlacementConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import BroRLError
+from nemo_brorl.generation.placement.costs import PlacementCosts
 from nemo_brorl.training.records import read_metrics
 
 NUM_SAMPLES = 1e6  # that the outlook is for; the order does not depend on it
@@ -111,7 +111,7 @@ def outlooks_from(rows: Rows, sizes: Sequence[int], num_steps: int, score_noise:
     """What `brorl advise` says of these sizes from a run's first steps. Raises DataError as it does."""
     measured = mean_of(measured_steps(rows)[:num_steps])
     prior = fit_prior(measured.pass_at, measured.all_right, measured.num_per_prompt)
-    prefill_cost = PlacementConfig().prefill_cost
+    prefill_cost = PlacementCosts().prefill
     return [outlook(measured, prior, size, NUM_SAMPLES, score_noise, prefill_cost) for size in sizes]
 
 

@@ -33,18 +33,19 @@ import itertools
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from brorl_lab.prompt_pool import RetiringParams
 from transformers import Qwen2ForCausalLM
 
 from lab.studies.cipher_plain import HELD_OUT, MODEL, ROLLOUTS, Questions, chances, log_probs, sample, until_end
 from lab.studies.cipher_pool import PooledRun
 from lab.studies.figures.plateau import show
-from nemo_brorl.config.rollouts import PlateauConfig, PoolConfig
-from nemo_brorl.rollouts.schedule import PlateauDetector
+from nemo_brorl.config.rollouts import PlateauConfig
+from nemo_brorl.rollouts.plateau import PlateauDetector
 
 WITHIN_REACH = "ABCD"  # families
 SKILL = 0.8  # chance of a right digit that these are taught
@@ -106,7 +107,7 @@ class Course:
     def begin(self, arm: Arm) -> PooledRun:
         """A run of the taught base, at 0 seconds."""
         self.seconds = 0.0
-        pool = replace(PoolConfig(), retire_from=arm.retire or None, recheck=arm.recheck)
+        pool = RetiringParams(retire_from=arm.retire, recheck=arm.recheck) if arm.retire else None
         run = PooledRun(self.questions, arm.size, self.seed, pool, arm.advantage, RATE, TRAINED, arm.rollouts)
         taught = Qwen2ForCausalLM.from_pretrained(self.options.base, dtype=torch.float32)
         run.model.load_state_dict(taught.state_dict())

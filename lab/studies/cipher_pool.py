@@ -6,8 +6,8 @@
 
 2,048 questions come again and again, three quarters of them copies, which the base is right about with 0.99; the others
 are chains, which it is right about with 2 in 10,000. Every arm samples 4,096 rollouts a step (`--rollouts`) and takes
-one optimizer step for them, as in `lab/studies/cipher_plain.py`. With `--retire 0.9` `rollouts/prompt_pool.py` leaves
-out what was right in so large a share of its rollouts, by the beliefs of `rollouts/group_size/success_posterior.py`; 0:
+one optimizer step for them, as in `lab/studies/cipher_plain.py`. With `--retire 0.9` the pool leaves
+out what was right in so large a share of its rollouts, by the counts of `lab/brorl_lab/prompt_pool.py`; 0:
 every question is asked. Success is the exact probability of right answers to 512 chains that are never trained on: of
 the first half of `held_out.jsonl`, or with `--report` of the second, which nothing was chosen with.
 
@@ -35,17 +35,15 @@ import itertools
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
+from brorl_lab.prompt_pool import RetiringParams, RetiringPool
 from torch import Tensor
 
 from lab.studies.cipher_plain import HELD_OUT, ROLLOUTS, Questions, Run, are_right, chances, sample
 from lab.studies.figures.pool import show
-from nemo_brorl.config.rollouts import PoolConfig, PosteriorConfig
-from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
-from nemo_brorl.rollouts.prompt_pool import PromptPool
+from nemo_brorl.rollouts.prompt_pool import EveryPrompt
 from nemo_brorl.types import Prompt
 
 
@@ -89,17 +87,17 @@ class PooledRun(Run):
         questions: Questions,
         size: int,
         seed: int,
-        pool: PoolConfig,
+        pool: RetiringParams | None,
         advantage: str = "maxrl",
         rate: float = 2e-4,
         places: range | None = None,
         rollouts: int = ROLLOUTS,
     ) -> None:
         super().__init__(questions, size, advantage, rate, seed, rollouts)
-        self.beliefs = SuccessPosterior(PosteriorConfig())
         if places is None:
             places = range(len(questions.answers))
-        self.pool = PromptPool(pool, Epochs(questions, places, seed), self.beliefs, seed)
+        epochs = Epochs(questions, places, seed)
+        self.pool = EveryPrompt(epochs, seed) if pool is None else RetiringPool(epochs, seed, pool)
         self.num_solved = 0  # rollouts of prompts that are right in 0.9 of them
 
     def unseen(self) -> Iterator[Tensor]:
@@ -108,7 +106,7 @@ class PooledRun(Run):
 
     def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
         """The step's rollouts, of the prompts that are asked next."""
-        self.pool.begin_step(self.size)
+        self.pool.begin_step()
         asked = self.pool.take(self.num_prompts)
         places = [prompt.payload["place"] for prompt in asked]
         prompts = self.questions.prompts[places]
@@ -116,24 +114,23 @@ class PooledRun(Run):
         answers = [self.questions.answers[place] for place in places]
         rewards = are_right(responses, answers, self.size).view(len(asked), self.size)
         self.note(asked, rewards)
-        weights = torch.tensor([prompt.weight for prompt in asked])
-        return prompts, responses, self.advantage(rewards) * weights[:, None]
+        return prompts, responses, self.advantage(rewards)
 
     def note(self, asked: Sequence[Prompt], rewards: Tensor) -> None:
         """Counts, and what is believed of the prompts from now on."""
         self.num_sampled += rewards.numel()
         self.num_solved += int((rewards.mean(dim=1) >= 0.9).sum()) * self.size
-        self.beliefs.forget()
-        for prompt, successes in zip(asked, rewards.sum(dim=1).int().tolist(), strict=True):
-            self.beliefs.observe(prompt, successes, self.size)
-            self.beliefs.observe_first(prompt, successes, self.size, 1.0)
+        if isinstance(self.pool, RetiringPool):
+            self.pool.counts.forget()
+            for prompt, successes in zip(asked, rewards.sum(dim=1).int().tolist(), strict=True):
+                self.pool.counts.observe(prompt, successes, self.size)
 
 
 def train(
     questions: Questions, held_out: Questions, size: int, retire: float, seed: int, options: argparse.Namespace
 ) -> None:
     """One run; its measurements go to the output file as they come."""
-    pool = replace(PoolConfig(), retire_from=retire or None, recheck=options.recheck)
+    pool = RetiringParams(retire_from=retire, recheck=options.recheck) if retire else None
     run = PooledRun(questions, size, seed, pool, options.advantage, options.rate, rollouts=options.rollouts)
     first = HELD_OUT if options.report else 0
     places = range(first, first + HELD_OUT)

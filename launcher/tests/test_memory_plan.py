@@ -133,7 +133,7 @@ def test_a_sleeping_engine_gives_its_cache_and_weights_to_the_policy() -> None:
 
 def test_memory_that_torch_keeps_is_counted_where_the_policy_does_not_give_it_back() -> None:
     sleeping = planned("brorl_64gpu").devices[0]
-    awake = planned("brorl_64gpu", "generation.sleep=off", "generation.max_residual_gib=null").devices[0]
+    awake = planned("brorl_64gpu", "generation.sleep=off").devices[0]
     kept = awake.peak("publish", "policy") - sleeping.peak("publish", "policy")
     freed = sum(
         part.at("update") for part in awake.terms if part.name in ("activations", "backward pass", "fragmentation")

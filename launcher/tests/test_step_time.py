@@ -76,9 +76,7 @@ def test_lengths_keep_their_mean_under_the_limit() -> None:
 
 
 def test_prompts_are_computed_once_an_engine_and_the_last_block_for_every_rollout() -> None:
-    config = load_config(
-        "brorl_cpu", ["rollouts.num_per_prompt=64", "rollouts.chunk_size=32", "generation.block_size=32"]
-    )
+    config = load_config("brorl_cpu", ["rollouts.num_per_prompt=64", "rollouts.chunk_size=32"])
     cached = mean_cached_tokens(100, 32)
     assert cached == pytest.approx(sum((100 * (0.65 + 0.05 * i) - 1) // 32 * 32 for i in range(15)) / 15)
     assert prompt_tokens_computed(config, work(), 8) == pytest.approx(4 * (2 * 100 + 62 * (100 - cached)))

@@ -20,6 +20,8 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.lock import locked
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.timeline import Timeline
+from nemo_brorl.rollouts.prompt_pool import find_pool
+from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.records import JsonlSink, read_metrics
 from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.training.tables import change_rows, curve_lines, sampling_line, time_rows
@@ -35,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
 def train(config: BroRLConfig, line: CommandLine) -> int:
     """Train until the last step. Returns the exit code: SAVED when there is more to do."""
     check_functions(config)
+    find_pool(config.rollouts.prompt_pool)
+    find_observers(config.trainer.observers)
     console = Console()
     config, model_folder = sized(config, console)
     with locked(Path(config.exp_manager.explicit_log_dir), "brorl train"):

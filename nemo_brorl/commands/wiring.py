@@ -13,7 +13,7 @@ from brorl_graders.services.remote_scores import FOLDER as SERVICE_FOLDER
 from brorl_graders.services.service_client import reach
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.payload import Payload
-from brorl_graders.verifiers.registry import check_params, check_payload, names_in
+from brorl_graders.verifiers.registry import check_params, names_in
 from brorl_graders.verifiers.services import is_remote
 
 from nemo_brorl.cluster.process_placement import places_of
@@ -39,7 +39,7 @@ from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.scoring.pool import VerifierPool
 from nemo_brorl.scoring.turn_tokens import check_environment
 from nemo_brorl.training.checkpoint import Checkpoints
-from nemo_brorl.training.parity import check_parity
+from nemo_brorl.training.parity import NUM_PROMPTS, check_parity
 from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.run_observers import run_observers
 from nemo_brorl.training.store.store import make_store
@@ -98,20 +98,9 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
 
 def verifiers_of(rewards: RewardsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[str, Payload]]:
     """Verifiers that these prompts are scored by at any time, with their payloads. Raises DataError, ConfigError for
-    options of a later stage, or of a second opinion, that a verifier cannot score with."""
-    opinion = rewards.second_opinion
+    options of a later stage that a verifier cannot score with."""
     for prompt in prompts:
-        payload = dict(prompt.payload)
-        yield prompt.verifier, payload
-        for stage in rewards.stages:
-            if stage.concerns(prompt.domain):
-                payload = {**payload, **stage.options}
-                check_payload(prompt.verifier, payload)
-                yield prompt.verifier, payload
-        if opinion.verifier is not None:
-            own = opinion.payload(payload)
-            check_payload(opinion.verifier, own)
-            yield opinion.verifier, own
+        yield prompt.verifier, prompt.payload
 
 
 def try_constants(config: BroRLConfig) -> None:
@@ -207,7 +196,7 @@ def pass_parity(
 ) -> None:
     """Parity gate between policy and engines, where it is on. Raises ParityError."""
     if config.parity.enabled:
-        prompts = inputs.held_out[: config.parity.num_prompts]
+        prompts = inputs.held_out[:NUM_PROMPTS]
         console.line(f"parity: {check_parity(config, prompts, actors.trained_policy(), actors.generator)}")
 
 
@@ -219,8 +208,7 @@ def make_sampler(
 ) -> Sampler:
     """Sampler over the engines and the verifiers."""
     chunk_size, seed = config.rollouts.chunk_size, config.trainer.seed
-    opinion = config.rewards.second_opinion
-    return Sampler(actors.generator, actors.verifier, console, chunk_size, seed, heartbeat, opinion)
+    return Sampler(actors.generator, actors.verifier, console, chunk_size, seed, heartbeat)
 
 
 def trainer_parts(

@@ -18,7 +18,6 @@ ADVANTAGES = (
     "maxrl",
     "pass_at_k",
 )
-ADVANTAGES_BY_WAVE = ("reinforce_plus_plus_baseline", "dr_grpo", "rloo")  # those that rollouts.allocation=waves may use
 NOT_BY_TURN = ("opo", "maxrl", "pass_at_k")  # advantages of whole responses, which algorithm.credit=turn has none of
 REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "gmpo", "cispo")  # those that learn from advantages
 KL_ESTIMATORS = ("k1", "k2", "k3")

@@ -44,8 +44,6 @@ class TaskConfig:
     levels: list[dict[str, Any]] = setting(
         [], "settings laid over the task's own, easiest first, of which success chooses; held-out: of all levels alike"
     )
-    level_width: int = setting(1, "levels asked at a time: the one reached and those below it", at_least=1)
-    level_window: int = setting(8, "groups of the level reached before each decision, at least", at_least=1)
     promote_from: float = setting(
         0.9, "share of correct rollouts from which on a level is left for the next", above=0, at_most=1
     )

@@ -8,6 +8,10 @@ from typing import Any
 
 from nemo_brorl.config.declare import auto, setting
 
+# Of an engine's cache. vLLM's CPU attention takes multiples of 32, its GPU kernels of 16. A prompt needs more than one
+# block for the prefix cache to hit.
+BLOCK_TOKENS = 32
+
 # Arguments of vLLM's EngineArgs that settings decide, or that this package cannot work without.
 SETTING_OF_ARGUMENT = {
     "model": "policy.model",
@@ -15,7 +19,6 @@ SETTING_OF_ARGUMENT = {
     "max_model_len": "generation.max_model_len",
     "max_num_seqs": "generation.max_num_seqs",
     "max_num_batched_tokens": "generation.max_num_batched_tokens",
-    "block_size": "generation.block_size",
     "enforce_eager": "generation.enforce_eager",
     "tensor_parallel_size": "generation.tensor_parallel_size",
     "gpu_memory_utilization": "generation.gpu_memory_utilization",
@@ -25,7 +28,7 @@ SETTING_OF_ARGUMENT = {
     "data_parallel_size": "generation.num_engines",
     "seed": "trainer.seed",
 }
-_FIXED_ARGUMENTS = ("enable_prefix_caching", "logprobs_mode", "worker_extension_cls", "disable_log_stats")
+_FIXED_ARGUMENTS = ("block_size", "enable_prefix_caching", "logprobs_mode", "worker_extension_cls", "disable_log_stats")
 
 
 @dataclass
@@ -54,7 +57,6 @@ class GenerationConfig:
         "GiB per engine, on CPU; auto: 128 responses of half length, as memory allows", above=0
     )
     precision: str = setting("fp32", "number format of weights and activations", choices=("fp32", "bf16"))
-    block_size: int = setting(32, "tokens; a prompt needs more than one block for the prefix cache to hit", at_least=1)
     enforce_eager: bool = setting(True, "no CUDA graphs")
     placement: str = setting(
         "colocated",
@@ -66,9 +68,6 @@ class GenerationConfig:
         "what colocated engines give up while the policy trains; offload: weights to host, discard: GPU",
         choices=("off", "cache", "offload", "discard"),
     )
-    max_residual_gib: float | None = setting(
-        None, "GiB per GPU that a sleeping engine may hold; one above it is restarted; null: never", above=0
-    )
     weight_transport: str = setting(
         "auto",
         "collective: NCCL, or Gloo on CPU; auto: object_store on CPU, else by placement",
@@ -77,10 +76,6 @@ class GenerationConfig:
     weight_bucket_mib: float = setting(64.0, "MiB of the buckets that weights travel in, a few at a time", above=0)
     weight_timeout_s: float = setting(60.0, "seconds to join a transport, or to move one bucket", above=0)
     keep_published: bool = setting(True, "one copy of the weights stays in the object store, for restarted engines")
-    report_every: int = setting(
-        32, "rollouts that end before an engine reports progress; it also does with every chunk it finishes", at_least=1
-    )
-    report_s: float = setting(5.0, "seconds between reports of a busy engine, whatever has ended", above=0)
     engine_args: dict[str, Any] = setting(
         {}, "further arguments of vLLM's EngineArgs, for example kv_cache_dtype=fp8 (docs/gpu.md)"
     )

@@ -16,9 +16,6 @@ def devices_are_of_the_kind(run: BroRLConfig) -> Iterator[str]:
         yield from needs_gpus(run, given, why)
     if generation.sleep != "off" and generation.placement != "colocated":
         yield needs(run, "generation.sleep", "makes room for the policy on the same devices", COLOCATED)
-    if generation.max_residual_gib is not None and generation.sleep == "off":
-        given, why = "generation.max_residual_gib", "limits what sleeping engines hold"
-        yield needs(run, given, why, "generation.sleep=cache or offload or discard")
     if generation.weight_transport == "cuda_ipc":
         why = "shares memory of the GPUs that policy and engines are on"
         yield from needs_gpus_shared_with_engines(run, "generation.weight_transport", why)
@@ -68,12 +65,6 @@ def engines_fill_their_devices(run: BroRLConfig) -> Iterator[str]:
 
 def kernels_exist(run: BroRLConfig) -> Iterator[str]:
     engine_args, is_on_gpu = run.generation.engine_args, num_gpus(run) > 0
-    size, unit, device = run.generation.block_size, 32, "CPU"
-    if is_on_gpu:
-        unit, device = 16, "GPU"
-    if size % unit:
-        fitting = max(unit, size // unit * unit)
-        yield f"generation.block_size={size} must be a multiple of {unit} on {device}: write {fitting}"
     quantises = "generation.engine_args quantises what samples (quantization, kv_cache_dtype)"
     if run.generation.is_quantised and not is_on_gpu:
         yield f"{quantises}, which needs GPUs: leave it out on CPU"

@@ -35,12 +35,6 @@ def named_verifiers(config: BroRLConfig) -> Iterator[NamedVerifier]:
     """Yield the verifiers that settings name outside `rewards.verifiers` and `rewards.services.endpoints`."""
     for where, source in all_sources(config):
         yield from _with_parts(f"{where}.verifier_options", source.verifier, source.verifier_options)
-    opinion = config.rewards.second_opinion
-    yield from _with_parts("rewards.second_opinion.options", opinion.verifier, opinion.options)
-    for index, stage in enumerate(config.rewards.stages):
-        for _, source in config.data.sources():
-            if stage.concerns(getattr(source, "name", "")):
-                yield from _with_parts(f"rewards.stages.{index}.options", source.verifier, stage.options)
 
 
 def _with_parts(where: str, name: str | None, options: Mapping[str, Any]) -> Iterator[NamedVerifier]:

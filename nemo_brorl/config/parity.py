@@ -12,11 +12,6 @@ class ParityConfig:
     """The gate at the start: Hugging Face, Megatron and vLLM log-probs of the same tokens."""
 
     enabled: bool = setting(True, "compare before the first step")
-    num_prompts: int = setting(4, "prompts that are compared", at_least=1)
-    responses_per_prompt: int = setting(4, "responses of each prompt", at_least=1)
-    max_response_tokens: int = setting(
-        64, "tokens of these responses at most (Hugging Face computes one response at a time)", at_least=1
-    )
     max_mean_abs_diff: float | None = auto("nats; auto: 1e-3, and 0.05 where policy or engines are in bf16", above=0)
     max_step_mismatch: float = setting(0.05, "mean |Megatron - vLLM| per step above which a warning is logged", above=0)
     max_fp8_mismatch: float = setting(0.02, "mean |FP8 - bf16| per step above which a warning is logged", above=0)

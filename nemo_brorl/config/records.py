@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nemo_brorl.config.declare import setting
-
-OPENTELEMETRY = ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter")
-COLLECTOR = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 @dataclass
@@ -31,21 +26,6 @@ class TimelineConfig:
 
     enabled: bool = setting(True, "keep it")
     keep_steps: int = setting(20, "newest steps whose trace is kept", at_least=1)
-    opentelemetry: bool = setting(False, "spans also to the OpenTelemetry exporter that OTEL_… variables name")
-
-    def violations(self) -> Iterator[str]:
-        if not self.opentelemetry:
-            return
-        if not all(importlib.util.find_spec(package) for package in OPENTELEMETRY):
-            yield (
-                f"timeline.opentelemetry=true needs {', '.join(OPENTELEMETRY)}, which are not all installed: "
-                "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http, or write false"
-            )
-        elif not any(name in os.environ for name in COLLECTOR):
-            yield (
-                f"timeline.opentelemetry=true needs a collector: set {COLLECTOR[0]} in the environment "
-                "(http://HOST:4318), or write false"
-            )
 
 
 @dataclass

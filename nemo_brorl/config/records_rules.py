@@ -1,4 +1,4 @@
-"""Check settings of profiles and timelines against those of other sections."""
+"""Check settings of profiles against those of other sections."""
 
 from __future__ import annotations
 
@@ -20,9 +20,4 @@ def profiles_are_of_something(run: BroRLConfig) -> Iterator[str]:
         yield from needs_gpus(run, "profile.memory_snapshot", "is of GPU memory")
 
 
-def spans_are_kept(run: BroRLConfig) -> Iterator[str]:
-    if run.timeline.opentelemetry and not run.timeline.enabled:
-        yield needs(run, "timeline.opentelemetry", "hands on what the timeline has", "timeline.enabled=true")
-
-
-RULES = (profiles_are_of_something, spans_are_kept)
+RULES = (profiles_are_of_something,)

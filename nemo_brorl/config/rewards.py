@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -173,39 +173,6 @@ class ServicesConfig:
 
 
 @dataclass
-class SecondOpinionConfig:
-    """A second verifier for the successes of groups that have few (docs/verifiers.md)."""
-
-    verifier: str | None = setting(None, "verifier that is asked, any but environments; null: none")
-    options: dict[str, Any] = setting({}, "its options, over the prompt's payload")
-    max_successes: int = setting(2, "successes of a group up to which it is asked", at_least=1)
-    holds_from: float = setting(0.5, "its score from which a success holds; below, the reward is 0", within=(0, 1))
-
-    def payload(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """What the verifier gets of a prompt's payload."""
-        own = dict(payload)
-        for key in ("parts", "mode"):  # of a composition that judged first
-            own.pop(key, None)
-        return {**own, **self.options}
-
-
-@dataclass
-class RewardStageConfig:
-    """Options of verifiers from some time on."""
-
-    from_step: int | None = setting(None, "step that it begins with, or ...", at_least=1)
-    from_solve_rate: float | None = setting(
-        None, "... share of right rollouts, over four steps since the stage before, that it begins at", within=(0, 1)
-    )
-    domain: str | None = setting(None, "domain of a mixture that it is for; null: all prompts")
-    options: dict[str, Any] = setting({}, "options laid over the prompts' own")
-
-    def concerns(self, domain: str) -> bool:
-        """Whether prompts of a domain get these options."""
-        return self.domain is None or self.domain == domain
-
-
-@dataclass
 class EnvironmentsConfig:
     """Limits of environments (docs/environments.md)."""
 
@@ -263,8 +230,6 @@ class RewardsConfig:
     shaping: ShapingConfig = section(ShapingConfig)
     code: CodeConfig = section(CodeConfig)
     services: ServicesConfig = section(ServicesConfig)
-    second_opinion: SecondOpinionConfig = section(SecondOpinionConfig)
-    stages: list[RewardStageConfig] = setting([], "changes of verifiers' options as training goes on, in order")
 
     def violations(self) -> Iterator[str]:
         yield from self.services.violations()
@@ -274,12 +239,6 @@ class RewardsConfig:
                     f"rewards.verifiers.{index}.name={verifier.name} is no function of your own: write "
                     "package.module:function; options of a built-in verifier are data.verifier_options"
                 )
-        for index, stage in enumerate(self.stages):
-            where = f"rewards.stages.{index}"
-            if (stage.from_step is None) == (stage.from_solve_rate is None):
-                yield f"{where}: write either from_step or from_solve_rate"
-            if not stage.options:
-                yield f"{where}.options is empty: write what changes, for example {{scoring: all}}"
         for name, seconds in self.timeouts.items():
             if not 0 < seconds < math.inf:
                 yield (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -72,83 +73,15 @@ class ScheduleConfig:
 
 
 @dataclass
-class PlacementConfig:
-    """Which engine samples which chunk. Work is counted in decoded tokens."""
+class PromptPoolConfig:
+    """Which prompts of the stream are asked."""
 
-    prefill_cost: float = setting(0.2, "work of one prompt token: a prompt on one more engine costs it", at_least=0)
-    context_cost: float = setting(
-        5e-4, "work of attending to one more token, over decoding one without context in a full batch", at_least=0
-    )
-    concentration_cost: float = setting(
-        0.1, "share of a chunk's work added for each other chunk of its prompt on the engine", within=(0, 1)
-    )
-    cached_prompt_tokens: int = setting(
-        200_000, "tokens of prompts that an engine is believed to keep in its prefix cache, last used first", at_least=0
-    )
-    steal: bool = setting(True, "idle engines take over chunks that others have not begun")
-
-
-@dataclass
-class WavesConfig:
-    """How a group grows under allocation waves (`rollouts/group_size/waves.py`)."""
-
-    first_wave: int = setting(64, "rollouts that every prompt gets", at_least=2)
-    growth: float = setting(4.0, "how many times as large a group is after another wave; N at most", within=(1.01, 64))
-    half_signal: float = setting(256.0, "rollouts at which half of a squared gradient estimate is signal", above=0)
-    reach: float = setting(
-        0.5, "share of groups expected to get another wave; least noisy: as rollouts/extended", within=(0.01, 1)
-    )
-    min_probability: float = setting(
-        0.2, "probability of a wave not worth its tokens; lower: fewer tokens, larger weights", within=(0.001, 1)
-    )
-
-
-@dataclass
-class PosteriorConfig:
-    """What is remembered of how often prompts were answered correctly."""
-
-    memory: float = setting(0.95, "share of older counts kept at each update; 1: all", above=0, at_most=1)
-    prior_groups: float = setting(8.0, "groups of a task that count as much as the prior above it", above=0)
-    max_prompts: int = setting(50_000, "prompts remembered; the least recently seen are dropped", at_least=1)
-
-
-@dataclass
-class CoverageConfig:
-    """When pass@1 is bought with pass@k, the largest k that groups have."""
-
-    window: int = setting(20, "steps at the start of a run, and newest ones, that are compared", at_least=2)
-    max_fall: float | None = setting(
-        0.05, "fall of pass@k, while pass@1 rises, above which a warning is logged; null: never", within=(0, 1)
-    )
-
-
-@dataclass
-class PoolConfig:
-    """Which prompts are asked (`rollouts/prompt_pool.py`)."""
-
-    enabled: bool = setting(
-        False, "prompts that probably teach nothing are mostly passed over, without sampling; the others weigh more"
-    )
-    min_probability: float = setting(
-        0.25,
-        "probability to ask a prompt whatever is believed of it; lower: fewer samples, larger weights",
-        within=(0.01, 1),
-    )
-    full_above: float = setting(
-        0.5, "chance of an informative group from which on a prompt is always asked", within=(0.01, 1)
-    )
-    retire_from: float | None = setting(
+    name: str | None = setting(
         None,
-        "share of a prompt's own rollouts, over all steps it is remembered of, that were correct, from which on it is "
-        "not asked: another objective, no weight makes up for it; null: never",
-        above=0,
-        at_most=1,
+        "function that makes the pool of prompts, as package.module:function, for example "
+        "brorl_lab.prompt_pool:retiring_pool; null: every prompt is asked",
     )
-    recheck: float = setting(
-        0.25,
-        "share of a step's prompts that are retired ones, asked again: notices forgetting; 0: they stay retired",
-        within=(0, 0.9),
-    )
+    params: dict[str, Any] = setting({}, "parameters of that function, by name")
 
 
 @dataclass
@@ -166,15 +99,7 @@ class RolloutsConfig:
         "tokens sampled in one turn of an environment's trajectory; null: max_response_tokens bounds them all",
         at_least=1,
     )
-    allocation: str = setting(
-        "fixed",
-        "fixed: N rollouts of every prompt (BroRL); waves: up to N, more where they teach",
-        choices=("fixed", "waves"),
-    )
-    waves: WavesConfig = section(WavesConfig)
-    posterior: PosteriorConfig = section(PosteriorConfig)
-    pool: PoolConfig = section(PoolConfig)
-    coverage: CoverageConfig = section(CoverageConfig)
+    prompt_pool: PromptPoolConfig = section(PromptPoolConfig)
     save_samples: int = setting(4, "rollouts per step written as text to the run folder; 0: none", at_least=0)
     deadline_s: float | None = setting(
         None,
@@ -188,11 +113,13 @@ class RolloutsConfig:
         1.0, "share of a group's rollouts that must end for it to close when the others are cut", above=0, at_most=1
     )
     unfinished: str = setting(
-        "drop", "resume: what was cut goes on in the next step, under its newer weights", choices=("drop", "resume")
+        "finish",
+        "rollouts in flight when a batch is full: finish: they are sampled to the end, for the next step; resume: cut, "
+        "and go on there under its newer weights, as what a deadline cuts; drop: cut and lost",
+        choices=("finish", "resume", "drop"),
     )
     overlap: bool = setting(False, "the next batch is sampled while the policy learns (one step off-policy)")
     schedule: ScheduleConfig = section(ScheduleConfig)
-    placement: PlacementConfig = section(PlacementConfig)
 
     def violations(self) -> Iterator[str]:
         yield from self.schedule.violations()
@@ -215,12 +142,6 @@ class DynamicSamplingConfig:
         "many sampled; at_least: so many sampled, and min_groups informative",
         choices=("full", "samples", "at_least"),
     )
-    mean_over: str = setting(
-        "sampled",
-        "groups that a loss is the mean over where batches vary in size: sampled: all of the step; batch: those learnt "
-        "from",
-        choices=("sampled", "batch"),
-    )
     min_groups: int = setting(1, "informative groups that a step under fill=at_least samples on for", at_least=1)
     min_reward_range: float = setting(
         0.0, "difference of best and worst raw reward for a group to be informative; 0: any", within=(0, 1)
@@ -228,16 +149,6 @@ class DynamicSamplingConfig:
     max_sampled: float = setting(
         10.0, "groups of a step at most, times the groups it wants; then it counts as starved", at_least=1
     )
-    order: str = setting(
-        "prompt",
-        "prompt: groups are judged in the order of their prompts, reproducibly; completion: as they close",
-        choices=("prompt", "completion"),
+    max_staleness: int = setting(
+        1, "updates that an informative group beyond the batch may wait for its own; 0: it is dropped", at_least=0
     )
-    oversample: float = setting(1.0, "groups in flight, times what the keep rate says is needed", at_least=1)
-    in_flight: str = setting(
-        "finish",
-        "what becomes of a full batch's surplus: resume (next step, partial), restart (next step, anew)",
-        choices=("finish", "resume", "restart", "drop"),
-    )
-    carry_over: bool = setting(True, "surplus informative groups serve the next step")
-    max_staleness: int = setting(1, "updates a carried group may lag behind", at_least=0)

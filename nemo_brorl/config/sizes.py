@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from nemo_brorl.config import derived
+from nemo_brorl.config.generation import BLOCK_TOKENS
 from nemo_brorl.config.memory import NUMBER_BYTES, kept_numbers, needed_gib
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB, Machine
@@ -223,7 +224,7 @@ def _sequence_gib(config: BroRLConfig, shape: ModelShape, response_share: float,
     """Keys and values of one response and its prompt, of shares of their greatest lengths, in whole blocks."""
     response = response_share * derived.longest_response(config)
     prompt = prompt_share * config.data.max_prompt_tokens
-    block = config.generation.block_size
+    block = BLOCK_TOKENS
     tokens = block * math.ceil((response + prompt) / block)
     return tokens * _cache_bytes(config, shape) / GIB
 

@@ -5,10 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import MISSING
 
 from nemo_brorl.config.declare import setting
 
 TIME_LIMIT = re.compile(r"\d+:[0-5]\d:[0-5]\d")
+
+
+@dataclass
+class ObserverConfig:
+    """An observer of the run's steps outside the backend."""
+
+    name: str = setting(
+        MISSING,
+        "function that makes it, as package.module:function, for example brorl_lab.observers.coverage:coverage",
+    )
+    params: dict[str, Any] = setting({}, "parameters of that function, by name")
 
 
 @dataclass
@@ -45,6 +59,7 @@ class TrainerConfig:
         False, "nobody else may enter the run folder (mode 0700), nor read what the model said", may_change=True
     )
     max_skipped_updates: int = setting(10, "non-finite mini-batches in the whole run before it stops", at_least=0)
+    observers: list[ObserverConfig] = setting([], "observers that are added to the run's own", may_change=True)
 
     def violations(self) -> Iterator[str]:
         limit, warning, timeout = self.time_limit, self.stall_warning_s, self.stall_timeout_s

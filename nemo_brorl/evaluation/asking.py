@@ -10,7 +10,6 @@ from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.evaluation.answers import AnswerFile, answers_of
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.sample_file import SampleFile
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import Prompt, ScoredGroup
 
@@ -39,10 +38,10 @@ def ask(
         for benchmark in benchmarks:
             file = files[benchmark.name]
             for prompt in missing(benchmark, file):
-                draw = Draw(benchmark.num_samples, 1.0)
-                stream.open(prompt, draw, benchmark.sampling)
+                stream.open(prompt, benchmark.num_samples, benchmark.sampling)
                 file_of[prompt.uid] = file
         while not stream.is_idle:
+            # One by one, so that a run that is killed loses the groups under way and no more.
             for settled in stream.advance():
                 group = stream.release(settled.uid).close()
                 _keep(group, file_of[settled.uid], samples)

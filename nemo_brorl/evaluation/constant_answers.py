@@ -118,6 +118,7 @@ def _pays(questions: Sequence[Question], pool: ProcessPool) -> list[Paid]:
         for index, constant in enumerate(CONSTANTS):
             start = index * len(FORMS)
             own_scores = scores[start : start + len(FORMS)]
+            # A policy would find the form that pays.
             totals[constant] += max(score or 0.0 for score in own_scores)
             num_right[constant] += is_reference(question.payload, constant)
     num = len(questions)
@@ -186,6 +187,7 @@ def some_questions(
         yield _of_files(source)
         return
     spent_s = 0.0
+    # Of a hundred tasks some take seconds a question: those that come late are not tried.
     for task in expanded(source.tasks):
         if spent_s > budget_s:
             return

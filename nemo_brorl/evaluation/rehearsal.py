@@ -2,7 +2,6 @@
 run: how many groups will be informative, and how long a step will take.
 
 Nothing of the run is used up: prompts are looked at without being taken, and rollouts have seeds of their own group.
-Responses are hostile text; they are shown with their control characters written out.
 """
 
 from __future__ import annotations
@@ -13,19 +12,13 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
-from brorl_graders.verifiers.answer import last_answer, read_answer
-from brorl_graders.verifiers.math.answer import find_answer, place_of
-from brorl_graders.verifiers.payload import accepted_answers
-from brorl_graders.verifiers.registry import names_in
 
-from nemo_brorl.algorithm.rollout_size import expected_keep_rate
+from nemo_brorl.algorithm.success_prior import expected_keep_rate
 from nemo_brorl.config.derived import data_parallel_size, micro_batch_tokens, num_gpus, stage_sizes
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.console import Console, inert
-from nemo_brorl.core.object_store import fetch
+from nemo_brorl.core.console import Console
+from nemo_brorl.evaluation.shown_responses import Decode, response_ids, shown_responses
 from nemo_brorl.ports import Policy
-from nemo_brorl.prompts.asking import place_of_answer
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
@@ -34,18 +27,8 @@ NUM_PROMPTS = 8
 NUM_ROLLOUTS = 8  # of each prompt
 LIMIT_S = 40.0  # then what is unfinished is cut
 SCORING_S = 20.0  # more, until what was not scored by then is left out
-NUM_SHOWN = 3  # responses
-MAX_SHOWN = 700  # characters of a prompt or a response: its end, where the answer is
 NUM_SCORED = 8  # responses that the policy scores, to time it
 FORWARD_PASSES = 3.0  # of an update: forward, and backward as two
-PLACES = {
-    "tags": "between <answer> and </answer>",
-    "boxed": "in \\boxed{}",
-    "last": 'behind the last "answer is", "Answer:" or "####"',
-    "anywhere": "in tags, in a box, or where the text states it",
-}
-
-Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True)
@@ -75,7 +58,7 @@ def rehearse(
     is_cut = False
     with closing(stream), sampler.stage("rehearse"):
         for prompt in prompts:
-            stream.open(prompt, Draw(NUM_ROLLOUTS, 1.0), sampling)
+            stream.open(prompt, NUM_ROLLOUTS, sampling)
         seconds = 0.0
         while not stream.is_idle and not should_stop() and seconds < limit_s + SCORING_S:
             for group in stream.advance():
@@ -117,97 +100,6 @@ def tell(
     console.line(step_line(config, rehearsed, policy))
 
 
-def shown_responses(groups: Sequence[ScoredGroup], decode: Decode) -> list[str]:
-    """Lines about three responses: the best, the middle and the worst by reward, with what each was paid for."""
-    places = []
-    for number, group in enumerate(groups):
-        for place, reward in enumerate(group.rewards.tolist()):
-            places.append((reward, number, place))
-    places.sort(key=lambda item: item[0], reverse=True)
-    middle = len(places) // 2
-    chosen = dict.fromkeys((0, middle, len(places) - 1))
-    lines = summary(groups)
-    for rank in list(chosen)[:NUM_SHOWN]:
-        reward, number, place = places[rank]
-        group = groups[number]
-        response = decode(response_ids(group, place))
-        lines.append(
-            f"  reward {reward:.2f} for {group.prompt.uid} ({group.prompt.task}): {why(group, place, response)}"
-        )
-        lines += quoted("asked", asked(group.prompt, decode))
-        lines += quoted("said", response)
-    return lines
-
-
-def summary(groups: Sequence[ScoredGroup]) -> list[str]:
-    """One line about all responses."""
-    rewards = np.concatenate([group.rewards for group in groups])
-    is_stopped = np.concatenate([group.group.is_stopped for group in groups])
-    tokens = np.concatenate([group.group.lengths for group in groups])
-    right = int((rewards >= SUCCESS_REWARD).sum())
-    num_cut = int((~is_stopped).sum())
-    return [
-        f"  reward {rewards.mean():.3f}, {right} of {len(rewards)} right, {num_cut} cut at their limit, "
-        f"{tokens.mean():.0f} tokens in the mean"
-    ]
-
-
-def response_ids(group: ScoredGroup, place: int) -> list[int]:
-    """Tokens of one response of a group."""
-    for chunk in group.group.chunks:
-        if place < len(chunk.lengths):
-            arrays = fetch(chunk.data)
-            start, end = arrays.offsets[place : place + 2].tolist()
-            ids: list[int] = arrays.token_ids[start:end].tolist()
-            return ids
-        place -= len(chunk.lengths)
-    raise IndexError(f"the group of {group.prompt.uid} has no response {place}")
-
-
-def asked(prompt: Prompt, decode: Decode) -> str:
-    """What the model read: the last message, or the whole prompt."""
-    if prompt.messages:
-        return prompt.messages[-1]["content"]
-    return decode(prompt.token_ids)
-
-
-def why(group: ScoredGroup, place: int, response: str) -> str:
-    """What the verifier read of a response, and compared it with."""
-    prompt = group.prompt
-    is_cut = not group.group.is_stopped[place]
-    cut = f"; it was cut at {group.group.lengths[place]} tokens, before its end" if is_cut else ""
-    names = names_in(prompt.verifier, prompt.payload)
-    if "math" in names:
-        looked = place_of(prompt.payload)
-        found = find_answer(response, looked)
-    else:
-        looked = place_of_answer(prompt.verifier, prompt.payload, prompt.payload.get("answer_format", "auto")) or ""
-        found = read_answer(prompt.payload, response)
-    if not looked:
-        return f"scored by {prompt.verifier}{cut}"
-    reference = ""
-    if "answer" in prompt.payload:
-        accepted = " or ".join(repr(inert(text)) for text in accepted_answers(prompt.payload))
-        reference = f"the reference is {accepted}"
-    if found is not None:
-        return f"answer found: {inert(found)!r}, {reference}{cut}"
-    elsewhere = last_answer(response)
-    hint = ""
-    if elsewhere is not None and looked != "last":
-        hint = f"; it says {inert(elsewhere)!r} elsewhere (data.answer_format=last reads that)"
-    return f"no answer found {PLACES[looked]}{hint}; {reference}{cut}"
-
-
-def quoted(title: str, text: str) -> list[str]:
-    """A text behind bars, its end where it is long."""
-    shown = inert(text.strip())
-    if len(shown) > MAX_SHOWN:
-        shown = f"… {shown[-MAX_SHOWN:]}"
-    lines = [f"    {title}:"]
-    lines += [f"    | {line}" for line in shown.splitlines() or [""]]
-    return lines
-
-
 def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
     """How many groups will be informative at the run's N."""
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
@@ -232,6 +124,7 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
     kept = 1.0
     if config.dynamic_sampling.enabled and config.dynamic_sampling.fill == "full":
         rate = expected_keep_rate(successes, [len(group.rewards) for group in groups], num).mean
+        # Beyond `max_sampled` times its batch a step ends the run, so it costs no more than that.
         kept = max(rate, 1 / config.dynamic_sampling.max_sampled)
     mean = float(np.concatenate([group.group.lengths for group in groups]).mean())
     sampling = num * prompts / kept * mean / max(1.0, rehearsed.num_tokens / rehearsed.seconds)

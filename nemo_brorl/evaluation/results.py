@@ -140,6 +140,7 @@ def write(
     text = json.dumps(as_written(record), indent=1) + "\n"
     for place in (folder, output):
         place.mkdir(parents=True, exist_ok=True)
+        # The numbers before their picture: a reader that finds the page finds what it is of.
         write_whole(place / "evaluation.json", text, is_synced=True)
         write_whole(place / "evaluation.md", markdown, is_synced=True)
 

@@ -22,6 +22,7 @@ from nemo_brorl.config.derived import (
     max_num_seqs,
     num_gpus,
 )
+from nemo_brorl.config.generation import BLOCK_TOKENS
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.environment_values import plain
@@ -178,7 +179,7 @@ def engine_settings(
         "dtype": _DTYPES[generation.precision],
         "max_model_len": max_model_len(config),
         "max_num_seqs": max_num_seqs(config),
-        "block_size": generation.block_size,
+        "block_size": BLOCK_TOKENS,
         "enable_prefix_caching": True,
         "enforce_eager": generation.enforce_eager,
         "tensor_parallel_size": generation.tensor_parallel_size,

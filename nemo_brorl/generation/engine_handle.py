@@ -147,20 +147,18 @@ class EngineHandle:
             except GenerationError as cause:
                 self.replace(cause)
 
-    def replace(self, cause: object, *, is_fault: bool = True) -> None:
+    def replace(self, cause: object) -> None:
         """Kill the actor and start another with the published weights, without waiting; where no copy of them is kept
         it `lacks_weights` until the next publication.
 
-        Raises GenerationError when the engine was replaced `max_restarts` times for a fault since it last returned a
-        chunk.
+        Raises GenerationError when the engine was replaced `max_restarts` times since it last returned a chunk.
         """
         # Also one that seems dead: it may hold the device that its successor needs.
         self._transport.kill(self.actor)
         self.lost_to = why_lost(cause)
         if isinstance(cause, ChunkFailure) and cause.is_garbage:
             self._num_garbage += 1
-        if is_fault:
-            self._count_fault()
+        self._count_fault()
         if self._given_up is not None:
             raise GenerationError(self._given_up)
         self.num_started += 1

@@ -58,7 +58,6 @@ class VllmPool:
         self._generation = replace(
             config.generation, max_num_seqs=max_num_seqs(config), max_model_len=max_model_len(config)
         )
-        self._placement = config.rollouts.placement
         self._versions = {0}  # that were published, and the model folder's
         self._call_ids = itertools.count()
         self._transport = RayTransport()
@@ -103,7 +102,7 @@ class VllmPool:
                 "a session was opened while another is unfinished; close it, or exhaust `generate`, first"
             )
         assert self._generation.max_num_seqs is not None
-        placement = ChunkPlacement([], self._generation.max_num_seqs, self._placement, forecast)
+        placement = ChunkPlacement([], self._generation.max_num_seqs, forecast=forecast)
         self._session = VllmSession(
             self._handles,
             placement,

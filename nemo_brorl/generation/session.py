@@ -20,6 +20,12 @@ from nemo_brorl.generation.in_flight import ChunkInFlight, InFlight
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.types import RolloutChunk, RolloutRequest
 
+# An engine tells how far its chunks are when so many rollouts have ended, and every so many seconds whatever has ended.
+# The cluster model (lab/studies/cluster_model) samples as fast with 32 as with 16, and 7 % slower when told of finished
+# chunks alone; 32 costs 70 messages per thousand rollouts.
+REPORT_EVERY = 32
+REPORT_S = 5.0
+
 
 class VllmSession:
     """The GenerationSession over a pool's engines.
@@ -33,7 +39,7 @@ class VllmSession:
     weights is left out until the next publication.
 
     Nothing waits but `close`. Each chunk in flight is one open call to its engine; one more is always open to each
-    engine, which it answers when it has got further (`generation.report_every`).
+    engine, which it answers when it has got further (`REPORT_EVERY`).
     """
 
     def __init__(
@@ -221,7 +227,7 @@ class VllmSession:
 
     def _ask_for_progress(self, engine: int) -> None:
         actor = self._in_flight.engines[engine].actor
-        reference = actor.progress.remote(self._config.report_every, self._config.report_s)
+        reference = actor.progress.remote(REPORT_EVERY, REPORT_S)
         self._in_flight.expect(reference, engine, self._note_progress, engine)
 
     def _drop_replaced_engines(self) -> None:

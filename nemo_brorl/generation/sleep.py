@@ -17,8 +17,8 @@ class StagedSleep:
     """All engines: awake ──sleep──► asleep ──wake_weights──► weights awake ──wake_cache──► awake; nothing happens under
     generation.sleep=off.
 
-    An engine that holds more than `generation.max_residual_gib` when it sleeps has leaked: `wake_weights`, when the
-    policy has made room again, starts another in its place, which counts as no fault.
+    An engine that does not fall asleep is lost: `wake_weights`, when the policy has made room again, starts another in
+    its place.
     """
 
     def __init__(
@@ -34,8 +34,7 @@ class StagedSleep:
         # Sampling before the next publication would use weights that are gone.
         self._needs_weights = False
         self._first_held: dict[str, int] = {}  # by engine: bytes that it held the first time
-        self._to_replace: list[tuple[EngineHandle, object, bool]] = []  # why, and whether it is a fault
-        self._num_restarts = 0
+        self._to_replace: list[tuple[EngineHandle, object]] = []  # and why
 
     def sleep(self) -> dict[str, float]:
         """Have all engines sleep. Raises GenerationError unless awake, or when an engine cannot be brought back.
@@ -51,10 +50,9 @@ class StagedSleep:
         results = self._transport.results(calls, self._config.timeout_s)
         for handle, result in zip(self._handles, results, strict=True):
             if isinstance(result, Exception):
-                self._to_replace.append((handle, result, True))
+                self._to_replace.append((handle, result))
             else:
                 held[handle.name] = result
-                self._judge(handle, result)
         self._needs_weights = self._config.sleep == "discard"
         return self._metrics(held)
 
@@ -64,8 +62,8 @@ class StagedSleep:
         if self._config.sleep == "off":
             return self._lacks_weights()
         self._enter("weights awake", after="asleep")
-        for handle, cause, is_fault in self._to_replace:
-            handle.replace(cause, is_fault=is_fault)
+        for handle, cause in self._to_replace:
+            handle.replace(cause)
         self._to_replace = []
         self._wake("weights")
         if self._lacks_weights():
@@ -106,16 +104,9 @@ class StagedSleep:
             raise GenerationError(f"engines are {self._stage} and can only be made {stage} when they are {after}")
         self._stage = stage
 
-    def _judge(self, handle: EngineHandle, num_bytes: int) -> None:
-        limit = self._config.max_residual_gib
-        if limit is not None and num_bytes > limit * _GIB:
-            cause = f"it holds {num_bytes / _GIB:.2f} GiB while it sleeps, generation.max_residual_gib={limit:g}"
-            self._to_replace.append((handle, cause, False))
-            self._num_restarts += 1
-
     def _metrics(self, held: Mapping[str, int]) -> dict[str, float]:
         """Return metrics of the bytes held, by engine; growth is against what the same engine held the first time."""
-        metrics = {"sleep/num_restarts": float(self._num_restarts)}
+        metrics: dict[str, float] = {}
         first_held = {}
         growth = []
         for name, num_bytes in held.items():

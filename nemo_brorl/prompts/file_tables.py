@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.prompts import jsonl_table
 from nemo_brorl.prompts.arrow_tables import ArrowTable, ParquetTable
-from nemo_brorl.prompts.jsonl_table import JsonlTable, parsed_row
+from nemo_brorl.prompts.jsonl_table import JsonlTable
 from nemo_brorl.prompts.questions import Row
 
 BATCH_ROWS = 512  # rows that a scan holds at a time
@@ -99,6 +99,4 @@ def first_rows(file: Path, columns: Sequence[str], num: int) -> list[Row]:
         num_rows = min(num, len(tables))
         return [tables.row(index) for index in range(num_rows)]
     # Not as a table: its index of offsets would read the file to its end.
-    with file.open("rb") as lines:
-        not_empty = filter(bytes.strip, lines)
-        return [parsed_row(line) for line in islice(not_empty, num)]
+    return jsonl_table.first_rows(file, num)

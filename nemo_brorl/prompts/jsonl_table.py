@@ -6,6 +6,7 @@ import json
 import mmap
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +28,8 @@ class JsonlTable:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._bytes = _mapped(path)
-        is_array = ARRAY.match(self._bytes) is not None
-        found = _array_spans(self._bytes, path) if is_array else _line_spans(self._bytes)
         pair = np.dtype((np.int64, 2))
-        self.spans = np.fromiter(found, pair)  # [rows, 2] first byte, byte behind the last
+        self.spans = np.fromiter(_spans(self._bytes, path), pair)  # [rows, 2] first byte, byte behind the last
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -55,6 +54,15 @@ class JsonlTable:
         return f"{self.path}, line {num_lines + 1}"
 
 
+def first_rows(path: Path, num: int) -> list[Row]:
+    """Read at most `num` rows from the beginning of a file, and no more of it. Raises DataError where it cannot be."""
+    data = _mapped(path)
+    rows = []
+    for first, end in islice(_spans(data, path), num):
+        rows.append(parsed_row(data[first:end]))
+    return rows
+
+
 def _mapped(path: Path) -> mmap.mmap | bytes:
     try:
         with path.open("rb") as file:
@@ -64,6 +72,12 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
+    """First byte and byte behind the last of every row, found as they are asked for."""
+    is_array = ARRAY.match(data) is not None
+    return _array_spans(data, path) if is_array else _line_spans(data)
 
 
 def _line_spans(data: mmap.mmap | bytes) -> Iterator[tuple[int, int]]:

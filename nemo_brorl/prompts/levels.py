@@ -1,9 +1,9 @@
 """Difficulty of generated tasks that follows success: which level is asked is moved by what its rollouts earn.
 
-A question is of the level reached, or of one of the `level_width` − 1 below it. Groups of the level reached are
-counted. Once there are `level_window` of them, their share of correct rollouts decides: from `promote_from` on the next
-level is reached, below `demote_below` the one before. Counting then begins anew, whatever was decided (RLVE, arXiv
-2511.07317, which widens the range of levels upwards and never goes back).
+A question is of the level reached. Groups of that level are counted. Once there are `WINDOW` of them, their share of
+correct rollouts decides: from `promote_from` on the next level is reached, below `demote_below` the one before.
+Counting then begins anew, whatever was decided (RLVE, arXiv 2511.07317, which widens the range of levels upwards and
+never goes back).
 
 Levels move between steps alone, by `PromptStream.learn`. So question i of a source is a function of the seed, i and the
 levels, and a stream is resumed by its position and these.
@@ -12,11 +12,12 @@ levels, and a stream is resumed by its position and these.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from random import Random
 from typing import Any
 
 from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.types import Prompt
+
+WINDOW = 8  # groups of a level before each decision, at least
 
 
 class TaskLevel:
@@ -26,27 +27,20 @@ class TaskLevel:
         self.task = task
         self.reached = 0
         self.num_groups = 0  # of this level, since the last decision
-        self.weight = 0.0  # of these, prompts that were passed over included
-        self.correct = 0.0  # weight times share of correct rollouts
-
-    def draw(self, random: Random) -> int:
-        """Level of a question."""
-        lowest = max(0, self.reached + 1 - self.task.level_width)
-        return random.randint(lowest, self.reached)
+        self.correct = 0.0  # sum of the shares of correct rollouts
 
     def learn(self, prompt: Prompt, rate: float) -> None:
         """Take in a group: the share of its rollouts that were correct."""
         if prompt.level != self.reached:
             return
         self.num_groups += 1
-        self.weight += prompt.weight
-        self.correct += prompt.weight * rate
+        self.correct += rate
 
     def decide(self) -> str | None:
         """Move if it is time and success says so; why."""
-        if self.num_groups < self.task.level_window:
+        if self.num_groups < WINDOW:
             return None
-        rate = self.correct / self.weight
+        rate = self.correct / self.num_groups
         before = self.reached
         if rate >= self.task.promote_from:
             self.reached = min(before + 1, len(self.task.levels) - 1)
@@ -54,7 +48,6 @@ class TaskLevel:
             self.reached = max(before - 1, 0)
         reason = f"{rate:.1%} correct in {self.num_groups} groups of level {before}"
         self.num_groups = 0
-        self.weight = 0.0
         self.correct = 0.0
         return None if self.reached == before else reason
 
@@ -63,7 +56,6 @@ class TaskLevel:
         return {
             "reached": self.reached,
             "num_groups": self.num_groups,
-            "weight": self.weight,
             "correct": self.correct,
         }
 
@@ -71,5 +63,4 @@ class TaskLevel:
         """Go on from `state_dict`."""
         self.reached = state["reached"]
         self.num_groups = state["num_groups"]
-        self.weight = state["weight"]
         self.correct = state["correct"]

@@ -89,7 +89,7 @@ class ReasoningGymSource:
         weights = [task.weight for task in self.tasks]
         (number,) = random.choices(numbers, weights=weights)
         task = self.tasks[number]
-        stage = self._stage(task, index, random)
+        stage = self._stage(task, index)
         # Drawn until one belongs to this split, so that train and held-out share no question whatever the seeds.
         for attempt in range(MAX_ATTEMPTS):
             entry = self._entry(number, stage, attempt, index)
@@ -108,14 +108,13 @@ class ReasoningGymSource:
         self,
         task: TaskConfig,
         index: int,
-        random: Random,
     ) -> int:
         """Which of a task's settings hold: 0 before the first stage, or on the first level. Held-out questions take
         turns, so that a validation means the same throughout a run."""
         if self.split == "held_out":
             return index % num_stages(task)
         if task.levels:
-            return self.levels[task.name].draw(random)
+            return self.levels[task.name].reached
         beginnings = [stage.from_question for stage in task.stages]
         return bisect.bisect_right(beginnings, index)
 

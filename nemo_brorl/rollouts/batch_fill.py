@@ -4,17 +4,15 @@ nothing is lost.
 A fill is *filling* until the batch is full or the step's deadline has passed, then *draining* until nothing is being
 sampled, then *done*. What it has seen is learnt (`CarryOver.learn`) when it becomes done, and only then.
 
-A group whose slow rollouts were cut closes without them if at least `min_fraction` of it has finished. With
-`rollouts.unfinished: drop` its partial rollouts are gone; with `resume` they are sampled on in the next step and learnt
-from then, judged within the whole group. A group with less is dropped as timed out, or with `resume` goes on as a whole
-in the next step. Surplus groups in flight when the batch is full are finished, sampled on or restarted in the next
-step, or dropped, as `dynamic_sampling.in_flight` says.
+What becomes of a group once nothing of it is being sampled: `fate.py`. Rollouts are cut by a deadline, or because the
+batch is full: then groups in flight are finished and serve the next step, go on there, or are dropped, as
+`rollouts.unfinished` says.
 
 Who owns what while a batch is filled, each fact once:
 
     GroupLedger (in RolloutStream)  groups being sampled, and their rollouts that are out, finished or partial
     DynamicSampling                 order of admission, groups that closed in this step, groups kept
-    CarryOver                       partial groups and prompts for the next step, completed groups, beliefs
+    CarryOver                       partial groups and prompts for the next step, completed groups
     BatchFill                       the phase, and which groups were cut
 
 A fill of 2 groups of 8 with `rollouts.unfinished: resume`, `min_fraction` ½ and a step deadline:
@@ -29,7 +27,6 @@ A fill of 2 groups of 8 with `rollouts.unfinished: resume`, `min_fraction` ½ an
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,17 +36,17 @@ from nemo_brorl.core.console import get_logger
 from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.dynamic_sampling import POSTPONED, judge
-from nemo_brorl.rollouts.group_size.waves import make_allocation
+from nemo_brorl.rollouts.fate import Fate, fate_of, is_resumed
 from nemo_brorl.rollouts.ledger import OpenGroup, check_version, fitting_chunk_size
 from nemo_brorl.rollouts.metrics import cut_metrics, group_metrics
-from nemo_brorl.rollouts.sampler import TURN_S
 from nemo_brorl.rollouts.schedule import Stage
+from nemo_brorl.rollouts.stream import TURN_S
 from nemo_brorl.types import FilledBatch, Withdrawn
 
 log = get_logger(__name__)
 
-MIN_GROUP = 2  # rollouts: fewer cannot disagree
-SURPLUS_REASONS = {"resume": "held", "restart": "restarted", "drop": "dropped"}  # as `dynamic_sampling/…` counts them
+# Names under which `dynamic_sampling/…` counts groups that do not close in this step.
+WITHDRAWN = {Fate.HOLD: "held", Fate.DROP: "dropped", Fate.TIME_OUT: "timed_out"}
 
 
 class Phase(Enum):
@@ -81,8 +78,7 @@ class BatchFill:
         num_rollouts = stage.num_per_prompt * stage.prompts_per_step
         chunk_size = fitting_chunk_size(num_rollouts, carry_over.num_engines, self.settings.chunk_size)
         self.replay_cache = carry_over.take_replay(version)
-        self.stream = sampler.open_stream(carry_over.lengths, chunk_size, self.replay_cache, with_second_opinion=True)
-        self.allocation = make_allocation(self.settings, stage.num_per_prompt, carry_over.beliefs, sampler.seed)
+        self.stream = sampler.open_stream(carry_over.lengths, chunk_size, self.replay_cache)
         self.phase = Phase.FILLING
         self.is_overdue = False  # the step's deadline has passed
         self.cuts_surplus = False  # the batch was full while groups were in flight
@@ -146,8 +142,6 @@ class BatchFill:
         metrics.update(self.dynamic_sampling.metrics())
         metrics.update(cut_metrics(self.cut_groups))
         metrics.update(self.carry_over.metrics())
-        if self.stream.opinions is not None:
-            metrics.update(self.stream.opinions.metrics())
         loss_scale = self.dynamic_sampling.share_of_step(batch)
         metrics["dynamic_sampling/loss_scale"] = loss_scale
         metrics["rollouts/late_groups"] = float(len(completed))
@@ -172,8 +166,7 @@ class BatchFill:
         for group in groups:
             self.stream.resume(group)
         for prompt in prompts:
-            draw = self.allocation.first(prompt)
-            self.stream.open(prompt, draw, self.carry_over.sampling, self.settings.deadline_s)
+            self.stream.open(prompt, self.stage.num_per_prompt, self.carry_over.sampling, self.settings.deadline_s)
 
     def _settle(self, group: OpenGroup) -> None:
         """Decide what becomes of a group of which nothing is out."""
@@ -181,83 +174,29 @@ class BatchFill:
             check_version(group, self.version)
         if group.partial:
             self.cut_groups.append(group)
-        if group.is_closed:
-            self._settle_closed(group)
-        elif not group.partial:
-            self._extend_or_close(group)
-        elif self.cuts_surplus:
-            self._settle_surplus(group)
-        else:
-            self._settle_overdue(group)
-
-    def _settle_closed(self, group: OpenGroup) -> None:
-        """A step has learnt from it before: those of its partial rollouts that have finished complete it."""
+        fate = fate_of(group, self.cuts_surplus, self.settings)
         self.stream.release(group.uid)
-        if len(group.parts) > group.num_learnt:
-            waves = self.allocation.close(group.draws, is_cut=True)
-            scored = group.close()
-            scored = replace(scored, waves=waves, learn_from=group.not_learnt())
-            if judge(scored, self.dynamic_sampling.config).keep:
-                self.carry_over.put_completed(scored)
-            group.num_learnt = len(group.parts)
-        if group.partial and self.settings.unfinished == "resume":
+        if fate is Fate.COMPLETE:
+            self._complete_group(group)
+        elif fate in WITHDRAWN:
+            self._withdraw(group, WITHDRAWN[fate])
+        else:
+            self.dynamic_sampling.offer(group.close())
+            group.num_learnt = len(group.parts) if group.partial else 0
+        # What is held, and the cut rollouts of a group that a step learns from, go on in the next step.
+        if group.partial and is_resumed(self.settings):
             self.carry_over.put_back(group)
 
-    def _extend_or_close(self, group: OpenGroup) -> None:
-        """All it was asked for is there. Once the step is cut short, nothing is asked for any more."""
-        is_cut = self.is_overdue or self.cuts_surplus
-        draw = None
-        if not is_cut:
-            draw = self.allocation.extend(group.prompt, group.draws, group.rewards, group.lengths)
-        if draw is None:
-            self._close_group(group, is_cut)
-        else:
-            self.stream.extend(group.uid, draw)
-
-    def _settle_surplus(self, group: OpenGroup) -> None:
-        """It was cut because the batch is full."""
-        fate = self.dynamic_sampling.config.in_flight
-        self._withdraw(group, SURPLUS_REASONS[fate])
-        if fate == "resume":
-            self.carry_over.put_back(group)
-        elif fate == "restart":
-            self.carry_over.restart(group.prompt)
-
-    def _settle_overdue(self, group: OpenGroup) -> None:
-        """Some of its rollouts missed a deadline."""
-        is_resumed = self.settings.unfinished == "resume"
-        num_before = group.size_before_last_wave
-        num_enough = math.ceil(self.settings.min_fraction * (group.num_rollouts - num_before))
-        if group.num_finished - num_before >= max(MIN_GROUP, num_enough):
-            self._close_group(group, is_cut=True)
-            group.num_learnt = len(group.parts)
-            if is_resumed:
-                self.carry_over.put_back(group)
-        elif is_resumed:
-            self._withdraw(group, "held")
-            self.carry_over.put_back(group)
-        elif num_before:
-            self._close_without_last_wave(group)
-        else:
-            self._withdraw(group, "timed_out")
-
-    def _close_group(self, group: OpenGroup, is_cut: bool) -> None:
-        self.stream.release(group.uid)
-        waves = self.allocation.close(group.draws, is_cut)
-        scored = replace(group.close(), waves=waves)
-        self.dynamic_sampling.offer(scored)
-
-    def _close_without_last_wave(self, group: OpenGroup) -> None:
-        """Dropped as a whole, it would be missing because it was worth extending."""
-        self.stream.release(group.uid)
-        waves = self.allocation.close(group.draws, is_cut=True, is_last_lost=True)
-        size = group.size_before_last_wave
-        scored = replace(group.close(size), waves=waves)
-        self.dynamic_sampling.note_lost_wave(group.num_finished - size)
-        self.dynamic_sampling.offer(scored)
+    def _complete_group(self, group: OpenGroup) -> None:
+        """Keep what has ended of a group since a step learned from it."""
+        if len(group.parts) == group.num_learnt:
+            return
+        scored = replace(group.close(), learn_from=group.not_learnt())
+        if judge(scored, self.dynamic_sampling.config).keep:
+            self.carry_over.put_completed(scored)
+        group.num_learnt = len(group.parts)
 
     def _withdraw(self, group: OpenGroup, reason: str) -> None:
-        self.stream.release(group.uid)
         if group.parts and reason not in POSTPONED:  # of these a later step has all
             self.withdrawn.append(Withdrawn(group.close(), reason))
         self.dynamic_sampling.withdraw(group.uid, reason, group.num_finished)
@@ -272,8 +211,7 @@ class BatchFill:
         elif not self.is_overdue:
             return
         self.phase = Phase.DRAINING
-        finishes_surplus = self.dynamic_sampling.config.in_flight == "finish"
-        self.cuts_surplus = not self.is_overdue and not finishes_surplus
+        self.cuts_surplus = not self.is_overdue and self.settings.unfinished != "finish"
         if self.is_overdue or self.cuts_surplus:
             self.stream.cut()
 

@@ -1,10 +1,9 @@
-"""State of sampling that outlives a step: groups carried from one batch to the next, and what was learnt of lengths and
-success.
+"""State of sampling that outlives a step: groups carried from one batch to the next, and what was learned of lengths.
 
-`CarryOver` is the only owner of partial groups between steps, of prompts that are to be restarted, of the chunks that a
-cut step had sampled, and of the beliefs. Groups that are closed and kept belong to its `DynamicSampling`. While a batch
-is filled, `BatchFill` takes from here what it begins with and puts back what it leaves. Beliefs change only between two
-steps, by `learn`.
+`CarryOver` is the only owner of partial groups between steps, of prompts that are to be restarted, and of the chunks
+that a cut step had sampled. Groups that are closed and kept belong to its `DynamicSampling`. While a batch is filled,
+`BatchFill` takes from here what it begins with and puts back what it leaves. Forecasts change only between two steps,
+by `learn`.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.rewards import RewardStageConfig
 from nemo_brorl.config.rollouts import DynamicSamplingConfig, RolloutsConfig
 from nemo_brorl.core.environment_values import as_written, restored
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling, judge
-from nemo_brorl.rollouts.group_size.success_posterior import Spent, SuccessPosterior, outcomes
+from nemo_brorl.rollouts.fate import is_resumed
 from nemo_brorl.rollouts.ledger import OpenGroup
-from nemo_brorl.rollouts.metrics import CoverageWatch
-from nemo_brorl.rollouts.prompt_pool import PromptPool
-from nemo_brorl.rollouts.sampler import ReplayCache, Sampler
-from nemo_brorl.rollouts.schedule import RewardStages, Stage
+from nemo_brorl.rollouts.prompt_pool import find_pool
+from nemo_brorl.rollouts.replay_cache import ReplayCache
+from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.rollouts.schedule import Stage
+from nemo_brorl.rollouts.spent import Spent, outcomes
 from nemo_brorl.types import Prompt, Sampling, ScoredChunk, ScoredGroup
 
 
@@ -52,7 +51,7 @@ class SamplerState:
 
 
 class CarryOver:
-    """Partial groups, prompts to restart, and beliefs of a run.
+    """Partial groups, prompts to restart, and forecasts of a run.
 
     A group that was cut goes on in the next step, by the number of its rollouts that had finished:
 
@@ -69,9 +68,7 @@ class CarryOver:
         num_engines: int,
         prompts: PromptSource,
         sampler: Sampler,
-        reward_stages: Sequence[RewardStageConfig] = (),
     ) -> None:
-        self.reward_stages = RewardStages(reward_stages)
         self.settings = rollouts
         self.num_engines = num_engines
         self.prompts = prompts
@@ -88,19 +85,16 @@ class CarryOver:
         self.restarted: list[Prompt] = []
         self.cut_step: tuple[ScoredChunk, ...] = ()  # what a step that was cut had sampled, until it begins anew
         self.lengths = LengthHistory()
-        self.beliefs = SuccessPosterior(rollouts.posterior)
         self.spent = Spent()
-        self.pool = PromptPool(rollouts.pool, prompts, self.beliefs, sampler.seed)
-        self.coverage = CoverageWatch(rollouts.coverage)
+        self.pool = find_pool(rollouts.prompt_pool)(prompts, sampler.seed)
         self.num_sampled = 0  # rollouts of the run when the last batch was taken
         self.is_batch_complete = False  # what is kept is the next step's batch; what was sampled for it is learnt
-        resumes = rollouts.unfinished == "resume" or dynamic_sampling.in_flight == "resume"
-        self.may_mix_versions = rollouts.overlap or resumes
+        self.may_mix_versions = rollouts.overlap or is_resumed(rollouts)
 
     def begin_step(self, stage: Stage, version: int) -> None:
         """A batch is to be filled under weights `version`. Groups that are too old are given up: kept and closed ones
         are dropped, open ones start anew."""
-        self.pool.begin_step(stage.num_per_prompt)
+        self.pool.begin_step()
         self.dynamic_sampling.begin_step(version, stage.prompts_per_step, self.is_batch_complete)
         oldest = version - self.dynamic_sampling.config.max_staleness
         fresh: list[OpenGroup] = []
@@ -149,8 +143,7 @@ class CarryOver:
         """Prompts of `num` new groups: those to be restarted first; each is handed out once more."""
         restarted = self.restarted[:num]
         self.restarted = self.restarted[num:]
-        new = self.pool.take(num - len(restarted))
-        return restarted + [self.reward_stages.applied(prompt) for prompt in new]
+        return restarted + self.pool.take(num - len(restarted))
 
     def take_completed(self) -> list[ScoredGroup]:
         """Completed groups in the order of their prompts' uids, as the batch is taken."""
@@ -181,7 +174,7 @@ class CarryOver:
         cut: Sequence[OpenGroup],
         num_tokens: int,
     ) -> None:
-        """Take in what a step has seen, once it is over: forecasts and beliefs do not change while a batch is filled.
+        """Take in what a step has seen, once it is over: forecasts do not change while a batch is filled.
         A batch that the run was stopped with has been learnt.
 
         `sampled`: all groups that closed in it; `cut`: those of which rollouts were cut; `num_tokens`: sampled in it.
@@ -202,12 +195,7 @@ class CarryOver:
             for block in group.partial:
                 is_cut = np.ones(len(block.lengths), bool)
                 self.lengths.observe(task, group.uid, block.lengths, is_cut)
-        self.beliefs.learn(sampled)
-        self.coverage.note(sampled)
-        reason = self.reward_stages.learn(sampled)
-        if reason is not None:
-            stage = self.reward_stages.num_begun
-            self.sampler.console.line(f"rewards: stage {stage} begins with the next prompts ({reason})")
+        self.pool.learn(sampled)
         changes = self.prompts.learn(outcomes(sampled))
         for change in changes:
             self.sampler.console.line(change)
@@ -215,13 +203,8 @@ class CarryOver:
         self.spent = self.spent.plus(of_step)
 
     def metrics(self) -> dict[str, float]:
-        """What the run has spent so far, prompts passed over, and what has become of pass@k."""
-        return {
-            **self.spent.metrics(),
-            **self.pool.metrics(),
-            **self.coverage.metrics(),
-            **self.reward_stages.metrics(),
-        }
+        """What the run has spent so far, and prompts that were passed over."""
+        return {**self.spent.metrics(), **self.pool.metrics()}
 
     def state(self) -> SamplerState:
         """A copy of all that a checkpoint needs, whatever is sampled afterwards."""
@@ -234,10 +217,8 @@ class CarryOver:
             "keep_rate": self.dynamic_sampling.keep_rate,
             "restarted": [as_written(asdict(prompt)) for prompt in self.restarted],
             "lengths": self.lengths.state_dict(),
-            "beliefs": self.beliefs.state_dict(),
+            "pool": self.pool.state_dict(),
             "spent": self.spent.state_dict(),
-            "coverage": self.coverage.state_dict(),
-            "reward_stages": self.reward_stages.state_dict(),
             "is_batch_complete": self.is_batch_complete,
         }
         return SamplerState(
@@ -262,13 +243,9 @@ class CarryOver:
         self.dynamic_sampling.keep_rate = own["keep_rate"]
         self.restarted = [_prompt(record) for record in own["restarted"]]
         self.lengths.load_state_dict(own["lengths"])
-        self.beliefs.load_state_dict(own["beliefs"])
+        self.pool.load_state_dict(own["pool"])
         self.spent = Spent.from_state(own["spent"])
         self.is_batch_complete = own.get("is_batch_complete", False)
-        if "reward_stages" in own:
-            self.reward_stages.load_state_dict(own["reward_stages"])
-        if "coverage" in own:
-            self.coverage.load_state_dict(own["coverage"])
 
 
 def _copy(group: OpenGroup) -> OpenGroup:
@@ -277,7 +254,6 @@ def _copy(group: OpenGroup) -> OpenGroup:
         group,
         parts=list(group.parts),
         partial=list(group.partial),
-        draws=list(group.draws),
     )
 
 

@@ -10,13 +10,13 @@ which an advantage would blow up to the size of one between right and wrong, fro
 more is sampled for one update. Under `samples` a step samples a fixed number of groups and learns from the informative
 ones, one at least; under `at_least` it goes on until it has `min_groups` of them. Batches then vary in size, and their
 loss is scaled by their share of the groups sampled (`share_of_step`): it is the mean over all of them, of which those
-that do not disagree have no gradient, and every informative group counts the same in whichever step it falls. With the
-mean over a batch of k groups instead (`mean_over: batch`), a step of few groups would move the weights as far as one of
-many: over steps the squared signal-to-noise is lower by 1 / (E[k] E[1/k]), a quarter where k is 2 on average.
+that do not disagree have no gradient, and every informative group counts the same in whichever step it falls. The mean
+over a batch of k groups would let a step of few groups move the weights as far as one of many: over steps the squared
+signal-to-noise is lower by 1 / (E[k] E[1/k]), a quarter where k is 2 on average.
 
 Groups are admitted one by one as others close: there are always as many in flight as the running keep rate says are
-needed to fill the batch. With `order: prompt` a group is judged when all admitted before it have been, so that which
-groups make the batch does not depend on which engine was faster; with `order: completion` it is judged as it closes.
+needed to fill the batch. A group is judged when all admitted before it have been, so that which groups make the batch
+does not depend on which engine was faster, and nothing prefers short answers.
 
 Life of a group: admitted → closed and offered (or withdrawn) → kept or dropped (with a reason, counted) → taken by a
 step, oldest first → or, as surplus, carried to the next step until it is older than `max_staleness` updates, then
@@ -33,8 +33,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from nemo_brorl.algorithm.advantages import disagree
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.errors import StarvationError
@@ -46,7 +44,7 @@ MIN_KEEP_RATE = 0.25  # at most 1 / this times what is missing is in flight
 KEPT = ("informative", "disabled")  # reasons to keep a group
 WORTHLESS = ("all_correct", "all_wrong", "all_equal")  # reasons of `judge` to drop one
 WASTED = (*WORTHLESS, "stale", "surplus", "timed_out", "dropped")  # no step learns from these groups
-POSTPONED = ("held", "restarted")  # a later step samples these groups, on or anew
+POSTPONED = ("held",)  # a later step goes on with these groups
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,6 @@ class DynamicSampling:
         self.counts: Counter[str] = Counter()  # groups of the current step, by what became of them
         self.rollouts: Counter[str] = Counter()  # their rollouts
         self.num_carried = 0
-        self.slow_over_fast = math.nan
         self._closed: list[ScoredGroup] = []
         # admitted and not judged, in order; the group once it has closed
         self._in_flight: dict[str, ScoredGroup | None] = {}
@@ -139,13 +136,9 @@ class DynamicSampling:
         return sorted(self._closed, key=lambda group: self._places[group.prompt.uid])
 
     def num_to_admit(self) -> int:
-        """How many more groups to begin now. Raises StarvationError when `max_sampled` times the batch did not fill it.
-
-        With `order: prompt` also for a batch that is full by now those that would have been begun before it was, had
-        groups closed one at a time: then what is sampled, and carried over, does not depend on how many close at once.
-        """
-        if self.is_full and self.config.order == "completion":
-            return 0
+        """Return how many more groups to begin now: for a batch that is full by now also those that would have been
+        begun before it was, had groups closed one at a time. Then what is sampled, and carried over, does not depend on
+        how many close at once. Raises StarvationError when `max_sampled` times the batch did not fill it."""
         limit = math.ceil(self.wanted * self.config.max_sampled)
         is_exhausted = not self._in_flight and self._num_admitted >= limit
         if is_exhausted and not self.is_full:
@@ -164,14 +157,7 @@ class DynamicSampling:
         """Take in a group that was admitted and has closed."""
         self._closed.append(group)
         self._in_flight[group.prompt.uid] = group
-        if self.config.order == "completion":
-            self._judge(group)
-        else:
-            self._judge_in_order()
-
-    def note_lost_wave(self, num_rollouts: int) -> None:
-        """A group closes without its last wave, of which so many rollouts had ended."""
-        self._count("lost_wave", num_rollouts)
+        self._judge_in_order()
 
     def withdraw(self, uid: str, reason: str, num_rollouts: int) -> None:
         """Take out a group that was admitted and does not close in this step: it is counted under `reason`, with
@@ -183,18 +169,17 @@ class DynamicSampling:
         self._judge_in_order()
 
     def take(self) -> list[ScoredGroup]:
-        """The oldest of the kept groups, as many as wanted; the rest is carried over, or dropped as surplus when
-        carrying is off. All of them where a batch is not filled up."""
+        """The oldest of the kept groups, as many as wanted; the rest is carried over, or dropped as surplus where
+        `max_staleness` is 0. All of them where a batch is not filled up."""
         if not self._fills_up:
             batch = self.kept
             self.kept = []
             return batch
         batch = self.kept[: self.wanted]
         surplus = self.kept[self.wanted :]
-        if self.config.carry_over:
+        if self.config.max_staleness > 0:
             self.kept = surplus
             return batch
-        self.slow_over_fast = slow_over_fast(batch, surplus)
         for group in surplus:
             self._count("surplus", group.group.num_rollouts)
         self.kept = []
@@ -202,8 +187,8 @@ class DynamicSampling:
 
     def share_of_step(self, batch: Sequence[ScoredGroup]) -> float:
         """Size of a batch over the groups that a step samples, which its loss is to be scaled by; 1 where batches are
-        filled up, or with `mean_over: batch`. The rest of a group that was cut counts as its share of the group."""
-        if self._fills_up or self.config.mean_over == "batch":
+        filled up. The rest of a group that was cut counts as its share of the group."""
+        if self._fills_up:
             return 1.0
         num_groups = 0.0
         for group in batch:
@@ -220,7 +205,7 @@ class DynamicSampling:
         kept_rollouts = sum(self.rollouts[reason] for reason in KEPT)
         judged_rollouts = kept_rollouts + sum(self.rollouts[reason] for reason in WORTHLESS)
         num_judged = num_kept + sum(self.counts[reason] for reason in WORTHLESS)
-        num_wasted = sum(self.rollouts[reason] for reason in (*WASTED, "restarted", "lost_wave"))
+        num_wasted = sum(self.rollouts[reason] for reason in WASTED)
         metrics = {
             "dynamic_sampling/keep_rate": num_kept / num_judged if num_judged else math.nan,
             "dynamic_sampling/num_groups": float(num_judged),
@@ -230,14 +215,12 @@ class DynamicSampling:
             "dynamic_sampling/num_carried_out": float(len(self.kept)),
             "dynamic_sampling/wasted_rollouts": float(num_wasted),
         }
-        for reason in (*WASTED, *POSTPONED, "lost_wave"):
+        for reason in (*WASTED, *POSTPONED):
             metrics[f"dynamic_sampling/{reason}"] = float(self.counts[reason])
-        if not math.isnan(self.slow_over_fast):
-            metrics["dynamic_sampling/slow_over_fast"] = self.slow_over_fast
         return metrics
 
     def _judge_in_order(self) -> None:
-        while self.config.order == "prompt" and self._in_flight:
+        while self._in_flight:
             group = next(iter(self._in_flight.values()))
             if group is None:
                 return
@@ -262,7 +245,7 @@ class DynamicSampling:
             self._target = max(self._target, self._least_sampled)
         elif missing > 0:
             keep_rate = max(self.keep_rate, MIN_KEEP_RATE)
-            needed = math.ceil(missing * self.config.oversample / keep_rate - 1e-9)
+            needed = math.ceil(missing / keep_rate - 1e-9)
             self._target = max(self._target, self._num_done + needed)
 
     def _count(self, reason: str, num_rollouts: int) -> None:
@@ -284,17 +267,3 @@ class DynamicSampling:
             " dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or set dynamic_sampling.fill=samples or"
             " dynamic_sampling.enabled=false"
         )
-
-
-def slow_over_fast(batch: Sequence[ScoredGroup], surplus: Sequence[ScoredGroup]) -> float:
-    """Chance of a slow informative group to be in the batch and not in the surplus that is dropped, over that of a fast
-    one: halves by mean response length. NaN where there is no surplus or no fast group in the batch."""
-    if not surplus:
-        return math.nan
-    is_in_batch = np.repeat([1.0, 0.0], [len(batch), len(surplus)])
-    lengths = [group.group.lengths.mean() for group in (*batch, *surplus)]
-    fast_first = is_in_batch[np.argsort(lengths, kind="stable")]
-    half = len(fast_first) // 2
-    fast = fast_first[:half].mean()
-    slow = fast_first[-half:].mean()
-    return float(slow / fast) if fast > 0 else math.nan

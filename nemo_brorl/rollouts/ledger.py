@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nemo_brorl.core.errors import GenerationError
-from nemo_brorl.rollouts.group_size.wave_weights import Draw, total_size
 from nemo_brorl.types import (
     SUCCESS_REWARD,
     Float32,
@@ -45,7 +44,6 @@ class OpenGroup:
     deadline_s: float | None = None  # of each of its requests
     parts: list[ScoredChunk] = field(default_factory=list)  # finished and scored
     partial: list[PartialRollouts] = field(default_factory=list)  # cut, not asked for again
-    draws: list[Draw] = field(default_factory=list)  # its waves
     num_learnt: int = 0  # parts that were learnt from in an earlier step
 
     @property
@@ -92,18 +90,9 @@ class OpenGroup:
         lengths = [part.chunk.lengths for part in in_order(self.parts)]
         return np.concatenate(lengths)
 
-    @property
-    def size_before_last_wave(self) -> int:
-        """Rollouts of its waves but for the last."""
-        return total_size(self.draws[:-1])
-
-    def close(self, size: int | None = None) -> ScoredGroup:
-        """Group of the finished rollouts; partial ones are not in it. `size`: of the first so many places alone."""
-        parts: list[ScoredChunk] = []
-        for part in self.parts:
-            if size is None or part.chunk.indices[0] < size:  # a chunk is of one wave
-                parts.append(part)
-        return close_group(self.prompt, parts)
+    def close(self) -> ScoredGroup:
+        """Return the group of the finished rollouts; partial ones are not in it."""
+        return close_group(self.prompt, self.parts)
 
     def not_learnt(self) -> Int64:
         """Places within the closed group of the rollouts that no step has learnt from, ascending."""
@@ -317,17 +306,14 @@ def requests_for(
     chunk_size: int,
     sampling: Sampling,
     run_seed: int,
-    start: int = 0,
     deadline_s: float | None = None,
 ) -> list[RolloutRequest]:
-    """Requests for `num_per_prompt` further rollouts of each prompt, which has `start` already; in order, the last
-    chunk of a group possibly smaller."""
+    """Requests for `num_per_prompt` rollouts of each prompt; in order, the last chunk of a group possibly smaller."""
     requests: list[RolloutRequest] = []
-    end = start + num_per_prompt
     for prompt in prompts:
         seed = group_seed(run_seed, prompt.uid)
-        for first in range(start, end, chunk_size):
-            num_rollouts = min(chunk_size, end - first)
+        for first in range(0, num_per_prompt, chunk_size):
+            num_rollouts = min(chunk_size, num_per_prompt - first)
             request = RolloutRequest(prompt, first, num_rollouts, seed, sampling, deadline_s=deadline_s)
             requests.append(request)
     return requests

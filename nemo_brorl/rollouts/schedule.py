@@ -1,41 +1,21 @@
-"""Schedule of N, of the prompts of a step, of the learning rate and of what earns a reward, over training.
+"""Schedule of N, of the prompts of a step and of the learning rate, over training.
 
 Stages follow one another: `constant` has one, `staged` moves on after each stage's steps, `budget` after each stage's
 sampled rollouts (the best N grows with what is spent, IsoCompute, arXiv 2603.12151), `on_plateau` when validation has
 stopped rising (ProRL → BroRL). A stage's N sets its prompts per step under the sample budget, and the batch of rollouts
 sets the learning rate: by default with its square root, as BroRL does (η = η₀ √(B / B₀), arXiv 2510.01180 section 4.2).
-
-Whether validation has stopped rising (`rollouts.schedule.kind=on_plateau`) is a test: a straight line is fitted to the
-last `window` validations. They count as rising when its slope is above `min_gain` with the asked confidence (one-sided
-t-test on the slope; its error comes from the scatter around the line, since the held-out prompts are the same every
-time and their own differences cancel). A plateau is `patience` validations in a row that are not rising. So a flat or
-falling curve is found within window − 1 + patience validations (of a flat one, chance makes a few windows look like
-rising: those start the count again), and a curve that rises by much less than its own noise looks like a plateau, and
-should.
-
-Rewards may be dense first and binary later. A stage of them lays options over the payload of prompts that are begun
-from then on, for instance `scoring: all` where programs earned the share of their tests before. It begins at a step, or
-once enough rollouts are right. A group keeps the options it was begun with, also across steps and restarts; held-out
-prompts keep those of their data.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-from scipy.stats import t as student_t
 
 from nemo_brorl.config.derived import stage_samples, stage_sizes
 from nemo_brorl.config.policy import OptimConfig
-from nemo_brorl.config.rewards import RewardStageConfig
-from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
+from nemo_brorl.rollouts.plateau import PlateauDetector
 
 _EXPONENTS = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}
 
@@ -152,158 +132,3 @@ class RolloutSchedule:
 def learning_rate(optim: OptimConfig, step: int) -> float:
     """Learning rate of step 1, 2, …: linear warm-up over `warmup_steps`, then constant (as in ProRLv2 and BroRL)."""
     return optim.lr * min(1.0, step / (optim.warmup_steps + 1))
-
-
-@dataclass(frozen=True)
-class Trend:
-    """A line through the last validations."""
-
-    slope: float  # of the score per validation
-    error: float  # standard error of the slope
-    threshold: float  # what the slope must exceed to count as rising
-
-    @property
-    def is_rising(self) -> bool:
-        return self.slope > self.threshold
-
-    def __str__(self) -> str:
-        return f"slope {self.slope:+.4f} ± {self.error:.4f} per validation, rising above {self.threshold:+.4f}"
-
-
-def trend(scores: Sequence[float], config: PlateauConfig) -> Trend:
-    """Line through scores at equal distances, at least three. On an exact line the error is 0."""
-    y = np.asarray(scores, float)
-    x = np.arange(len(y)) - (len(y) - 1) / 2
-    spread = float(x @ x)
-    slope = float(x @ y) / spread
-    residuals = y - y.mean() - slope * x
-    degrees_of_freedom = len(y) - 2
-    error = math.sqrt(float(residuals @ residuals) / degrees_of_freedom / spread)
-    quantile = float(student_t.ppf(config.confidence, degrees_of_freedom))
-    return Trend(slope, error, config.min_gain + quantile * error)
-
-
-@dataclass
-class PlateauDetector:
-    """Fed one validation after the other; says why once it is a plateau."""
-
-    config: PlateauConfig
-    scores: list[float] = field(default_factory=list)
-    num_not_rising: int = 0
-
-    def observe(self, score: float) -> str | None:
-        """The reason, when this validation completes a plateau. Not-a-number counts as no validation."""
-        if math.isnan(score):
-            return None
-        self.scores.append(score)
-        if len(self.scores) < self.config.window:
-            return None
-        found = trend(self.scores[-self.config.window :], self.config)
-        if found.is_rising:
-            self.num_not_rising = 0
-        else:
-            self.num_not_rising += 1
-        if self.num_not_rising < self.config.patience:
-            return None
-        return f"no rise in {self.num_not_rising} validations in a row: {found} over the last {self.config.window}"
-
-    def reset(self) -> None:
-        """Start over, as after a switch: what was before says nothing about the new regime."""
-        self.scores = []
-        self.num_not_rising = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scores": self.scores[-self.config.window :], "num_not_rising": self.num_not_rising}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scores = list(state["scores"])
-        self.num_not_rising = state["num_not_rising"]
-
-
-WINDOW = 4  # steps that a solve rate is the mean of
-
-
-class RewardStages:
-    """The stages of a run, and how many have begun."""
-
-    def __init__(self, stages: Sequence[RewardStageConfig]) -> None:
-        self.stages = stages
-        self.num_begun = 0
-        self.steps_done = 0
-        self.solve_rates: list[float] = []  # of the last steps, of the prompts that the next stage is for
-        self._begin_due()
-
-    def applied(self, prompt: Prompt) -> Prompt:
-        """The prompt with the options of the stages that have begun."""
-        options: dict[str, Any] = {}
-        for stage in self.stages[: self.num_begun]:
-            if stage.concerns(prompt.domain):
-                options.update(stage.options)
-        if not options:
-            return prompt
-        return replace(prompt, payload={**prompt.payload, **options})
-
-    def learn(self, sampled: Sequence[ScoredGroup]) -> str | None:
-        """Take in a step's groups. Says why a stage begins with the next step, if one does."""
-        self.steps_done += 1
-        following = self._next
-        if following is None:
-            return None
-        shares: list[float] = []
-        for group in sampled:
-            if following.concerns(group.prompt.domain):
-                is_right = group.rewards >= SUCCESS_REWARD
-                shares.append(float(is_right.mean()))
-        if shares:
-            self.solve_rates.append(float(np.mean(shares)))
-            del self.solve_rates[:-WINDOW]
-        return self._begin_due()
-
-    def metrics(self) -> dict[str, float]:
-        """Number of stages begun; nothing where none are configured."""
-        if not self.stages:
-            return {}
-        return {"reward/stage": float(self.num_begun)}
-
-    def state_dict(self) -> dict[str, Any]:
-        """JSON-able state."""
-        return {
-            "num_begun": self.num_begun,
-            "steps_done": self.steps_done,
-            "solve_rates": self.solve_rates,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`."""
-        self.num_begun = state["num_begun"]
-        self.steps_done = state["steps_done"]
-        self.solve_rates = list(state["solve_rates"])
-
-    @property
-    def _next(self) -> RewardStageConfig | None:
-        if self.num_begun == len(self.stages):
-            return None
-        return self.stages[self.num_begun]
-
-    def _begin_due(self) -> str | None:
-        """Begin the stages that are due for the next step; why the last of them is."""
-        reason = None
-        while self._next is not None:
-            due = self._why_due(self._next)
-            if due is None:
-                break
-            reason = due
-            self.num_begun += 1
-            self.solve_rates = []
-        return reason
-
-    def _why_due(self, stage: RewardStageConfig) -> str | None:
-        step = self.steps_done + 1
-        if stage.from_step is not None:
-            return f"step {step}" if step >= stage.from_step else None
-        if len(self.solve_rates) < WINDOW or stage.from_solve_rate is None:
-            return None
-        rate = float(np.mean(self.solve_rates))
-        if rate < stage.from_solve_rate:
-            return None
-        return f"{rate:.1%} of rollouts right over {WINDOW} steps"

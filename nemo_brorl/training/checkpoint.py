@@ -25,7 +25,6 @@ from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import naming, replacing, sync
 from nemo_brorl.core.object_store import fetch_or_none
 from nemo_brorl.rollouts.carry_over import CarriedGroups
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.training.carriers import load_carriers, save_carriers
 from nemo_brorl.training.marker import check_sums, is_complete, write_marker
@@ -168,7 +167,7 @@ class Checkpoints:
     def _read(self, folder: Path) -> RunState:
         state = json.loads((folder / STATE).read_text())
         step = state.pop("step")
-        groups = load_carriers(folder / GROUPS, CarriedGroups, OpenGroup, Draw)[0]
+        groups = load_carriers(folder / GROUPS, CarriedGroups, OpenGroup)[0]
         return RunState(step, state, groups)
 
 

@@ -98,6 +98,7 @@ def first_described(path: Path) -> dict[str, str]:
 
 def _last_machine(text: str) -> dict[str, str]:
     """The machine of the last line that can be read; nothing where none can."""
+    # From the end: a last line that was cut off is passed over.
     for line in reversed(text.splitlines()):
         try:
             found = json.loads(line)

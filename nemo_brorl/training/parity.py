@@ -28,6 +28,9 @@ from nemo_brorl.scoring.response_arrays import with_observations
 from nemo_brorl.types import Bool, Float32, PartialRollouts, Prompt, RolloutChunk, RolloutRequest, Sampling
 
 _log = get_logger(__name__)
+NUM_PROMPTS = 4
+RESPONSES_PER_PROMPT = 4
+RESPONSE_TOKENS = 64  # at most: Hugging Face computes one response at a time
 OBSERVED = 8  # tokens between two turns
 _ALARMS = (
     ("policy/log_prob_mismatch", "max_step_mismatch", "Megatron - vLLM"),
@@ -68,9 +71,9 @@ def check_parity(
     """Sample a fixed small batch and compare, without FP8, whose noise would hide a difference; what FP8 adds is
     measured apart and warned about above `parity.max_fp8_mismatch`. Raises ParityError above
     `parity.max_mean_abs_diff`."""
-    max_tokens = min(config.rollouts.max_response_tokens, config.parity.max_response_tokens)
+    max_tokens = min(config.rollouts.max_response_tokens, RESPONSE_TOKENS)
     sampling = Sampling(config.rollouts.temperature, 1.0, max_tokens)
-    num = config.parity.responses_per_prompt
+    num = RESPONSES_PER_PROMPT
     requests = requests_for(prompts, num, num, sampling, config.trainer.seed)
     chunks = list(_responses(requests, generator, config.rollouts.max_response_tokens))
     chunks.sort(key=lambda chunk: chunk.request.prompt.uid)

@@ -12,16 +12,17 @@ from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.timeline import Timeline
-from nemo_brorl.evaluation.rehearsal import shown_responses
+from nemo_brorl.evaluation.shown_responses import shown_responses
 from nemo_brorl.ports import RolloutStore
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.training.observers import Observer, StepMade
+from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.parity import alarms
 from nemo_brorl.training.records import EventLog
 from nemo_brorl.training.reward_watch import RewardAlarms
 from nemo_brorl.training.samples import write_samples
 from nemo_brorl.training.step_timeline import StepTimelines
-from nemo_brorl.training.store.store import step_record
+from nemo_brorl.training.store.record import step_record
 from nemo_brorl.training.tables import step_line
 from nemo_brorl.types import ScoredGroup, TrainBatch, UpdatePlan
 
@@ -145,7 +146,8 @@ def run_observers(
     decode: Decode,
     console: Console,
 ) -> list[Observer]:
-    """Return the observers of a run, those that the settings switch off included: they do nothing."""
+    """Return the observers of a run, those that the settings add included. Raises ConfigError."""
+    added = [make(run_folder) for make in find_observers(config.trainer.observers)]
     return [
         Timelines(timeline, run_folder, config.timeline),
         Samples(run_folder, config.rollouts.save_samples, decode, console),
@@ -153,5 +155,6 @@ def run_observers(
         Events(run_folder),
         RewardWatch(RewardAlarms(config.rewards.watch, run_folder)),
         MassBalance(),
+        *added,
         StepLine(console, config.trainer.max_steps, config.parity),
     ]

@@ -10,7 +10,6 @@ from typing import Any
 
 from nemo_brorl.config.records import TimelineConfig
 from nemo_brorl.core.timeline import Span, Timeline, chunk_key
-from nemo_brorl.training.trace_export import exporter
 from nemo_brorl.training.trace_files import TraceFiles
 from nemo_brorl.types import MicroBatch, TrainBatch, UpdatePlan
 
@@ -28,7 +27,6 @@ class StepTimelines:
     ) -> None:
         self.timeline = timeline
         self.files = TraceFiles(run_folder, settings.keep_steps)
-        self.export = exporter(settings.opentelemetry)
         self.learnt_from: Mapping[Part, tuple[str, ...]] = {}
 
     def begin(self, step: int) -> None:
@@ -52,8 +50,6 @@ class StepTimelines:
             return
         done = replace(done, spans=with_rollouts(done.spans, self.learnt_from))
         self.files.write(done)
-        if self.export is not None:
-            self.export(done)
 
 
 def chunks_by_part(

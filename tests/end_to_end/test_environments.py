@@ -20,7 +20,6 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup
 from tests.support.commands import Command, run
@@ -112,7 +111,7 @@ def test_what_is_cut_within_and_between_turns_is_carried_and_goes_on(pool: VllmP
     prompt = conversation("train/9")
     stream = sampler.open_stream()
     with closing(stream):
-        stream.open(prompt, Draw(32, 1.0), TURNS)
+        stream.open(prompt, 32, TURNS)
         while not verifier.host.num_steps:
             stream.advance()
         stream.cut()

@@ -54,7 +54,7 @@ def test_it_is_fine_tuned_trained_and_exported_with_its_template(tmp_path: Path)
         "trainer.max_steps=1", "trainer.val_interval=0", "rollouts.num_per_prompt=16", "rollouts.chunk_size=16",
         "rollouts.prompts_per_step=2", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=2",
         "dynamic_sampling.enabled=false", "generation.num_engines=1", "generation.kv_cache_gib=0.1",
-        "algorithm.num_mini_batches=1", "parity.num_prompts=1", "parity.responses_per_prompt=1",
+        "algorithm.num_mini_batches=1",
         "rewards.num_workers=1",
     ]  # fmt: skip
     folders = [f"policy.model={tuned / 'hf'}", f"exp_manager.explicit_log_dir={trained}"]

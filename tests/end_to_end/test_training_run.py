@@ -185,16 +185,14 @@ def test_a_run_killed_and_resumed_from_the_last_whole_checkpoint_equals_the_unin
     assert not [one for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_run_that_overlaps_grows_groups_and_cuts_rollouts_learns_from_what_is_resumed(
+def test_a_run_that_overlaps_and_cuts_rollouts_learns_from_what_is_resumed(
     whole: tuple[Path, str],
 ) -> None:
     folder = whole[0].parent / "broad"
     run(*line(
         "train", folder, *ONE_OF_EACH, ONE_RANK,
-        "rollouts.overlap=true", "rollouts.allocation=waves", "rollouts.waves.first_wave=8",
-        "rollouts.min_fraction=0.5",
-        "rollouts.deadline_s=0.02", "rollouts.unfinished=resume", "dynamic_sampling.in_flight=resume",
-        "dynamic_sampling.oversample=1.5", "dynamic_sampling.max_sampled=100",  # groups that miss the deadline count
+        "rollouts.overlap=true", "rollouts.min_fraction=0.5", "rollouts.deadline_s=0.02", "rollouts.unfinished=resume",
+        "dynamic_sampling.max_sampled=100",  # groups that miss the deadline count
     ))  # fmt: skip
     steps = rows(folder)[1:]
     assert [row["step"] for row in steps] == [1, 2, 3, 4]

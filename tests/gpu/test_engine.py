@@ -24,7 +24,7 @@ def engine_config(precision: str, eager: bool = True) -> BroRLConfig:
     config = BroRLConfig()
     config.trainer.gpus_per_node = 1
     config.generation.gpu_memory_utilization, config.generation.precision = 0.2, precision
-    config.generation.block_size, config.generation.enforce_eager = 16, eager
+    config.generation.enforce_eager = eager
     return config
 
 

@@ -18,7 +18,7 @@ MESSAGES = ({"role": "user", "content": "What is 1?"},)
 def group(uid: str, rewards: list[float], version: int = 0) -> ScoredGroup:
     """Rollout i has i + 1 tokens; the prompt has its conversation."""
     scored = make_group(rewards, uid, lengths=list(range(1, len(rewards) + 1)), version=version)
-    prompt = replace(scored.prompt, messages=MESSAGES, weight=1.75)
+    prompt = replace(scored.prompt, messages=MESSAGES)
     chunks = []
     for chunk in scored.group.chunks:
         request = replace(chunk.request, prompt=prompt)

@@ -20,10 +20,10 @@ from brorl_lab.theory.advice import (
     outlook,
     resampled,
 )
-from nemo_brorl.algorithm.rollout_size import SuccessPrior
-from nemo_brorl.config.rollouts import PlacementConfig
+from nemo_brorl.algorithm.success_prior import SuccessPrior
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, DataError
+from nemo_brorl.generation.placement.costs import PlacementCosts
 from nemo_brorl.training.records import read_metrics
 
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -140,7 +140,7 @@ def _outlook(
     num_samples: float,
     score_noise: float,
 ) -> Outlook:
-    prefill_cost = PlacementConfig().prefill_cost
+    prefill_cost = PlacementCosts().prefill
     return outlook(measured, prior, num, num_samples, score_noise, prefill_cost)
 
 
@@ -197,6 +197,6 @@ def _sentences(
     if all_right >= SOLVED:
         lines.append(
             f"{all_right:.0%} of groups are right in every rollout and teach nothing: where prompts come again, "
-            "rollouts.pool.retire_from=0.9 leaves them out, which no other N does"
+            "rollouts.prompt_pool.name=brorl_lab.prompt_pool:retiring_pool leaves them out, which no other N does"
         )
     return lines

@@ -29,7 +29,7 @@ from nemo_brorl.rollouts.schedule import learning_rate
 from nemo_brorl.training.checkpoint import Checkpoints, step_of
 from nemo_brorl.training.export import empty
 from nemo_brorl.training.records import read_metrics
-from nemo_brorl.training.store.store import TRAINED
+from nemo_brorl.training.store.record import TRAINED
 from nemo_brorl.types import StepRecord, UpdatePlan, UpdateReport
 
 Row = Mapping[str, Any]

@@ -24,7 +24,6 @@ GROUP_COLUMNS = (
     "uid",
     "task",
     "domain",
-    "weight",
     "origin",
     "fate",
     "num_rollouts",
@@ -208,7 +207,6 @@ class Sampled(NamedTuple):
 
     sizes: np.ndarray
     right: np.ndarray  # rollouts
-    weights: np.ndarray  # prompts that each stands for
 
 
 def _sampled(columns: Columns) -> Sampled:
@@ -216,14 +214,12 @@ def _sampled(columns: Columns) -> Sampled:
     return Sampled(
         sizes=columns["num_rollouts"][is_sampled],
         right=columns["num_right"][is_sampled],
-        weights=columns["weight"][is_sampled],
     )
 
 
 def rate_shares(
     sizes: np.ndarray,
     right: np.ndarray,
-    weights: np.ndarray,
 ) -> list[float]:
     """Share of prompts by success rate: none right, one bin between two neighbours of RATE_EDGES each (the first and
     the last are open), all right. [len(RATE_EDGES) + 3]"""
@@ -231,11 +227,7 @@ def rate_shares(
     bins = 1 + np.digitize(right / sizes, RATE_EDGES)
     bins[right == 0] = 0
     bins[right == sizes] = highest
-    counts = np.bincount(
-        bins,
-        weights=weights,
-        minlength=highest + 1,
-    )
+    counts = np.bincount(bins, minlength=highest + 1)
     total = counts.sum() or 1.0
     shares = counts / total
     return shares.round(5).tolist()
@@ -244,7 +236,6 @@ def rate_shares(
 def by_size(
     sizes: np.ndarray,
     right: np.ndarray,
-    weights: np.ndarray,
 ) -> tuple[BySize, BySize]:
     """(pass@k, share of informative prompts) had each group k rollouts in place of its own, by k = 1, 2, 4, … and the
     size of the smallest group. Means over prompts; unbiased for each group (a subset of k drawn at random)."""
@@ -254,8 +245,8 @@ def by_size(
     mixed: BySize = {}
     wrong = sizes - right
     for k in _powers(int(sizes.min())):
-        all_wrong = _mean_share_within(wrong, sizes, weights, k)
-        all_right = _mean_share_within(right, sizes, weights, k)
+        all_wrong = _mean_share_within(wrong, sizes, k)
+        all_right = _mean_share_within(right, sizes, k)
         differ = max(0.0, 1 - all_wrong - all_right)
         passed[str(k)] = round(1 - all_wrong, 5)
         mixed[str(k)] = round(differ, 5)
@@ -275,14 +266,13 @@ def _powers(last: int) -> list[int]:
 def _mean_share_within(
     few: np.ndarray,
     many: np.ndarray,
-    weights: np.ndarray,
     k: int,
 ) -> float:
     """Mean over prompts of `share_within`."""
     shares: list[float] = []
     for inner, outer in zip(few.tolist(), many.tolist(), strict=True):
         shares.append(_share_within(inner, outer, k))
-    return float(np.average(shares, weights=weights))
+    return float(np.mean(shares))
 
 
 _share_within = cache(share_within)

@@ -11,7 +11,7 @@ import numpy as np
 from lab.studies.cluster_model.cluster import Dispatcher
 from lab.studies.cluster_model.engine import Chunk
 from lab.studies.cluster_model.load import ClusterShape, Load
-from nemo_brorl.config.rollouts import PlacementConfig
+from nemo_brorl.generation.placement.costs import PlacementCosts
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.generation.placement.placement import ChunkPlacement, Steal
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling
@@ -92,7 +92,7 @@ class Planned:
         history: LengthHistory,
         max_tokens: int,
         chunk_size: int = 64,
-        config: PlacementConfig | None = None,
+        costs: PlacementCosts | None = None,
     ) -> None:
         self._chunks = list(pieces(load, chunk_size))
         sampling = Sampling(1.0, 1.0, max_tokens)
@@ -105,7 +105,7 @@ class Planned:
             RolloutRequest(prompts[chunk.prompt], chunk.number, len(chunk.lengths), 0, sampling)
             for chunk in self._chunks
         ]
-        self._placement = ChunkPlacement(requests, shape.max_batch, config, history)
+        self._placement = ChunkPlacement(requests, shape.max_batch, costs, history)
         for engine in range(shape.num_engines):
             self._placement.add_engine(engine)
         self.steals = self._placement.steals

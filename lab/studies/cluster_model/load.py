@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lab.studies.cluster_model.curve import EngineCurve
-from nemo_brorl.config.generation import GenerationConfig
+from nemo_brorl.generation.session import REPORT_EVERY, REPORT_S
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class ClusterShape:
     max_batch: int = 256  # rollouts an engine decodes at a time
     cached_prompt_tokens: int = 200_000  # that an engine's prefix cache holds
     latency_s: float = 0.01  # of a message between driver and engine
-    report_every: int = GenerationConfig.report_every  # rollouts; chunks that are done are told at once
-    report_s: float = GenerationConfig.report_s
+    report_every: int = REPORT_EVERY  # rollouts; chunks that are done are told at once
+    report_s: float = REPORT_S
 
 
 @dataclass(frozen=True)

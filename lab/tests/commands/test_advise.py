@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from brorl_lab.commands.advise import main, measured_steps
 
-from nemo_brorl.algorithm.rollout_size import SuccessPrior
+from nemo_brorl.algorithm.success_prior import SuccessPrior
 from nemo_brorl.core.errors import DataError
 
 HARD = SuccessPrior(0.2, 40.0)
@@ -60,7 +60,7 @@ def test_leaving_out_what_is_solved_is_named_where_that_is_most_of_it(
 ) -> None:
     path = write_run(tmp_path / "metrics.jsonl", prior, num=16)
     assert main([str(path), "--sizes", "16"]) == 0
-    assert ("rollouts.pool.retire_from=0.9 leaves them out" in capsys.readouterr().out) is is_named
+    assert ("brorl_lab.prompt_pool:retiring_pool leaves them out" in capsys.readouterr().out) is is_named
 
 
 def test_only_the_newest_steps_with_one_n_count(tmp_path: Path) -> None:

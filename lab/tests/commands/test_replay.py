@@ -19,14 +19,14 @@ from nemo_brorl.training.store.writer import StoreWriter
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import UpdateReport
 from tests.support.fakes import FakePolicy
-from tests.support.loop import fake, make_trainer, small_config
+from tests.support.loop import fake, make_trainer, small_config, use_store
 from tests.support.stored import DirectStore
 
 
 def finished_run(folder: Path, max_steps: int = 4) -> BroRLTrainer:
     """A run with checkpoints after every second step, and all its steps stored."""
     trainer = make_trainer(folder, small_config(max_steps))
-    trainer.parts = replace(trainer.parts, store=DirectStore(folder))
+    use_store(trainer, DirectStore(folder))
     trainer.fit()
     return trainer
 

@@ -82,12 +82,12 @@ def test_settings_of_a_run_are_loaded_without_what_its_variables_hold_here(
         tmp_path,
         "data: {tasks: [{name: gcd}], system_prompt: '${oc.env:PROBE}',\n"
         " verifier_options: {a: '${data.system_prompt}', b: 'x\\${y} \\\\${z}'}}\n"
-        "rewards: {stages: [{from_step: 1, options: {c: ['${nowhere}', '${']}}]}\n",
+        "rewards: {verifiers: [{name: 'a.b:c', params: {c: ['${nowhere}', '${']}}]}\n",
     )
     config = load_run_config(folder)
     assert config.data.system_prompt == "${oc.env:PROBE}"
     assert config.data.verifier_options == {"a": "${data.system_prompt}", "b": "x\\${y} \\\\${z}"}
-    assert config.rewards.stages[0].options == {"c": ["${nowhere}", "${"]}
+    assert config.rewards.verifiers[0].params == {"c": ["${nowhere}", "${"]}
 
 
 def test_the_users_own_override_takes_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_a_function_of_the_folder_is_not_imported(setting: str, name: str, tmp_p
 def test_what_shows_and_exports_a_run_imports_nothing_that_it_names(name: str, tmp_path: Path) -> None:
     run = put_run(tmp_path / "run", num_steps=2, prompts=2, size=4)
     settings = read_record(run / "config.yaml")
-    for setting in (*SETTINGS, "data.verifier", "data.environment", "rewards.second_opinion.verifier"):
+    for setting in (*SETTINGS, "data.verifier", "data.environment", "rollouts.prompt_pool.name"):
         *section, key = setting.split(".")
         setting_of(settings, ".".join(section))[key] = name
     settings["policy"]["model"] = str(run / "hf")

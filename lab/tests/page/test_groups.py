@@ -33,8 +33,6 @@ from nemo_brorl.training.store.writer import StoreWriter
 from tests.support.run_folders import put_tokenizer
 from tests.support.stored import DirectStore, record
 
-ONES = np.ones(2)
-
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
@@ -102,19 +100,14 @@ def test_success_rates_of_sampled_groups_by_step(run: Path) -> None:
     assert rates["informative"][0] == {"1": 0.0, "2": round(1 / 3, 5)}
 
 
-def test_prompts_count_as_often_as_they_stand_for_others() -> None:
-    shares = rate_shares(np.array([4, 4]), np.array([0, 4]), np.array([3.0, 1.0]))
-    assert (shares[0], shares[-1]) == (0.75, 0.25)
-
-
 def test_all_right_and_nearly_all_right_are_not_the_same_bin() -> None:
-    shares = rate_shares(np.array([512, 512]), np.array([511, 512]), ONES)
+    shares = rate_shares(np.array([512, 512]), np.array([511, 512]))
     assert shares[-2:] == [0.5, 0.5]
 
 
 def test_sizes_up_to_that_of_the_smallest_group() -> None:
     """3 of 4 right: of two, one is wrong in half of the cases; of all four, always."""
-    passed, mixed = by_size(np.array([4, 4]), np.array([3, 3]), ONES)
+    passed, mixed = by_size(np.array([4, 4]), np.array([3, 3]))
     assert passed == {"1": 0.75, "2": 1.0, "4": 1.0}
     assert mixed == {"1": 0.0, "2": 0.5, "4": 1.0}
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from brorl_lab.prompt_pool import RetiringParams
 from transformers import Qwen2ForCausalLM
 
 from lab.studies import cipher_chains, cipher_plateau, cipher_pool
 from lab.studies.cipher_plain import MODEL, Questions, are_right, grpo, learn, log_probs, maxrl, sample, until_end
 from lab.studies.figures.plateau import rates_of
 from nemo_brorl.config.data import DataConfig
-from nemo_brorl.config.rollouts import PoolConfig
 from nemo_brorl.prompts.sources import make_source
 
 pytestmark = [pytest.mark.slow, pytest.mark.numbers]
@@ -94,7 +94,7 @@ def test_of_any_four_questions_three_are_copies_and_none_that_is_kept_apart_is_t
 
 def test_the_pool_asks_solved_questions_once_and_then_the_others_alone(solved_in_part: Path) -> None:
     questions = Questions(solved_in_part / "questions.jsonl", 16)
-    pool = PoolConfig(retire_from=0.8, recheck=0.0)
+    pool = RetiringParams(retire_from=0.8, recheck=0.0)
     run = cipher_pool.PooledRun(questions, size=8, seed=1, pool=pool, rollouts=16 * 8)  # all questions a step
     run.step()
     once = run.num_solved
@@ -105,7 +105,7 @@ def test_the_pool_asks_solved_questions_once_and_then_the_others_alone(solved_in
 
 def test_a_run_filled_until_full_goes_on_from_the_same_place_and_counts_what_it_sampled(solved_in_part: Path) -> None:
     questions = Questions(solved_in_part / "questions.jsonl", 16)
-    run = cipher_pool.PooledRun(questions, size=8, seed=1, pool=PoolConfig(), places=range(4), rollouts=4 * 8)
+    run = cipher_pool.PooledRun(questions, size=8, seed=1, pool=None, places=range(4), rollouts=4 * 8)
     asked = {prompt.payload["place"] for prompt in run.pool.prompts.take(8)}
     assert asked == {0, 1, 2, 3}
     run.filled_step(limit=32 * 100)

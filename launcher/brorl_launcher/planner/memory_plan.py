@@ -475,7 +475,7 @@ def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float
 def _object_store_gib(config: BroRLConfig, work: Workload, published: float) -> float:
     """GiB of the object store: rollouts of a step and as many surplus ones; one copy of the published weights, and
     buckets of the next on their way."""
-    surplus = 2.0 if config.dynamic_sampling.carry_over or config.rollouts.overlap else 1.0
+    surplus = 2.0 if config.dynamic_sampling.max_staleness > 0 or config.rollouts.overlap else 1.0
     rollouts = surplus * work.sampled * work.response_tokens * ROLLOUT_TOKEN_BYTES / GIB
     kept = published if config.generation.keep_published else 0.0
     on_the_way = min(published, 3 * config.generation.weight_bucket_mib / 1024)

@@ -22,6 +22,7 @@ from brorl_launcher.planner.model_cost import (
 )
 from brorl_launcher.planner.model_cost import Cut as EngineCut
 from brorl_launcher.planner.workload import Engines, Hardware, MicroBatches, Workload
+from nemo_brorl.config.generation import BLOCK_TOKENS
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
@@ -157,10 +158,10 @@ def generation_time(
 
 def prompt_tokens_computed(config: BroRLConfig, work: Workload, num_engines: int) -> float:
     """Prompt tokens that all engines compute together: a prompt once on every engine that has a chunk of its group, and
-    for each other rollout what does not fill a cache block (`algorithm/rollout_size.py`)."""
+    for each other rollout what does not fill a cache block (`lab/brorl_lab/theory/batching.py`)."""
     chunks = math.ceil(work.num_per_prompt / config.rollouts.chunk_size)
     engines = min(num_engines, chunks)
-    rest = work.prompt_tokens - mean_cached_tokens(work.prompt_tokens, config.generation.block_size)
+    rest = work.prompt_tokens - mean_cached_tokens(work.prompt_tokens, BLOCK_TOKENS)
     per_group = engines * work.prompt_tokens + (work.num_per_prompt - engines) * rest
     return work.sampled_groups * per_group
 

@@ -1,18 +1,30 @@
-"""What chunks cost an engine, in decoded tokens."""
+"""Reckon what chunks cost an engine, in decoded tokens."""
 
 from __future__ import annotations
 
-from nemo_brorl.config.rollouts import PlacementConfig
+from dataclasses import dataclass
+
 from nemo_brorl.ports import Forecast
 from nemo_brorl.types import RolloutRequest
 
 
-class ChunkCosts:
-    """A chunk costs its rollouts times the tokens forecast for one of them, each of which costs `context_cost` more for
-    every token it attends to, and its prompt times `prefill_cost` on an engine that does not hold the prompt."""
+@dataclass(frozen=True)
+class PlacementCosts:
+    """Numbers of one placement. The defaults were tuned on seeds 0 and 1 of lab/studies/cluster_model."""
 
-    def __init__(self, config: PlacementConfig, forecast: Forecast) -> None:
-        self._config = config
+    prefill: float = 0.2  # work of one prompt token: a prompt on one more engine costs it
+    context: float = 5e-4  # work of attending to one more token, over decoding one without context in a full batch
+    concentration: float = 0.1  # share of a chunk's work added for each other chunk of its prompt on the engine
+    cached_prompt_tokens: int = 200_000  # of prompts that an engine's prefix cache keeps, last used first
+    can_steal: bool = True  # idle engines take over chunks that others have not begun
+
+
+class ChunkCosts:
+    """A chunk costs its rollouts times the tokens forecast for one of them, each of which costs `context` more for
+    every token it attends to, and its prompt times `prefill` on an engine that does not hold the prompt."""
+
+    def __init__(self, numbers: PlacementCosts, forecast: Forecast) -> None:
+        self._numbers = numbers
         self._forecast = forecast
 
     def of_rollout(self, request: RolloutRequest, age: float = 0.0) -> float:
@@ -23,11 +35,11 @@ class ChunkCosts:
             num_before = float(request.partial.lengths.mean())
         # Of a token, on average: half of those to come lie before it.
         context = len(request.prompt.token_ids) + num_before + tokens / 2
-        return tokens * (1.0 + self._config.context_cost * context)
+        return tokens * (1.0 + self._numbers.context * context)
 
     def of_first_tokens(self, request: RolloutRequest) -> float:
         """Work of computing what a request begins with."""
-        return self._config.prefill_cost * self.num_first_tokens(request)
+        return self._numbers.prefill * self.num_first_tokens(request)
 
     def num_first_tokens(self, request: RolloutRequest) -> int:
         """Return the tokens of the prompt, and of rollouts to go on with."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nemo_brorl.config.rollouts import PlacementConfig
-from nemo_brorl.generation.placement.costs import ChunkCosts
+from nemo_brorl.generation.placement.costs import ChunkCosts, PlacementCosts
 from nemo_brorl.generation.placement.engine_load import EngineLoad, EngineOrder, HeldChunk
 from nemo_brorl.generation.placement.lengths import FullLength
 from nemo_brorl.generation.placement.prefix_holders import PrefixHolders
@@ -44,7 +43,7 @@ class ChunkPlacement:
     there when places in the batch fall free. One with more work than an equal share of everything waits until its batch
     is half empty: what it has begun cannot be moved. What it gets: the chunk with the most work, because what is long
     must not begin last. A prompt that another engine holds, and this one does not, counts for less by the price of
-    computing it once more; one of which it has chunks, for `concentration_cost` less for each, because they are long or
+    computing it once more; one of which it has chunks, for `concentration` less for each, because they are long or
     short together. Of equal chunks, one of a prompt it holds. The next turn of trajectories is first in line at the
     engine with their tokens; another one takes it when it has less work even with these computed anew.
 
@@ -58,14 +57,14 @@ class ChunkPlacement:
         self,
         requests: Sequence[RolloutRequest],
         max_rollouts: int,
-        config: PlacementConfig | None = None,
+        costs: PlacementCosts | None = None,
         forecast: Forecast | None = None,
     ) -> None:
         """`forecast` is told of progress, and asked again about a prompt when there is news of it."""
         self.max_rollouts = max_rollouts
-        self._config = config or PlacementConfig()
+        self._numbers = costs or PlacementCosts()
         self._forecast = forecast or FullLength()
-        self._costs = ChunkCosts(self._config, self._forecast)
+        self._costs = ChunkCosts(self._numbers, self._forecast)
         self._requests: dict[int, RolloutRequest] = {}  # not finished, by chunk
         self._num_submitted = 0
         self._waiting = WaitingChunks()
@@ -102,7 +101,7 @@ class ChunkPlacement:
 
     def add_engine(self, engine: int) -> None:
         """Note that an engine is ready, with an empty prefix cache."""
-        self._engines[engine] = EngineLoad(self._config.cached_prompt_tokens)
+        self._engines[engine] = EngineLoad(self._numbers.cached_prompt_tokens)
         self._requeue_engine(engine)
 
     def assign(self) -> tuple[int, int] | None:
@@ -190,7 +189,7 @@ class ChunkPlacement:
         with the chunk, and its prompt computed once more, than the other has now. It waits for one answer at a time.
         """
         proposed: list[Steal] = []
-        while self._config.steal and not self.num_waiting:
+        while self._numbers.can_steal and not self.num_waiting:
             thief = self._with_free_places.first()
             victim = self._with_unbegun_chunks.first()
             if thief is None or victim is None or thief == victim:
@@ -318,7 +317,7 @@ class ChunkPlacement:
         chunk = prompt.chunks[0]
         work = self._requests[chunk].num_rollouts * prompt.work_of_one
         num_held = self._engines[engine].num_chunks_of.get(prompt.uid, 0)
-        benefit = work - self._config.concentration_cost * work * num_held
+        benefit = work - self._numbers.concentration * work * num_held
         if prompt.uid in self._holders.of:
             benefit -= self._prefill_work(engine, chunk)
         return benefit

@@ -9,67 +9,15 @@ from typing import Any
 
 from nemo_brorl.cluster.actor_transport import ActorTransport, RayTransport, explain
 from nemo_brorl.config.records import StoreConfig
-from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.rollouts.dynamic_sampling import judge
 from nemo_brorl.training.store.files import StoreFiles
-from nemo_brorl.types import FilledBatch, ScoredGroup, StepRecord, StoredGroup, TrainBatch, UpdatePlan
+from nemo_brorl.types import StepRecord
 
-TRAINED = "trained"
 MAX_PENDING = 2  # steps that are being written: what they hold stays in the object store
 FLUSH_S = 60.0  # a disk that is slower than that holds up no checkpoint
 MAX_RESTARTS = 3
 
 log = get_logger(__name__)
-
-
-def step_record(
-    step: int,
-    plan: UpdatePlan,
-    filled: FilledBatch,
-    batch: TrainBatch,
-    config: DynamicSamplingConfig,
-) -> StepRecord:
-    """Every group that step `step` trained, closed or gave up, each once."""
-    sampled = {group.prompt.uid for group in filled.sampled}
-    trained = {group.prompt.uid for group in batch.groups}
-    stored: list[StoredGroup] = []
-    for index, scored in enumerate(batch.groups):
-        trained_group = StoredGroup(
-            scored=scored,
-            origin=_origin(scored, sampled),
-            fate=TRAINED,
-            shaped=batch.shaped[index],
-            advantages=batch.advantages[index],
-            trained=batch.rollouts[index],
-        )
-        stored.append(trained_group)
-    for scored in filled.sampled:
-        if scored.prompt.uid not in trained:
-            stored.append(StoredGroup(scored, "sampled", _fate(scored, config)))
-    for withdrawn in filled.withdrawn:
-        stored.append(StoredGroup(withdrawn.group, "sampled", withdrawn.reason))
-    return StepRecord(
-        step=step,
-        version=plan.version,
-        learning_rate=plan.learning_rate,
-        loss_scale=plan.loss_scale,
-        groups=tuple(stored),
-    )
-
-
-def _origin(scored: ScoredGroup, sampled: set[str]) -> str:
-    if scored.learn_from is not None:
-        return "completed"
-    return "sampled" if scored.prompt.uid in sampled else "carried"
-
-
-def _fate(scored: ScoredGroup, config: DynamicSamplingConfig) -> str:
-    """What became of a group that closed in a step and is not in its batch."""
-    decision = judge(scored, config)
-    if not decision.keep:
-        return decision.reason
-    return "carried" if config.carry_over else "surplus"
 
 
 class ParquetStore:
@@ -85,7 +33,8 @@ class ParquetStore:
         self.files = StoreFiles(run_folder)
         self.transport = transport or RayTransport()
         self.writer = start_writer() if start_writer is not None else None
-        self.pending: dict[Any, int] = {}  # step by reference, oldest first
+        # Step by reference, oldest first; while it is here, Ray keeps what the step holds.
+        self.pending: dict[Any, int] = {}
 
     def write(self, record: StepRecord) -> None:
         """See `ports.RolloutStore`. A step that comes while too many are being written is left out."""
@@ -130,6 +79,7 @@ def make_store(run_folder: Path, settings: StoreConfig, model_folder: Path) -> P
 
         from nemo_brorl.training.store.writer import StoreWriter
 
+        # No core of its own: it is nice, and waits for the disk most of the time.
         actor: Any = ray.remote(num_cpus=0, max_restarts=MAX_RESTARTS)(StoreWriter)
         writer = actor.remote(run_folder, settings, model_folder)
         writer.be_nice.remote()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +17,6 @@ FORMAT = 1  # of the files
 METADATA = b"brorl"  # key of the step's own numbers in the schema of its groups
 
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
-WAVE = pa.struct([("num_rollouts", pa.int32()), ("probability", pa.float64()), ("weight", pa.float64())])
 
 GROUP_SCHEMA = pa.schema(
     {
@@ -26,7 +24,6 @@ GROUP_SCHEMA = pa.schema(
         "uid": pa.string(),
         "task": pa.string(),
         "domain": pa.string(),
-        "weight": pa.float64(),
         "origin": pa.string(),
         "fate": pa.string(),
         "num_rollouts": pa.int32(),
@@ -38,7 +35,6 @@ GROUP_SCHEMA = pa.schema(
         "payload": pa.string(),
         "messages": pa.list_(MESSAGE),
         "prompt_ids": pa.list_(pa.int32()),
-        "waves": pa.list_(WAVE),
         "learn_from": pa.list_(pa.int64()),
         "seed": pa.int64(),
         "temperature": pa.float64(),
@@ -98,6 +94,7 @@ def groups_table(record: StepRecord) -> pa.Table:
         "loss_scale": record.loss_scale,
         "left_out": record.num_left_out,
     }
+    # In the metadata: a step whose groups were all left out has its numbers, too.
     schema = GROUP_SCHEMA.with_metadata({METADATA: json.dumps(numbers).encode()})
     return pa.Table.from_pylist(rows, schema=schema)
 
@@ -107,13 +104,11 @@ def _group_row(step: int, stored: StoredGroup) -> dict[str, Any]:
     prompt = scored.prompt
     group = scored.group
     request = group.chunks[0].request
-    waves = [asdict(wave) for wave in scored.waves]
     return {
         "step": step,
         "uid": prompt.uid,
         "task": prompt.task,
         "domain": prompt.domain,
-        "weight": prompt.weight,
         "origin": stored.origin,
         "fate": stored.fate,
         "num_rollouts": group.num_rollouts,
@@ -125,7 +120,6 @@ def _group_row(step: int, stored: StoredGroup) -> dict[str, Any]:
         "payload": json.dumps(as_written(prompt.payload), ensure_ascii=False),
         "messages": [dict(message) for message in prompt.messages],
         "prompt_ids": list(prompt.token_ids),
-        "waves": waves,
         "learn_from": None if scored.learn_from is None else scored.learn_from.tolist(),
         "seed": request.seed,
         "temperature": request.sampling.temperature,

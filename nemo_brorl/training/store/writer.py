@@ -60,6 +60,7 @@ class StoreWriter:
         self.files = StoreFiles(run_folder)
         self.settings = settings
         self.tokenizer: ChatTokenizer | None = load_tokenizer(model_folder) if settings.text else None
+        # Compression on all cores would be felt by training.
         pa.set_cpu_count(1)
 
     def be_nice(self) -> None:
@@ -72,6 +73,7 @@ class StoreWriter:
         start = time.monotonic()
         cpu_start = time.process_time()
         record = with_share(record, self.settings.share)
+        # A resumed run comes to a step again: half of the old one must not stand beside half of the new.
         self.files.remove(record.step)
         with self.files.replacing(self.files.rollouts(record.step)) as aside:
             self._write_rollouts(aside, record)

@@ -147,6 +147,7 @@ class _Reader:
                 if len(bad) >= self.data.max_bad_rows + NUM_SHOWN:
                     break
                 continue
+            # A conversation of several examples is too long where one of them is: their rows are packed apart.
             longest = max(example.num_tokens for example in pair[1])
             if longest <= self.sft.max_tokens:
                 found.append(pair)
@@ -250,6 +251,7 @@ def messages_of(
         raise DataError("no turn is the assistant's: there is nothing to learn")
     if roles[0] == "assistant" or roles[:2] == ["system", "assistant"]:
         raise DataError("the conversation begins with the assistant: write first what it answers")
+    # What follows the last turn of the assistant teaches nothing.
     last = len(roles) - roles[::-1].index("assistant")
     return messages[:last]
 

@@ -107,6 +107,7 @@ def supervised_plan(
         version=version,
         learning_rate=learning_rate(config.sft, step, num_steps),
         objective="cross_entropy",
+        # Of the step, so that a run that goes on packs as one that never stopped.
         seed=config.trainer.seed + step,
     )
 

@@ -126,10 +126,12 @@ class SftTrainer:
         is_last = self.step_number == self.lessons.num_steps
         if is_last or is_due(self.step_number, settings.val_interval):
             self.validate()
+        # Without a validation there is no best step: the last weights are the result.
         if is_last and not self.history:
             self.parts.policy.export(self.parts.run_folder / "hf")
         self.saver.finish(wait=False)
         self.row.add(self.saver.take_seconds())
+        # The row before the checkpoint: a resumed run has the rows of all steps up to it.
         self.row.write(self.step_number)
         if is_last or is_due(self.step_number, settings.save_interval):
             self.save(wait=is_last)

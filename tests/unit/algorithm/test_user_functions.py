@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of
-from nemo_brorl.algorithm.losses import Sequences, TokenBatch, find_loss
+from nemo_brorl.algorithm.losses import find_loss
+from nemo_brorl.algorithm.token_batch import Sequences, TokenBatch
 from nemo_brorl.algorithm.train_batch import check_functions, make_train_batch
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
@@ -208,8 +209,3 @@ def test_built_in_functions_pass_the_check() -> None:
 def test_a_name_that_is_neither_built_in_nor_a_path_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"algorithm.advantage=gpr.*write one of .*package.module:function"):
         config_with("algorithm.advantage=gpr")
-
-
-def test_a_group_grown_in_waves_needs_an_advantage_that_knows_waves() -> None:
-    with pytest.raises(ConfigError, match="my_functions:plain"):
-        config_with("rollouts.allocation=waves", "algorithm.advantage=my_functions:plain")

@@ -8,7 +8,6 @@ from nemo_brorl.config.load import load_config
 from nemo_brorl.core.errors import ConfigError
 
 ENDPOINTS = "rewards.services.endpoints=[{name: judge, url: 'https://host/v1', model: m}]"
-OPINION = ("rewards.second_opinion.verifier=http://a",)
 PART = "{verifier: 'https://host', options: {range: [0, 10]}}"
 
 
@@ -74,11 +73,6 @@ def test_endpoints_are_services_and_judges_by_name() -> None:
         (["data.verifier=https://host", "+data.verifier_options.threshold=0.5"], "data.verifier_options.threshold is"),
         (["data.verifier=judge", "data.verifier_options={model: m}", ENDPOINTS], "verifier_options.model is a sett"),
         (["data.verifier=composite", f"data.verifier_options={{parts: [{PART}]}}"], "options.parts.0.options.range is"),
-        ([*OPINION, "+rewards.second_opinion.options.sees=answer"], "second_opinion.options.sees is a"),
-        (
-            ["data.verifier=https://host", "rewards.stages=[{from_step: 1, options: {threshold: 1}}]"],
-            "stages.0.options.thr",
-        ),
         (["data.verifier=https://me:secret@host"], "the address of host holds a name or a password"),
     ],
 )

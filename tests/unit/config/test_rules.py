@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import yaml
 from nemo_brorl.config import algorithm, derived, rules
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.rules import check_demonstrations
-from nemo_brorl.config.schema import settings
+from nemo_brorl.config.schema import BroRLConfig, settings
 from nemo_brorl.core.errors import ConfigError
 
 ON_GPUS = ["trainer.gpus_per_node=8", "policy.data_parallel_size=null"]
@@ -93,7 +94,6 @@ WRONG = [
         "needs algorithm.kl.estimator=k1 (now k2)",
     ),
     ([*APART, "generation.sleep=cache"], "needs generation.placement=colocated (now disaggregated)"),
-    (["generation.max_residual_gib=2"], "needs generation.sleep=cache or offload or discard (now 'off')"),
     (["generation.sleep=deep"], "write one of off, cache, offload, discard"),
     (
         ["generation.weight_transport=cuda_ipc"],
@@ -145,7 +145,6 @@ WRONG = [
         "or policy.fp8_recipe=tensorwise",
     ),
     ([*ON_GPUS, "policy.fp8=hybrid"], "needs policy.precision=bf16 (now fp32): write that, or policy.fp8=null"),
-    (["generation.block_size=16"], "must be a multiple of 32 on CPU: write 32"),
     (["rollouts.max_response_tokens=200", "generation.max_model_len=256"], "write generation.max_model_len=360"),
     (["evaluation.max_response_tokens=200", "generation.max_model_len=256"], "write generation.max_model_len=360"),
     (["policy.tokens_per_micro_batch=100"], "cannot hold one prompt and response of 192 tokens"),
@@ -154,20 +153,16 @@ WRONG = [
         "write that, or rollouts.top_p=1.0",
     ),
     (
-        ["dynamic_sampling.max_staleness=0"],
-        "write that, or dynamic_sampling.carry_over=false",
-    ),
-    (
         ["rollouts.min_fraction=0.5"],
         "needs rollouts.deadline_s other than null",
     ),
     (
-        ["rollouts.overlap=true", "dynamic_sampling.max_staleness=0", "dynamic_sampling.carry_over=false"],
+        ["rollouts.overlap=true", "dynamic_sampling.max_staleness=0"],
         "max_staleness above 0",
     ),
     (
         ["rollouts.unfinished=resume", "algorithm.importance_correction.enabled=false"],
-        "or rollouts.unfinished=drop",
+        "or rollouts.unfinished=finish",
     ),
     (["rollouts.overlap=true", "generation.sleep=cache"], "generation.sleep='off' (now cache)"),
     (["algorithm.dual_clip=1.1"], "must be above 1 + algorithm.clip_high = 1.28"),
@@ -202,7 +197,8 @@ def test_a_wrong_combination_is_refused(overrides: list[str], fragment: str) -> 
 def test_every_need_names_settings_and_values_that_there_are(path: Path) -> None:
     texts = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
     named = [found.groups() for text in texts if (found := SETTING_AND_VALUES.fullmatch(str(text)))]
-    for name, written in named:
+    sections = tuple(f"{field.name}." for field in dataclasses.fields(BroRLConfig))
+    for name, written in (pair for pair in named if pair[0].startswith(sections)):
         declared = settings()[name].declared
         values = written.split(" or ") if written and declared.choices else []
         assert not any(declared.refusal(name, yaml.safe_load(value)) for value in values)
@@ -210,10 +206,10 @@ def test_every_need_names_settings_and_values_that_there_are(path: Path) -> None
 
 def test_all_violated_rules_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config("brorl_cpu", ["rollouts.top_p=0.9", "generation.block_size=16", "policy.attention=flex"])
+        load_config("brorl_cpu", ["rollouts.top_p=0.9", "generation.tensor_parallel_size=2", "policy.attention=flex"])
     message = str(caught.value)
     assert message.startswith("3 settings are wrong:")
-    assert all(name in message for name in ("top_p", "block_size", "attention"))
+    assert all(name in message for name in ("top_p", "tensor_parallel_size", "attention"))
 
 
 RIGHT = [
@@ -221,11 +217,11 @@ RIGHT = [
     ["policy.precision=bf16", "parity.max_mean_abs_diff=0.05"],
     ["policy.tensor_model_parallel_size=2", "policy.pipeline_model_parallel_size=2", "policy.sequence_parallel=true"],
     ["trainer.gpus_per_node=8", "generation.placement=disaggregated", "policy.data_parallel_size=4"],
-    ["dynamic_sampling.carry_over=false", "dynamic_sampling.max_staleness=0"],
+    ["dynamic_sampling.max_staleness=0"],
     ["algorithm.dual_clip=0"],
     ["algorithm.credit=turn", "algorithm.turn_discount=0.9"],
     ["generation.placement=disaggregated"],
-    ["generation.sleep=discard", "generation.max_residual_gib=2"],
+    ["generation.sleep=discard"],
     ["generation.weight_transport=collective", "generation.keep_published=false"],
 ]
 

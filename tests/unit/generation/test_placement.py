@@ -1,6 +1,6 @@
 """Placement decides who samples a chunk; the traces are worked by hand."""
 
-from nemo_brorl.config.rollouts import PlacementConfig
+from nemo_brorl.generation.placement.costs import PlacementCosts
 from nemo_brorl.generation.placement.lengths import FullLength
 from nemo_brorl.generation.placement.placement import ChunkPlacement, Steal
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling
@@ -138,7 +138,7 @@ def test_news_of_a_chunk_that_is_gone_is_ignored() -> None:
 
 def test_an_engine_takes_another_prompt_before_a_second_chunk_of_its_own() -> None:
     requests = chunks_of("A", 2, max_tokens=100) + chunks_of("B", 1, max_tokens=95)
-    placement = ChunkPlacement(requests, max_rollouts=512, config=PlacementConfig(concentration_cost=0.1))
+    placement = ChunkPlacement(requests, max_rollouts=512, costs=PlacementCosts(concentration=0.1))
     placement.add_engine(0)
     assert assign_all(placement) == [(0, 0), (0, 2), (0, 1)], "A's second chunk counts 64 × 90, B's 64 × 95"
 
@@ -147,7 +147,7 @@ def test_a_long_prompt_is_not_computed_on_one_more_engine_for_a_little_balance()
     requests = chunks_of("A", 2, size=4, prompt_tokens=1000, max_tokens=100) + chunks_of(
         "B", 1, size=4, prompt_tokens=1000, max_tokens=80
     )
-    placement = ChunkPlacement(requests, max_rollouts=0, config=PlacementConfig(prefill_cost=0.2))
+    placement = ChunkPlacement(requests, max_rollouts=0, costs=PlacementCosts(prefill=0.2))
     placement.add_engine(0)
     assert placement.assign() == (0, 0)
     placement.add_engine(1)
@@ -157,7 +157,7 @@ def test_a_long_prompt_is_not_computed_on_one_more_engine_for_a_little_balance()
 def test_a_prompt_that_fell_out_of_the_cache_is_nobodys() -> None:
     requests = chunks_of("A", 2) + chunks_of("B", 2)
     placement = ChunkPlacement(
-        requests, max_rollouts=0, config=PlacementConfig(cached_prompt_tokens=10, concentration_cost=0.0)
+        requests, max_rollouts=0, costs=PlacementCosts(cached_prompt_tokens=10, concentration=0.0)
     )
     placement.add_engine(0)
     trace = []
@@ -184,7 +184,7 @@ def test_a_token_late_in_a_long_response_is_more_work_than_one_early_in_a_short_
     long, short = chunks_of("A", 1, size=1, max_tokens=40), chunks_of("B", 6, size=1, max_tokens=20)
     for context_cost, expected in [(0.0, [0, 1, 1, 0, 1, 0, 1]), (0.1, [0, 1, 1, 1, 0, 1, 0])]:
         placement = ChunkPlacement(
-            long + short, max_rollouts=512, config=PlacementConfig(context_cost=context_cost, prefill_cost=0.0)
+            long + short, max_rollouts=512, costs=PlacementCosts(context=context_cost, prefill=0.0)
         )
         placement.add_engine(0)
         placement.add_engine(1)
@@ -242,8 +242,8 @@ def test_a_dead_victim_or_thief_ends_a_proposal() -> None:
 
 
 def test_nothing_changes_engines_when_that_is_off_or_computing_the_prompt_costs_more() -> None:
-    for config in (PlacementConfig(steal=False), PlacementConfig(prefill_cost=1000.0)):
-        placement = ChunkPlacement(chunks_of("A", 3), max_rollouts=128, config=config)
+    for costs in (PlacementCosts(can_steal=False), PlacementCosts(prefill=1000.0)):
+        placement = ChunkPlacement(chunks_of("A", 3), max_rollouts=128, costs=costs)
         placement.add_engine(0)
         assign_all(placement)
         placement.progress(0, 0, num_begun=64, num_ended=0)
@@ -253,7 +253,7 @@ def test_nothing_changes_engines_when_that_is_off_or_computing_the_prompt_costs_
 
 def test_an_engine_with_more_than_its_share_waits_for_the_others() -> None:
     long, short = chunks_of("A", 2, max_tokens=100), chunks_of("B", 3, max_tokens=10)
-    placement = ChunkPlacement(long, max_rollouts=64, config=PlacementConfig(concentration_cost=0.0))
+    placement = ChunkPlacement(long, max_rollouts=64, costs=PlacementCosts(concentration=0.0))
     placement.add_engine(0)
     assert assign_all(placement) == [(0, 0), (0, 1)]
     placement.add_engine(1)

@@ -188,7 +188,7 @@ def test_an_engine_that_somebody_else_replaced_gets_its_chunks_again() -> None:
     engines = FakeEngines(2)
     session = session_of(engines)
     session.submit(requests_of(2))
-    engines.handles[0].replace("it held too much memory", is_fault=False)
+    engines.handles[0].replace("it was silent")
     assert places(finish(engines, session)) == [0, 4]
 
 

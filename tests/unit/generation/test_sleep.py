@@ -28,7 +28,7 @@ class FakeHandle:
     def __init__(self, index: int, *held: Any, has_copy: bool = True) -> None:
         self.index, self.starting, self.lacks_weights, self.has_copy = index, None, False, has_copy
         self.held: Iterator[Any] = iter(held)
-        self.replaced: list[tuple[str, bool]] = []
+        self.replaced: list[str] = []
         self.woken: list[str] = []
         self.actor = self
         self.sleep, self.wake = Call(lambda: next(self.held)), Call(self.woken.append)
@@ -40,8 +40,8 @@ class FakeHandle:
     def wait_or_replace(self) -> None:
         self.starting = None
 
-    def replace(self, cause: object, *, is_fault: bool = True) -> None:
-        self.replaced.append((str(cause), is_fault))
+    def replace(self, cause: object) -> None:
+        self.replaced.append(str(cause))
         self.lacks_weights = not self.has_copy
 
 
@@ -77,31 +77,18 @@ def test_memory_is_reported_against_the_first_time() -> None:
         "sleep/residual_gib_max": 2.0,
         "sleep/residual_gib_mean": 1.5,
         "sleep/residual_growth_gib_max": 0.0,
-        "sleep/num_restarts": 0.0,
     }
     stages.wake_weights()
     stages.wake_cache()
     assert stages.sleep()["sleep/residual_growth_gib_max"] == 1.0
 
 
-def test_an_engine_that_holds_too_much_is_replaced_when_there_is_room_and_that_is_no_fault() -> None:
-    fat, lean = FakeHandle(0, 3 * GIB, GIB), FakeHandle(1, GIB, GIB)
-    stages = sleeping(fat, lean, max_residual_gib=2.5)
-    assert stages.sleep()["sleep/num_restarts"] == 1.0
-    assert fat.replaced == []
-    stages.wake_weights()
-    assert fat.replaced == [("it holds 3.00 GiB while it sleeps, generation.max_residual_gib=2.5", False)]
-    stages.wake_cache()
-    assert lean.replaced == []
-    assert stages.sleep()["sleep/residual_growth_gib_max"] == 0.0, "the new engine begins its own count"
-
-
 def test_an_engine_that_does_not_fall_asleep_is_lost() -> None:
     handle = FakeHandle(0, RuntimeError("gone"))
     stages = sleeping(handle)
-    assert stages.sleep() == {"sleep/num_restarts": 0.0}
+    assert stages.sleep() == {}
     stages.wake_weights()
-    assert handle.replaced == [("gone", True)]
+    assert handle.replaced == ["gone"]
 
 
 def test_stages_come_in_order() -> None:
@@ -127,17 +114,22 @@ def test_stages_come_in_order() -> None:
     stages.check_awake("open_session")
 
 
-@pytest.mark.parametrize(
-    ("mode", "has_copy"), [("discard", True), ("offload", False)], ids=["discarded", "replaced without a copy"]
-)
-def test_engines_without_weights_wait_for_a_publication(mode: str, has_copy: bool) -> None:
-    stages = sleeping(FakeHandle(0, 3 * GIB, has_copy=has_copy), sleep=mode, max_residual_gib=1.0)
+def test_engines_without_weights_wait_for_a_publication() -> None:
+    stages = sleeping(FakeHandle(0, 3 * GIB), sleep="discard")
     stages.sleep()
     stages.wake_weights()
     with pytest.raises(GenerationError, match="publish between wake_weights and wake_cache"):
         stages.wake_cache()
     stages.note_loaded()
     stages.wake_cache()
+
+
+def test_an_engine_that_was_replaced_without_a_copy_waits_for_a_publication() -> None:
+    stages = sleeping(FakeHandle(0, RuntimeError("gone"), has_copy=False), sleep="offload")
+    stages.sleep()
+    stages.wake_weights()
+    with pytest.raises(GenerationError, match="publish between wake_weights and wake_cache"):
+        stages.wake_cache()
 
 
 class FakeVllm:

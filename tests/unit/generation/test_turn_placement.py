@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from nemo_brorl.config.rollouts import PlacementConfig
+from nemo_brorl.generation.placement.costs import PlacementCosts
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.types import PartialRollouts, RolloutRequest
 from tests.unit.generation.test_placement import assign_all, chunks_of
@@ -60,7 +60,7 @@ def test_a_turn_whose_engine_is_lost_is_anybodys() -> None:
 
 def test_every_turn_is_sampled_once_whatever_happens() -> None:
     requests = [request for uid in "ABCD" for request in chunks_of(uid, 4)]
-    placement = ChunkPlacement(requests, max_rollouts=128, config=PlacementConfig(cached_prompt_tokens=20_000))
+    placement = ChunkPlacement(requests, max_rollouts=128, costs=PlacementCosts(cached_prompt_tokens=20_000))
     for engine in range(3):
         placement.add_engine(engine)
     held: list[tuple[int, int]] = []

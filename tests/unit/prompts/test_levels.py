@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from nemo_brorl.config.data import DataConfig, DomainConfig, TaskConfig, TaskStageConfig
+from nemo_brorl.prompts import levels
 from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.prompts.stream import PromptStream
-from nemo_brorl.rollouts.group_size.success_posterior import outcomes
+from nemo_brorl.rollouts.spent import outcomes
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import Prompt
 from tests.support.fakes import make_group, make_prompt
@@ -22,11 +21,16 @@ from tests.support.loop import fake, make_trainer, small_config, store_of
 from tests.unit.prompts.test_stream import word_tokenizer
 
 LEVELS = [{"min_value": 2, "max_value": 9}, {"min_value": 10, "max_value": 99}, {"min_value": 100, "max_value": 999}]
-GCD = TaskConfig("gcd", levels=LEVELS, level_window=2)
+GCD = TaskConfig("gcd", levels=LEVELS)
 
 
-def prompt(level: int, weight: float = 1.0) -> Prompt:
-    return replace(make_prompt("train/0"), level=level, weight=weight)
+@pytest.fixture(autouse=True)
+def decided_after_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(levels, "WINDOW", 2)
+
+
+def prompt(level: int) -> Prompt:
+    return replace(make_prompt("train/0"), level=level)
 
 
 def stream(task: TaskConfig = GCD) -> PromptStream:
@@ -62,24 +66,14 @@ def test_a_level_is_left_for_the_one_before_when_hardly_anything_is_right() -> N
     assert level.reached == 0
 
 
-def test_groups_of_another_level_do_not_count_and_prompts_count_for_those_passed_over() -> None:
-    level = TaskLevel(replace(GCD, promote_from=0.6, level_window=2))
+def test_groups_of_another_level_do_not_count() -> None:
+    level = TaskLevel(replace(GCD, promote_from=0.6))
     level.reached = 1
     level.learn(prompt(0), 0.0)  # carried over from before the level was reached
-    level.learn(prompt(1, weight=3.0), 0.5)
+    level.learn(prompt(1), 0.5)
     assert level.decide() is None
     level.learn(prompt(1), 1.0)
-    assert level.decide() == "62.5% correct in 2 groups of level 1"  # (3 · 0.5 + 1) / 4
-
-
-def test_questions_are_of_the_level_reached_and_of_those_below_it_that_the_width_asks_for() -> None:
-    level = TaskLevel(replace(GCD, level_width=2))
-    random = Random(0)
-    assert {level.draw(random) for _ in range(20)} == {0}
-    level.reached = 2
-    drawn = Counter(level.draw(random) for _ in range(200))
-    assert set(drawn) == {1, 2}
-    assert 70 < drawn[1] < 130
+    assert level.decide() == "75.0% correct in 2 groups of level 1"
 
 
 def test_success_at_a_level_is_that_of_first_waves_in_the_order_of_uids() -> None:
@@ -123,7 +117,7 @@ def test_held_out_questions_are_of_all_levels_in_turn_whatever_training_has_reac
 
 
 def trainer_of(folder: Path, max_steps: int) -> BroRLTrainer:
-    task = replace(GCD, level_window=3, promote_from=0.6, demote_below=0.3, level_width=2)
+    task = replace(GCD, promote_from=0.6, demote_below=0.3)
     return make_trainer(folder, small_config(max_steps), prompts=stream(task))
 
 

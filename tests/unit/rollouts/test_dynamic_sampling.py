@@ -1,8 +1,5 @@
 """Which groups enter a batch, when more are asked for, and when it gives up."""
 
-from collections.abc import Callable
-
-import numpy as np
 import pytest
 
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
@@ -71,8 +68,8 @@ def test_a_carried_group_older_than_the_bound_is_dropped_and_counted() -> None:
     assert sampling.metrics()["dynamic_sampling/wasted_rollouts"] == 2
 
 
-def test_surplus_is_dropped_when_carrying_is_off() -> None:
-    sampling = DynamicSampling(DynamicSamplingConfig(carry_over=False))
+def test_surplus_that_may_not_wait_is_dropped() -> None:
+    sampling = DynamicSampling(DynamicSamplingConfig(max_staleness=0))
     sampling.begin_step(version=0, wanted=1)
     offer(sampling, make_group([0, 1], uid="train/0"), make_group([0, 1], uid="train/1"))
     sampling.take()
@@ -119,14 +116,6 @@ def test_as_many_are_begun_whether_groups_close_one_by_one_or_together(together:
     assert begun == 6, "one was judged and dropped: 1 + 2 / 0.475, rounded up"
 
 
-def test_in_the_order_of_completion_the_first_informative_groups_make_the_batch() -> None:
-    sampling = DynamicSampling(DynamicSamplingConfig(order="completion"))
-    sampling.begin_step(version=0, wanted=1)
-    sampling.admit(["train/0", "train/1"])
-    sampling.offer(make_group([0, 1], uid="train/1"))
-    assert sampling.is_full
-
-
 def test_a_withdrawn_group_lets_later_ones_be_judged_and_is_replaced() -> None:
     sampling = DynamicSampling(CONFIG)
     sampling.begin_step(version=0, wanted=2)
@@ -137,12 +126,6 @@ def test_a_withdrawn_group_lets_later_ones_be_judged_and_is_replaced() -> None:
     assert [group.prompt.uid for group in sampling.kept] == ["train/1"]
     assert sampling.num_to_admit() == 1
     assert sampling.metrics()["dynamic_sampling/wasted_rollouts"] == 3
-
-
-def test_oversampling_keeps_more_groups_in_flight_than_the_keep_rate_asks_for() -> None:
-    sampling = DynamicSampling(DynamicSamplingConfig(oversample=1.5))
-    sampling.begin_step(version=0, wanted=4)
-    assert sampling.num_to_admit() == 6
 
 
 def test_starvation_names_the_reason_and_the_knobs() -> None:
@@ -173,28 +156,3 @@ def test_keep_rate_counts_the_groups_sampled_in_this_step() -> None:
     )
     assert sampling.metrics()["dynamic_sampling/keep_rate"] == 0.5
     assert sampling.metrics()["dynamic_sampling/wasted_rollouts"] == 4
-
-
-def test_what_a_race_without_carry_over_does_to_slow_prompts_is_told() -> None:
-    def race(finish: Callable[[np.ndarray], np.ndarray]) -> float:
-        """Sixteen groups in flight of which four are wanted, judged in the order that `finish` says."""
-        sampling = DynamicSampling(DynamicSamplingConfig(order="completion", carry_over=False))
-        sampling.begin_step(version=0, wanted=4)
-        lengths = np.random.default_rng(0).permutation(np.arange(1, 17))
-        sampling.admit(f"train/{index}" for index in range(16))
-        for index in finish(lengths).tolist():
-            sampling.offer(make_group([0, 1], uid=f"train/{index}", lengths=[int(lengths[index])] * 2))
-        sampling.take()
-        return sampling.metrics()["dynamic_sampling/slow_over_fast"]
-
-    assert race(lambda lengths: np.argsort(lengths)) == 0.0, "the four shortest make the batch"
-    # of the eight short ones two, of the eight long ones two
-    assert race(lambda lengths: np.argsort((lengths - 1) % 8 * 2 + (lengths > 8))) == 1.0
-
-
-def test_nothing_is_told_of_a_race_that_nobody_lost() -> None:
-    sampling = DynamicSampling(DynamicSamplingConfig(carry_over=False))
-    sampling.begin_step(version=0, wanted=1)
-    offer(sampling, make_group([0, 1]))
-    sampling.take()
-    assert "dynamic_sampling/slow_over_fast" not in sampling.metrics()

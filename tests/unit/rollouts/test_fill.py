@@ -164,16 +164,13 @@ def test_what_is_sampled_does_not_depend_on_how_much_arrives_at_a_time(tmp_path:
 
 
 @pytest.mark.parametrize("fill", ["samples", "at_least"])
-@pytest.mark.parametrize("variant", ["plain", "overlap", "resume", "waves"])
+@pytest.mark.parametrize("variant", ["plain", "overlap", "resume"])
 def test_a_resumed_run_comes_to_what_one_does_that_was_never_stopped(tmp_path: Path, fill: str, variant: str) -> None:
     def config(max_steps: int) -> BroRLConfig:
         made = config_of(fill, max_steps)
         made.rollouts.overlap = variant == "overlap"
         if variant == "resume":
-            made.dynamic_sampling.in_flight = "resume"
-        if variant == "waves":
-            made.rollouts.allocation, made.rollouts.num_per_prompt = "waves", 16
-            made.rollouts.waves.first_wave, made.rollouts.waves.growth = 4, 2.0
+            made.rollouts.unfinished = "resume"
         return made
 
     whole = hard_trainer(tmp_path / "whole", config(6))
@@ -217,5 +214,3 @@ def test_the_rest_of_a_cut_group_counts_as_its_share_of_the_group() -> None:
     sampling.begin_step(version=0, wanted=4)
     rest: ScoredGroup = replace(make_group([0, 1, 0, 1]), learn_from=np.array([3]))
     assert sampling.share_of_step([make_group([0, 1]), rest]) == 1.25 / 4
-    by_batch = DynamicSampling(DynamicSamplingConfig(fill="samples", mean_over="batch"))
-    assert by_batch.share_of_step([make_group([0, 1]), rest]) == 1.0

@@ -16,11 +16,11 @@ def test_seeds_depend_on_run_and_prompt_alone() -> None:
     assert 0 <= group_seed(1, "train/0") < 2**48
 
 
-def test_further_rollouts_of_a_group_go_on_where_the_first_ended() -> None:
-    requests = requests_for([make_prompt()], 6, 4, SAMPLING, run_seed=1, start=10, deadline_s=2.5)
+def test_a_group_is_requested_in_chunks_the_last_one_smaller() -> None:
+    requests = requests_for([make_prompt()], 6, 4, SAMPLING, run_seed=1, deadline_s=2.5)
     assert [(request.first_index, request.num_rollouts, request.deadline_s) for request in requests] == [
-        (10, 4, 2.5),
-        (14, 2, 2.5),
+        (0, 4, 2.5),
+        (4, 2, 2.5),
     ]
 
 

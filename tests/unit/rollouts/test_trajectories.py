@@ -15,7 +15,6 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation.answers import answers_of
 from nemo_brorl.rollouts.batch_fill import BatchFill
 from nemo_brorl.rollouts.carry_over import CarryOver
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage
@@ -218,7 +217,7 @@ def test_turns_of_one_group_do_not_wait_for_those_of_another() -> None:
     sampler = Sampler(generator, verifier, Console(), chunk_size=16, seed=1)
     stream = sampler.open_stream()
     for number in range(3):
-        stream.open(environment_prompt(f"train/{number}"), Draw(16, 1.0), LONG)
+        stream.open(environment_prompt(f"train/{number}"), 16, LONG)
     for _ in range(20):
         order += [group.uid for group in stream.advance()]
     assert sorted(order) == ["train/1", "train/2"]

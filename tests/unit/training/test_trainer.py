@@ -234,7 +234,7 @@ def test_the_policy_makes_room_while_engines_sample_and_is_back_to_learn_and_pub
 
 def staged_config() -> BroRLConfig:
     config = small_config()
-    config.dynamic_sampling.carry_over = False
+    config.dynamic_sampling.max_staleness = 0
     config.rollouts.schedule.kind = "staged"
     config.rollouts.schedule.stages = [StageConfig(8, 2), StageConfig(32)]
     return config

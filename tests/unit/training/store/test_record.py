@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
-from nemo_brorl.training.store.store import step_record
+from nemo_brorl.training.store.record import step_record
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import FilledBatch, ScoredGroup, StepRecord, TrainBatch, UpdatePlan, Withdrawn
 from tests.support.fakes import make_group
@@ -50,7 +50,7 @@ def test_every_group_says_where_it_is_from_and_what_became_of_it() -> None:
 
 def test_an_informative_group_too_many_is_surplus_where_nothing_is_carried() -> None:
     here, more = make_group([0.0, 1.0], "here"), make_group([0.0, 1.0], "more")
-    assert recorded([here], [here, more], carry_over=False)["more"] == ("sampled", "surplus")
+    assert recorded([here], [here, more], max_staleness=0)["more"] == ("sampled", "surplus")
 
 
 def records(trainer: BroRLTrainer) -> list[StepRecord]:

@@ -23,7 +23,7 @@ from nemo_brorl.training.carriers import load_carriers, save_carriers
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.tables import GROUP_SCHEMA, ROLLOUT_SCHEMA
 from nemo_brorl.training.store.writer import StoreWriter
-from nemo_brorl.types import Period, RolloutChunk, Sampling, ScoredGroup, StepRecord, StoredGroup, Wave
+from nemo_brorl.types import Period, RolloutChunk, Sampling, ScoredGroup, StepRecord, StoredGroup
 from tests.support.environments import EnvironmentVerifier, TurnGenerator, environment_prompt
 from tests.support.fakes import SAMPLING, make_chunk, make_prompt, score_chunk
 from tests.support.source_tree import ROOT
@@ -46,7 +46,6 @@ def same_chunk(one: RolloutChunk, other: RolloutChunk) -> bool:
 
 def check_same(one: ScoredGroup, other: ScoredGroup) -> None:
     assert one.prompt == other.prompt
-    assert one.waves == other.waves
     np.testing.assert_array_equal(one.rewards, other.rewards)
     np.testing.assert_array_equal(one.repetition, other.repetition)
     assert len(one.group.chunks) == len(other.group.chunks)
@@ -67,7 +66,7 @@ def test_a_step_comes_back_as_it_was(tmp_path: Path) -> None:
     assert dropped.advantages is None
 
 
-def test_chunks_waves_and_the_tail_of_a_cut_group_come_back(tmp_path: Path) -> None:
+def test_chunks_and_the_tail_of_a_cut_group_come_back(tmp_path: Path) -> None:
     """Rollout 2 of five is missing: the first chunk has 0 and 1, the second 3 and 4, from another engine."""
     prompt = make_prompt("train/9")
     whole = group("train/9", [0.0, 1.0])
@@ -79,14 +78,12 @@ def test_chunks_waves_and_the_tail_of_a_cut_group_come_back(tmp_path: Path) -> N
         group=replace(whole.group, prompt=prompt, chunks=(first, late)),
         rewards=np.array([0.0, 1.0, 1.0, 0.0], np.float32),
         repetition=np.zeros(4, np.float32),
-        waves=(Wave(2, 1.0, 0.5), Wave(3, 0.25, -0.125)),
         learn_from=np.array([2, 3]),
         scored=(),
     )
     kept = StepRecord(7, 7, 1e-6, 1.0, (StoredGroup(scored, "completed", "carried"),))
     loaded = written(tmp_path, kept).groups[0].scored
     assert all(map(same_chunk, loaded.group.chunks, scored.group.chunks))
-    assert loaded.waves == scored.waves
     np.testing.assert_array_equal(loaded.learn_from, [2, 3])
     np.testing.assert_array_equal(loaded.indices, [0, 1, 3, 4])
 

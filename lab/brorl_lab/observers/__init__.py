@@ -1,0 +1,1 @@
+"""Observers of a training run that a user may add."""

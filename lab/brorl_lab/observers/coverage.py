@@ -1,0 +1,141 @@
+"""Watch over pass@k while training: a warning where pass@1 is bought with it.
+
+brorl train … 'trainer.observers=[{name: "brorl_lab.observers.coverage:coverage", params: {max_fall: 0.05}}]'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_brorl.core.console import get_logger
+from nemo_brorl.rollouts.metrics import mean_pass_at
+from nemo_brorl.training.observers import Observer, StepMade
+from nemo_brorl.types import ScoredGroup
+
+ERRORS = 2.0  # standard errors that a change must exceed to be one
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class CoverageParams:
+    """Parameters of the observer."""
+
+    window: int = 20  # steps at the start of a run, and newest ones, that are compared; two at least
+    max_fall: float | None = 0.05  # fall of pass@k, while pass@1 rises, above which a warning is logged; None: never
+
+    def __post_init__(self) -> None:
+        if self.window < 2:
+            raise ValueError(f"window={self.window} must be 2 or more")
+
+
+class Coverage(Observer):
+    """Compares pass@1 and pass@k, k the largest there is, of the newest steps with those of the first ones. It begins
+    anew when N changes. Part of a run's state.
+
+    Example, with a window of two steps: (pass@1, pass@512) of (0.1, 0.8), (0.1, 0.8), …, (0.4, 0.6), (0.4, 0.6) is a
+    change of +0.3 and −0.2, and a warning where `max_fall` is less than 0.2.
+    """
+
+    def __init__(self, params: CoverageParams) -> None:
+        self.params = params
+        self.k = 0
+        self.first: list[list[float]] = []  # (pass@1, pass@k) of the first steps
+        self.newest: list[list[float]] = []
+        self.is_warned = False
+
+    def note(self, groups: Sequence[ScoredGroup]) -> None:
+        """Take in the groups of a step that is over; warn when pass@k has just fallen too far."""
+        means = mean_pass_at(groups)
+        if not means:
+            return
+        k = max(means)
+        if k != self.k:
+            self.k = k
+            self.first = []
+            self.newest = []
+            self.is_warned = False
+        step = [means[1], means[k]]
+        window = self.params.window
+        if len(self.first) < window:
+            self.first.append(step)
+            return
+        self.newest = [*self.newest, step][-window:]
+        self._warn()
+
+    def changes(self) -> dict[str, float]:
+        """Changes since the first steps; nothing before there are as many newer ones."""
+        if not self._is_known:
+            return {}
+        return {
+            "rollouts/pass_at_1_change": self._change(0),
+            "rollouts/pass_at_n_change": self._change(1),
+        }
+
+    @property
+    def _is_known(self) -> bool:
+        return len(self.newest) == self.params.window
+
+    def _warn(self) -> None:
+        limit = self.params.max_fall
+        if limit is None or not self._is_known:
+            return
+        rise = self._change(0)
+        fall = -self._change(1)
+        is_bought = rise > ERRORS * self._error(0) and fall > max(limit, ERRORS * self._error(1))
+        if is_bought and not self.is_warned:
+            log.warning(
+                "pass@1 of training prompts has risen by %.3f since the run's first steps and pass@%d has fallen by "
+                "%.3f, more than max_fall=%g: answers are lost. A larger rollouts.num_per_prompt, "
+                "algorithm.advantage=maxrl or pass_at_k, algorithm.rare_success_exponent or a larger "
+                "algorithm.kl.coefficient keep more of them",
+                rise,
+                self.k,
+                fall,
+                limit,
+            )
+        self.is_warned = is_bought
+
+    def _change(self, which: int) -> float:
+        first = np.mean(self.first, axis=0)
+        newest = np.mean(self.newest, axis=0)
+        return float(newest[which] - first[which])
+
+    def _error(self, which: int) -> float:
+        """Standard error of a change, from the spread over steps."""
+        spread = np.var(self.first, axis=0, ddof=1) + np.var(self.newest, axis=0, ddof=1)
+        return math.sqrt(spread[which] / self.params.window)
+
+    def step_ended(self, made: StepMade) -> Mapping[str, float]:
+        """Take in the groups of a step. Returns the changes since the first steps."""
+        self.note(made.filled.sampled)
+        return self.changes()
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "k": self.k,
+            "first": self.first,
+            "newest": self.newest,
+            "is_warned": self.is_warned,
+        }
+
+    def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
+        """Go on from the state of a checkpoint."""
+        if state is None:
+            return
+        self.k = state["k"]
+        self.first = state["first"]
+        self.newest = state["newest"]
+        self.is_warned = state["is_warned"]
+
+
+def coverage(run_folder: Path, params: CoverageParams) -> Coverage:
+    """Make the observer, for the setting `trainer.observers`."""
+    return Coverage(params)

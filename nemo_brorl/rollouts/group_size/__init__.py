@@ -1,1 +1,0 @@
-"""The number of rollouts of a group: waves, and what is believed of a prompt."""

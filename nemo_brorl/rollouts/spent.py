@@ -1,0 +1,53 @@
+"""What a run has spent on rollouts, and what its prompts came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Totals of a run up to now; part of its state."""
+
+    generated_tokens: int = 0  # response tokens, of groups that were not used too
+    informative_groups: int = 0
+    rollouts: int = 0  # of groups that have closed
+
+    def plus(self, other: Spent) -> Spent:
+        """Return the totals after another step."""
+        return Spent(
+            generated_tokens=self.generated_tokens + other.generated_tokens,
+            informative_groups=self.informative_groups + other.informative_groups,
+            rollouts=self.rollouts + other.rollouts,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return metrics of the whole run so far."""
+        per_million = 0.0
+        if self.generated_tokens:
+            per_million = self.informative_groups / (self.generated_tokens / 1e6)
+        return {
+            "rollouts/generated_tokens": float(self.generated_tokens),
+            "rollouts/informative_per_million_tokens": per_million,
+        }
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the totals, JSON-able."""
+        return asdict(self)
+
+    @staticmethod
+    def from_state(state: Mapping[str, int]) -> Spent:
+        """Make the totals that `state_dict` gave."""
+        return Spent(**state)
+
+
+def outcomes(groups: Sequence[ScoredGroup]) -> list[tuple[Prompt, float]]:
+    """Return prompts, by their uids, each with the share of its rollouts that are correct."""
+    found = []
+    for group in sorted(groups, key=lambda group: group.prompt.uid):
+        is_correct = group.rewards >= SUCCESS_REWARD
+        found.append((group.prompt, float(is_correct.mean())))
+    return found

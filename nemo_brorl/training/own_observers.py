@@ -1,0 +1,22 @@
+"""Observers outside the backend, which the settings name (`trainer.observers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nemo_brorl.config.trainer import ObserverConfig
+from nemo_brorl.core.components import find_function, with_params
+from nemo_brorl.training.observers import Observer
+
+MakeObserver = Callable[[Path], Observer]  # of the run folder
+
+
+def find_observers(settings: Sequence[ObserverConfig]) -> list[MakeObserver]:
+    """Return what makes each observer that the settings name. Raises ConfigError."""
+    found: list[MakeObserver] = []
+    for index, observer in enumerate(settings):
+        where = f"trainer.observers.{index}"
+        function = find_function(f"{where}.name", observer.name, {})
+        found.append(with_params(f"{where}.params", observer.name, function, observer.params))
+    return found

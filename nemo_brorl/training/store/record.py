@@ -1,0 +1,58 @@
+"""What became of every group of a step, as the rollout store keeps it."""
+
+from __future__ import annotations
+
+from nemo_brorl.config.rollouts import DynamicSamplingConfig
+from nemo_brorl.rollouts.dynamic_sampling import judge
+from nemo_brorl.types import FilledBatch, ScoredGroup, StepRecord, StoredGroup, TrainBatch, UpdatePlan
+
+TRAINED = "trained"
+
+
+def step_record(
+    step: int,
+    plan: UpdatePlan,
+    filled: FilledBatch,
+    batch: TrainBatch,
+    config: DynamicSamplingConfig,
+) -> StepRecord:
+    """Every group that step `step` trained, closed or gave up, each once."""
+    sampled = {group.prompt.uid for group in filled.sampled}
+    trained = {group.prompt.uid for group in batch.groups}
+    stored: list[StoredGroup] = []
+    for index, scored in enumerate(batch.groups):
+        trained_group = StoredGroup(
+            scored=scored,
+            origin=_origin(scored, sampled),
+            fate=TRAINED,
+            shaped=batch.shaped[index],
+            advantages=batch.advantages[index],
+            trained=batch.rollouts[index],
+        )
+        stored.append(trained_group)
+    for scored in filled.sampled:
+        if scored.prompt.uid not in trained:
+            stored.append(StoredGroup(scored, "sampled", _fate(scored, config)))
+    for withdrawn in filled.withdrawn:
+        stored.append(StoredGroup(withdrawn.group, "sampled", withdrawn.reason))
+    return StepRecord(
+        step=step,
+        version=plan.version,
+        learning_rate=plan.learning_rate,
+        loss_scale=plan.loss_scale,
+        groups=tuple(stored),
+    )
+
+
+def _origin(scored: ScoredGroup, sampled: set[str]) -> str:
+    if scored.learn_from is not None:
+        return "completed"
+    return "sampled" if scored.prompt.uid in sampled else "carried"
+
+
+def _fate(scored: ScoredGroup, config: DynamicSamplingConfig) -> str:
+    """What became of a group that closed in a step and is not in its batch."""
+    decision = judge(scored, config)
+    if not decision.keep:
+        return decision.reason
+    return "carried" if config.max_staleness > 0 else "surplus"
