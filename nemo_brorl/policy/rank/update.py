@@ -18,16 +18,9 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
-from nemo_brorl.algorithm.losses import (
-    SUPERVISED,
-    MiniBatchSize,
-    Sequences,
-    TokenBatch,
-    TokenLengths,
-    choose_held,
-    find_loss,
-    token_weights,
-)
+from nemo_brorl.algorithm.covariance import choose_held
+from nemo_brorl.algorithm.losses import SUPERVISED, find_loss
+from nemo_brorl.algorithm.token_batch import MiniBatchSize, Sequences, TokenBatch, TokenLengths, token_weights
 from nemo_brorl.config.algorithm import CovarianceConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.moe import RouterReplay, take_replay_metrics

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_brorl.algorithm.losses import choose_held, ppo_clip
+from nemo_brorl.algorithm.covariance import choose_held
+from nemo_brorl.algorithm.losses import ppo_clip
 from nemo_brorl.config.algorithm import AlgorithmConfig, CovarianceConfig, ImportanceCorrectionConfig
 from nemo_brorl.config.algorithm_rules import parts_go_together
 from nemo_brorl.config.schema import BroRLConfig

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of
-from nemo_brorl.algorithm.losses import Sequences, TokenBatch, find_loss
+from nemo_brorl.algorithm.losses import find_loss
+from nemo_brorl.algorithm.token_batch import Sequences, TokenBatch
 from nemo_brorl.algorithm.train_batch import check_functions, make_train_batch
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
