@@ -28,9 +28,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import ray
+from brorl_lab.theory.batching import prompt_tokens_computed
 
 from bench.generation import PromptMaker, make_model, time_pool
-from nemo_brorl.algorithm.rollout_size import prompt_tokens_computed
 from nemo_brorl.config.generation import BLOCK_TOKENS
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nemo_brorl.algorithm.losses import Sequences, TokenBatch
+from nemo_brorl.algorithm.token_batch import Sequences, TokenBatch
 from nemo_brorl.policy.rank.update import MeasuredGain
 from nemo_brorl.rollouts.ledger import sampled_mass
 from nemo_brorl.rollouts.metrics import mass_balance_metrics

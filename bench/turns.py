@@ -36,7 +36,8 @@ from nemo_brorl.core.object_store import fetch
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.rollouts.sampler import RolloutStream, Sampler
+from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.rollouts.stream import RolloutStream
 from nemo_brorl.scoring.pool import scored_chunk
 from nemo_brorl.scoring.turns import TurnJudge
 from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, Sampling, ScoredChunk

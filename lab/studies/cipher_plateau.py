@@ -45,7 +45,7 @@ from lab.studies.cipher_plain import HELD_OUT, MODEL, ROLLOUTS, Questions, chanc
 from lab.studies.cipher_pool import PooledRun
 from lab.studies.figures.plateau import show
 from nemo_brorl.config.rollouts import PlateauConfig
-from nemo_brorl.rollouts.schedule import PlateauDetector
+from nemo_brorl.rollouts.plateau import PlateauDetector
 
 WITHIN_REACH = "ABCD"  # families
 SKILL = 0.8  # chance of a right digit that these are taught

@@ -4,182 +4,26 @@
 loss writes its objective per token and hands it to `finish`, which adds what all losses share: importance weights,
 tokens that are held, the KL term, the entropy bonus.
 
-Importance weights are for tokens that vLLM drew and Megatron scores: the two compute slightly different probabilities
-of the same weights, and carried groups come from older weights.
-
 A loss takes the response tokens of a micro-batch that were sampled, and gives sums over them, not means: the caller
 divides by the number of these tokens of the whole mini-batch, over all micro-batches and data-parallel ranks, so the
 result does not depend on how the mini-batch was cut.
 
 Legend: T sampled tokens of this rank's part of a micro-batch, R responses of the micro-batch.
-
-Clip-Cov and KL-Cov (arXiv 2505.22617, section 4) hold the tokens that take the policy's entropy away. To first order a
-policy gradient step changes the entropy by minus the covariance of log-prob and advantage. A token's part in it is,
-with means over the n tokens of a mini-batch,
-
-    Cov(y) = (log π(y) − mean log π) (A(y) − mean A)
-
-and a few tokens have nearly all of it. Of these `share` · n, at least one, are held:
-
-    clip_cov  drawn evenly among those with `low` ≤ Cov ≤ `high`; they get no gradient from their advantage
-    kl_cov    those with the largest Cov; `coefficient` · |log π/π_old| is added to their loss, as in the authors' code
-
-The paper takes π of the moment. Here it is that which a token was sampled with, known of every token before the first
-forward pass: means, ranks and draws are over the whole mini-batch on all ranks, however it is cut into micro-batches,
-and cost no pass of their own. In the first mini-batch the two are the same but for rounding. In later ones a clipped
-ratio has moved by some 0.2 nats, where a token that is chosen stands out by several.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from nemo_brorl.config.algorithm import AlgorithmConfig, CovarianceConfig, ImportanceCorrectionConfig
+from nemo_brorl.algorithm.covariance import hold_chosen
+from nemo_brorl.algorithm.importance import importance_weights
+from nemo_brorl.algorithm.token_batch import LossSums, TokenBatch
+from nemo_brorl.config.algorithm import AlgorithmConfig
 from nemo_brorl.core.components import find_function, with_params
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """The response that each token is of. Under context parallelism a response's tokens lie on several ranks."""
-
-    index: Tensor  # [T] int64, into R
-    lengths: Tensor  # [R] float32, sampled tokens of the whole responses
-    group: dist.ProcessGroup | None = None  # the ranks that hold the other tokens; None: there are none
-
-    @torch.no_grad()
-    def sums(self, values: Tensor) -> Tensor:
-        """Sum of values [T] over every whole response [R]; without gradient. Collective over the group."""
-        total = torch.zeros_like(self.lengths, dtype=values.dtype).index_add_(0, self.index, values.detach())
-        if self.group is not None:
-            dist.all_reduce(total, group=self.group)
-        return total
-
-    def sum_of(self, values: Tensor) -> Tensor:
-        """Every token's response's sum [T]."""
-        return self.sums(values)[self.index]
-
-    def mean_of(self, values: Tensor) -> Tensor:
-        """Every token's response's mean [T]."""
-        means = self.sums(values) / self.lengths
-        return means[self.index]
-
-
-@dataclass(frozen=True)
-class TokenBatch:
-    """Sampled tokens of one micro-batch, all [T] float32."""
-
-    log_probs: Tensor  # under the weights being trained; carries the gradient
-    entropies: Tensor  # entropies of the distributions these tokens were scored under, nats; carries the gradient
-    old_log_probs: Tensor  # Megatron, at the start of the update
-    sampled_log_probs: Tensor  # vLLM, when the token was drawn
-    reference_log_probs: Tensor | None  # None: no KL term
-    advantages: Tensor
-    weights: Tensor  # weight of each token in the mean, see `token_weights`
-    sequences: Sequences
-    is_held: Tensor | None = None  # bool: held by `algorithm.covariance`; None: none is
-
-
-@dataclass(frozen=True)
-class LossSums:
-    """Sums over the tokens of one micro-batch."""
-
-    loss: Tensor  # scalar with gradient
-    metrics: dict[str, Tensor]  # scalars without gradient; divide by the number of tokens
-
-
-@dataclass(frozen=True)
-class MiniBatchSize:
-    """Size of a whole mini-batch, over all ranks."""
-
-    num_tokens: int  # sampled tokens
-    num_sequences: int  # responses
-    num_turns: int  # of these
-    max_tokens: int  # that a response may have
-
-
-class TokenLengths(NamedTuple):
-    """Of each token [T] float32, in sampled tokens."""
-
-    sequence: Tensor  # of its response
-    turn: Tensor  # of its turn
-    num_turns: Tensor  # that its response has
-
-
-def token_weights(aggregation: str, lengths: TokenLengths, size: MiniBatchSize) -> Tensor:
-    """Weights [T] of tokens in the mean of the loss. The caller divides the weighted sum by the mini-batch's tokens.
-
-    token_mean     1: every token counts alike, long responses more (DAPO, arXiv 2503.14476 equation 12)
-    sequence_mean  every response counts alike: mean over its tokens, then over responses (GRPO, arXiv 2402.03300; GSPO)
-    constant       sums over responses divided by a constant length, so that no response's length enters (Dr. GRPO,
-                   arXiv 2503.20783)
-    turn_mean      every turn counts alike: mean over its tokens, then over turns, so that long trajectories count more
-    sequence_turn_mean  every response counts alike, and every turn of it: mean over tokens, then turns, then responses
-    """
-    if aggregation == "token_mean":
-        return torch.ones_like(lengths.sequence)
-    tokens_per_sequence = size.num_tokens / size.num_sequences
-    if aggregation == "sequence_mean":
-        return tokens_per_sequence / lengths.sequence
-    if aggregation == "turn_mean":
-        return size.num_tokens / size.num_turns / lengths.turn
-    if aggregation == "sequence_turn_mean":
-        return tokens_per_sequence / (lengths.num_turns * lengths.turn)
-    assert aggregation == "constant", aggregation
-    return torch.full_like(lengths.sequence, tokens_per_sequence / size.max_tokens)
-
-
-Gather = Callable[[Any], list[Any]]  # what every rank has, in the order of ranks; collective
-
-
-def choose_held(
-    log_probs: Tensor,
-    advantages: Tensor,
-    draws: Tensor,
-    config: CovarianceConfig,
-    gather: Gather,
-) -> Tensor:
-    """Which of this rank's tokens of a mini-batch are held [T] bool. `draws` [T]: evenly from 0 to 1, of clip_cov.
-    Collective over the ranks that share the mini-batch."""
-    own_sums = [
-        len(log_probs),
-        float(log_probs.double().sum()),
-        float(advantages.double().sum()),
-    ]
-    num_tokens, log_prob, advantage = np.sum(gather(own_sums), axis=0)
-    mean_log_prob = log_prob / num_tokens
-    mean_advantage = advantage / num_tokens
-    order = (log_probs - mean_log_prob) * (advantages - mean_advantage)
-    if config.kind == "clip_cov":
-        is_above = order >= config.low
-        is_below = order <= config.high
-        order = torch.where(is_above & is_below, draws, -torch.inf)
-    num_held = max(1, int(config.share * num_tokens))
-    num_own = min(num_held, len(order))
-    own_highest, _ = order.topk(num_own)
-    highest = gather(own_highest.cpu().numpy())
-    ascending = np.sort(np.concatenate(highest))
-    least = float(ascending[-num_held:][0])
-    is_held = order >= least
-    return is_held & (order > -torch.inf)
-
-
-def hold_chosen(loss: Tensor, batch: TokenBatch, config: CovarianceConfig) -> Tensor:
-    """The loss of each token [T] with those held that were chosen."""
-    if batch.is_held is None:
-        return loss
-    if config.kind == "clip_cov":
-        return torch.where(batch.is_held, loss.detach(), loss)
-    distance = (batch.log_probs - batch.old_log_probs).abs()
-    return loss + config.coefficient * distance * batch.is_held
-
 
 Loss = Callable[[TokenBatch, AlgorithmConfig], LossSums]
 
@@ -288,7 +132,7 @@ SUPERVISED = frozenset({"cross_entropy"})  # these need neither old nor referenc
 def find_loss(name: str, config: AlgorithmConfig) -> Loss:
     """The loss of this name, `algorithm.loss` with `algorithm.loss_params`. Raises ConfigError."""
     function = find_function("algorithm.loss", name, LOSSES)
-    params = config.loss_params if name == config.loss else {}  # the warm-up has a loss of its own
+    params = config.own_loss_params if name == config.loss else {}  # the warm-up has a loss of its own
     return with_params("algorithm.loss_params", name, function, params)
 
 
@@ -349,39 +193,3 @@ def kl_per_token(
     """
     log_ratio = (reference_log_probs - log_probs).clamp(-log_ratio_clamp, log_ratio_clamp)
     return KL_ESTIMATORS[estimator](log_ratio)
-
-
-_MAX_LOG = 20.0  # keeps the exponential finite
-
-
-def importance_weights(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
-    """Weights [T] of the kind in `algorithm.importance_correction`, from w = p_Megatron,old / p_vLLM, without gradient;
-    ones where it is off.
-
-    tis            min(w, cap): truncated importance sampling (Yao et al., "Your efficient RL framework secretly brings
-                   you off-policy RL training", 2025)
-    icepop         w inside [low, high], 0 outside: a token the two disagree about teaches nothing (IcePop, Ling team
-                   2025)
-    sequence_mask  tis, and 0 for all of a response whose geometric mean of w is outside [low, high]
-    sequence_tis   min(Π w, cap) over the whole response for each of its tokens: truncated importance sampling
-                   (Ionides, J. Comput. Graph. Stat. 17, 2008) of responses; unbiased up to the cap, noisy for long ones
-    """
-    settings = config.importance_correction
-    if not settings.enabled:
-        return torch.ones_like(batch.old_log_probs)
-    log_weights = (batch.old_log_probs - batch.sampled_log_probs).detach()
-    weights = log_weights.clamp(max=_MAX_LOG).exp()
-    if settings.kind == "icepop":
-        return torch.where(_is_inside(weights, settings), weights, 0.0)
-    if settings.kind == "sequence_tis":
-        totals = batch.sequences.sum_of(log_weights).clamp(max=_MAX_LOG)
-        return totals.exp().clamp(max=settings.cap)
-    truncated = weights.clamp(max=settings.cap)
-    if settings.kind == "tis":
-        return truncated
-    means = batch.sequences.mean_of(log_weights).clamp(max=_MAX_LOG).exp()
-    return torch.where(_is_inside(means, settings), truncated, 0.0)
-
-
-def _is_inside(values: Tensor, settings: ImportanceCorrectionConfig) -> Tensor:
-    return (values >= settings.low) & (values <= settings.high)

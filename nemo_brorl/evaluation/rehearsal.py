@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_brorl.algorithm.rollout_size import expected_keep_rate
+from nemo_brorl.algorithm.success_prior import expected_keep_rate
 from nemo_brorl.config.derived import data_parallel_size, micro_batch_tokens, num_gpus, stage_sizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console

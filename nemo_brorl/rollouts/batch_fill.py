@@ -39,8 +39,8 @@ from nemo_brorl.rollouts.dynamic_sampling import POSTPONED, judge
 from nemo_brorl.rollouts.fate import Fate, fate_of, is_resumed
 from nemo_brorl.rollouts.ledger import OpenGroup, check_version, fitting_chunk_size
 from nemo_brorl.rollouts.metrics import cut_metrics, group_metrics
-from nemo_brorl.rollouts.sampler import TURN_S
 from nemo_brorl.rollouts.schedule import Stage
+from nemo_brorl.rollouts.stream import TURN_S
 from nemo_brorl.types import FilledBatch, Withdrawn
 
 log = get_logger(__name__)

@@ -9,8 +9,9 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.ports import Policy, PromptSource
 from nemo_brorl.rollouts.batch_fill import BatchFill
 from nemo_brorl.rollouts.carry_over import CarryOver, SamplerState
-from nemo_brorl.rollouts.sampler import TURN_S, Sampler
+from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import RolloutSchedule
+from nemo_brorl.rollouts.stream import TURN_S
 from nemo_brorl.types import FilledBatch, ScoredChunk, ScoredGroup, UpdatePlan, UpdateReport
 
 OVERLAP_TURN_S = 0.1  # while the policy learns: how late the end of its update may be noticed

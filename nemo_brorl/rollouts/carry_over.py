@@ -23,7 +23,8 @@ from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling, judge
 from nemo_brorl.rollouts.fate import is_resumed
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.prompt_pool import find_pool
-from nemo_brorl.rollouts.sampler import ReplayCache, Sampler
+from nemo_brorl.rollouts.replay_cache import ReplayCache
+from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.rollouts.spent import Spent, outcomes
 from nemo_brorl.types import Prompt, Sampling, ScoredChunk, ScoredGroup

@@ -1,39 +1,21 @@
-"""Schedule of N, of the prompts of a step, of the learning rate and of what earns a reward, over training.
+"""Schedule of N, of the prompts of a step and of the learning rate, over training.
 
 Stages follow one another: `constant` has one, `staged` moves on after each stage's steps, `budget` after each stage's
 sampled rollouts (the best N grows with what is spent, IsoCompute, arXiv 2603.12151), `on_plateau` when validation has
 stopped rising (ProRL → BroRL). A stage's N sets its prompts per step under the sample budget, and the batch of rollouts
 sets the learning rate: by default with its square root, as BroRL does (η = η₀ √(B / B₀), arXiv 2510.01180 section 4.2).
-
-Whether validation has stopped rising (`rollouts.schedule.kind=on_plateau`) is a test: a straight line is fitted to the
-last `window` validations. They count as rising when its slope is above `min_gain` with the asked confidence (one-sided
-t-test on the slope; its error comes from the scatter around the line, since the held-out prompts are the same every
-time and their own differences cancel). A plateau is `patience` validations in a row that are not rising. So a flat or
-falling curve is found within window − 1 + patience validations (of a flat one, chance makes a few windows look like
-rising: those start the count again), and a curve that rises by much less than its own noise looks like a plateau, and
-should.
-
-Rewards may be dense first and binary later. A stage of them lays options over the payload of prompts that are begun
-from then on, for instance `scoring: all` where programs earned the share of their tests before. It begins at a step, or
-once enough rollouts are right. A group keeps the options it was begun with, also across steps and restarts; held-out
-prompts keep those of their data.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-from scipy.stats import t as student_t
 
 from nemo_brorl.config.derived import stage_samples, stage_sizes
 from nemo_brorl.config.policy import OptimConfig
-from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.rollouts.plateau import PlateauDetector
 
 _EXPONENTS = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}
 
@@ -150,69 +132,3 @@ class RolloutSchedule:
 def learning_rate(optim: OptimConfig, step: int) -> float:
     """Learning rate of step 1, 2, …: linear warm-up over `warmup_steps`, then constant (as in ProRLv2 and BroRL)."""
     return optim.lr * min(1.0, step / (optim.warmup_steps + 1))
-
-
-@dataclass(frozen=True)
-class Trend:
-    """A line through the last validations."""
-
-    slope: float  # of the score per validation
-    error: float  # standard error of the slope
-    threshold: float  # what the slope must exceed to count as rising
-
-    @property
-    def is_rising(self) -> bool:
-        return self.slope > self.threshold
-
-    def __str__(self) -> str:
-        return f"slope {self.slope:+.4f} ± {self.error:.4f} per validation, rising above {self.threshold:+.4f}"
-
-
-def trend(scores: Sequence[float], config: PlateauConfig) -> Trend:
-    """Line through scores at equal distances, at least three. On an exact line the error is 0."""
-    y = np.asarray(scores, float)
-    x = np.arange(len(y)) - (len(y) - 1) / 2
-    spread = float(x @ x)
-    slope = float(x @ y) / spread
-    residuals = y - y.mean() - slope * x
-    degrees_of_freedom = len(y) - 2
-    error = math.sqrt(float(residuals @ residuals) / degrees_of_freedom / spread)
-    quantile = float(student_t.ppf(config.confidence, degrees_of_freedom))
-    return Trend(slope, error, config.min_gain + quantile * error)
-
-
-@dataclass
-class PlateauDetector:
-    """Fed one validation after the other; says why once it is a plateau."""
-
-    config: PlateauConfig
-    scores: list[float] = field(default_factory=list)
-    num_not_rising: int = 0
-
-    def observe(self, score: float) -> str | None:
-        """The reason, when this validation completes a plateau. Not-a-number counts as no validation."""
-        if math.isnan(score):
-            return None
-        self.scores.append(score)
-        if len(self.scores) < self.config.window:
-            return None
-        found = trend(self.scores[-self.config.window :], self.config)
-        if found.is_rising:
-            self.num_not_rising = 0
-        else:
-            self.num_not_rising += 1
-        if self.num_not_rising < self.config.patience:
-            return None
-        return f"no rise in {self.num_not_rising} validations in a row: {found} over the last {self.config.window}"
-
-    def reset(self) -> None:
-        """Start over, as after a switch: what was before says nothing about the new regime."""
-        self.scores = []
-        self.num_not_rising = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scores": self.scores[-self.config.window :], "num_not_rising": self.num_not_rising}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scores = list(state["scores"])
-        self.num_not_rising = state["num_not_rising"]

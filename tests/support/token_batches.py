@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from nemo_brorl.algorithm.losses import Sequences, TokenBatch
+from nemo_brorl.algorithm.token_batch import Sequences, TokenBatch
 
 
 def tokens(

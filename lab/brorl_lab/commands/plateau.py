@@ -11,7 +11,7 @@ from typing import Any
 from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, DataError
-from nemo_brorl.rollouts.schedule import PlateauDetector, trend
+from nemo_brorl.rollouts.plateau import PlateauDetector, trend
 from nemo_brorl.training.records import read_metrics
 
 SCORE = "validation/pass_at_1"

@@ -28,7 +28,8 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import betaln
 
-from nemo_brorl.algorithm.rollout_size import Float64, SuccessPrior
+from brorl_lab.theory.rollout_size import Float64
+from nemo_brorl.algorithm.success_prior import SuccessPrior
 
 _LARGEST_LOG_SHAPE = np.log(1e3)  # of a and b: beyond, nothing changes
 _LEAST_ERROR = 1e-3  # of a measured probability, so that one without spread does not decide alone

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from brorl_lab.commands.advise import main, measured_steps
 
-from nemo_brorl.algorithm.rollout_size import SuccessPrior
+from nemo_brorl.algorithm.success_prior import SuccessPrior
 from nemo_brorl.core.errors import DataError
 
 HARD = SuccessPrior(0.2, 40.0)

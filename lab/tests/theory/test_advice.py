@@ -14,7 +14,7 @@ from brorl_lab.theory.advice import (
     signal_per_sample,
 )
 
-from nemo_brorl.algorithm.rollout_size import SuccessPrior
+from nemo_brorl.algorithm.success_prior import SuccessPrior
 
 EASY = SuccessPrior(0.56, 0.13)
 

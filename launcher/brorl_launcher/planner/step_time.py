@@ -158,7 +158,7 @@ def generation_time(
 
 def prompt_tokens_computed(config: BroRLConfig, work: Workload, num_engines: int) -> float:
     """Prompt tokens that all engines compute together: a prompt once on every engine that has a chunk of its group, and
-    for each other rollout what does not fill a cache block (`algorithm/rollout_size.py`)."""
+    for each other rollout what does not fill a cache block (`lab/brorl_lab/theory/batching.py`)."""
     chunks = math.ceil(work.num_per_prompt / config.rollouts.chunk_size)
     engines = min(num_engines, chunks)
     rest = work.prompt_tokens - mean_cached_tokens(work.prompt_tokens, BLOCK_TOKENS)

@@ -18,16 +18,9 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
-from nemo_brorl.algorithm.losses import (
-    SUPERVISED,
-    MiniBatchSize,
-    Sequences,
-    TokenBatch,
-    TokenLengths,
-    choose_held,
-    find_loss,
-    token_weights,
-)
+from nemo_brorl.algorithm.covariance import choose_held
+from nemo_brorl.algorithm.losses import SUPERVISED, find_loss
+from nemo_brorl.algorithm.token_batch import MiniBatchSize, Sequences, TokenBatch, TokenLengths, token_weights
 from nemo_brorl.config.algorithm import CovarianceConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.moe import RouterReplay, take_replay_metrics
@@ -401,7 +394,7 @@ class MeasuredGain:
     sampling keeps a group because it disagrees: of a prompt with success rate p the rollouts of kept groups succeed
     with p / (1 − (1 − p)^N), 3.6 p for p = 0.02 and N = 16. So only groups count whose other rollouts disagree by
     themselves (`algorithm/packing.py`, `fresh_in_the_last`); given these, the last ones are drawn from the policy and
-    the estimate is unbiased for these groups. None count with `algorithm.train_rollouts`, whose rollouts are chosen by
+    the estimate is unbiased for these groups. None count with `train_rollouts`, whose rollouts are chosen by
     reward. What remains: an advantage is taken against a mean that the rollout itself is part of, a factor 1 − 1/N;
     under waves the rollouts of a group also decided on its size; rollouts of older weights count as if they were of
     those that the update starts from.

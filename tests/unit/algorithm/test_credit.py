@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.packing import Sharing, plan_update
-from nemo_brorl.algorithm.train_batch import make_train_batch, returns_of
+from nemo_brorl.algorithm.train_batch import make_train_batch
+from nemo_brorl.algorithm.turns import returns_of
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import RolloutGroup, ScoredGroup, TrainBatch, TurnRecord
 from tests.support.fakes import make_group

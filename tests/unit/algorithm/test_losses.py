@@ -9,19 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_brorl.algorithm.losses import (
-    MiniBatchSize,
-    Sequences,
-    TokenBatch,
-    TokenLengths,
-    cispo,
-    cross_entropy,
-    gspo,
-    importance_weights,
-    kl_per_token,
-    ppo_clip,
-    token_weights,
-)
+from nemo_brorl.algorithm.importance import importance_weights
+from nemo_brorl.algorithm.losses import cispo, cross_entropy, gspo, kl_per_token, ppo_clip
+from nemo_brorl.algorithm.token_batch import MiniBatchSize, Sequences, TokenBatch, TokenLengths, token_weights
 from nemo_brorl.config.algorithm import AlgorithmConfig, ImportanceCorrectionConfig, KLConfig
 from tests.support.token_batches import tokens
 

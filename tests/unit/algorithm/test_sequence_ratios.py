@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nemo_brorl.algorithm.losses import Loss, cispo, gmpo, gspo, importance_weights, ppo_clip
+from nemo_brorl.algorithm.importance import importance_weights
+from nemo_brorl.algorithm.losses import Loss, cispo, gmpo, gspo, ppo_clip
 from nemo_brorl.config.algorithm import AlgorithmConfig, ImportanceCorrectionConfig
 from tests.support.token_batches import tokens
 

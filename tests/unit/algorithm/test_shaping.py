@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.train_batch import cosine_length, is_on, overlong, shaped_rewards, stop_properly
+from nemo_brorl.algorithm.shaping import cosine_length, is_on, overlong, shaped_rewards, stop_properly
 from nemo_brorl.config.rewards import CosineLengthConfig, ShapingConfig
 from nemo_brorl.types import Prompt, RolloutChunk, RolloutGroup, RolloutRequest, SampledMass, Sampling, ScoredGroup
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from nemo_brorl.evaluation.answers import PromptAnswers
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.types import Sampling
-from tests.support.fakes import make_prompt
+from nemo_brorl.types import Sampling, ScoredGroup
+from tests.support.fakes import make_group, make_prompt
 
 
 def made(
@@ -41,3 +42,9 @@ def make_benchmark(
 ) -> Benchmark:
     prompts = tuple(replace(make_prompt(f"{name}/{index}"), verifier=verifier) for index in range(num_prompts))
     return Benchmark(name, prompts, num_samples, Sampling(temperature, 1.0, 8), None)
+
+
+def group_of(rewards: Sequence[float], verifier: str = "exact_match", **payload: Any) -> ScoredGroup:
+    group = make_group(rewards)
+    prompt = replace(group.prompt, verifier=verifier, payload={"answer": "7", **payload})
+    return replace(group, group=replace(group.group, prompt=prompt))

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.rollout_size import expected_keep_rate
+from nemo_brorl.algorithm.success_prior import expected_keep_rate
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.console import Console, inert
+from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation import rehearsal
 from nemo_brorl.evaluation.rehearsal import Rehearsed, rehearse, tell
-from nemo_brorl.evaluation.shown_responses import quoted, why
 from nemo_brorl.types import ScoredGroup
-from tests.support.fakes import FakeGenerator, ListSink, make_group, make_prompt
+from tests.support.fakes import FakeGenerator, ListSink, make_prompt
 from tests.support.loop import fake, make_trainer, small_config
+from tests.unit.evaluation.answers import group_of
 
 ANSWERS = {10: "<answer>7</answer>", 20: "The answer is 7.", 30: "I do not know", 0: "<answer>8</answer>"}
 
@@ -32,12 +30,6 @@ def decode(token_ids: Sequence[int]) -> str:
 def never() -> bool:
     """Nobody asks to stop."""
     return False
-
-
-def group_of(rewards: Sequence[float], verifier: str = "exact_match", **payload: Any) -> ScoredGroup:
-    group = make_group(rewards)
-    prompt = replace(group.prompt, verifier=verifier, payload={"answer": "7", **payload})
-    return replace(group, group=replace(group.group, prompt=prompt))
 
 
 def lines_of(capsys: pytest.CaptureFixture[str], groups: list[ScoredGroup], num_asked: int = 4) -> str:
@@ -54,22 +46,6 @@ def test_three_responses_are_shown_with_what_they_earn_and_why(capsys: pytest.Ca
     assert "no answer found between <answer> and </answer>; the reference is '7'" in printed
     assert printed.count("    said:") == 3
     assert "    | <answer>7</answer>" in printed
-
-
-def test_an_answer_that_stands_elsewhere_is_pointed_out() -> None:
-    group = group_of([0.0] * 4)
-    found = why(group, 2, "The answer is 7.")
-    assert "it says '7' elsewhere (data.answer_format=last reads that)" in found
-    assert why(group_of([1.0], answer_format="last"), 0, "The answer is 7.").startswith("answer found: '7'")
-    assert why(group_of([1.0], verifier="math"), 0, "so $x = 7$").startswith("answer found: ")
-    assert why(group_of([1.0], verifier="language"), 0, "so") == "scored by language"
-
-
-def test_a_response_that_was_cut_says_so() -> None:
-    group = group_of([0.0])
-    [chunk] = group.group.chunks
-    cut = replace(group.group, chunks=(replace(chunk, is_stopped=np.array([False])),))
-    assert why(replace(group, group=cut), 0, "I think").endswith("it was cut at 2 tokens, before its end")
 
 
 def test_groups_that_are_all_wrong_say_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,21 +100,6 @@ def test_learning_is_timed_on_a_full_micro_batch_of_a_gpu(
     found = rehearsal.learning_s(config, [group], policy, mean_tokens=2.0)
     assert policy.num_tokens == calls
     assert found == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["\x1b[2J\x1b]0;owned\x07", "a\rb", "\u202etxt", "\x9b31m", "\udc80", "\u2028"])
-def test_hostile_text_reaches_a_terminal_inert(text: str) -> None:
-    shown = inert(text)
-    assert shown.isprintable()
-    assert shown.encode("utf-8")
-    assert inert("a\nb ü 7") == "a\nb ü 7"
-
-
-def test_long_text_is_shown_by_its_end() -> None:
-    lines = quoted("said", "x" * 5000 + " end")
-    assert lines[1].startswith("    | … x")
-    assert lines[1].endswith(" end")
-    assert len(lines[1]) < 800
 
 
 def test_little_evidence_leaves_a_wide_interval() -> None:

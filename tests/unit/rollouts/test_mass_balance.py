@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from brorl_lab.theory.rollout_size import Rewards, theorem_1
 
-from nemo_brorl.algorithm.rollout_size import Rewards, theorem_1
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.types import SampledMass
 from tests.support.fakes import make_group

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nemo_brorl.config.rollouts import PlateauConfig
-from nemo_brorl.rollouts.schedule import PlateauDetector, trend
+from nemo_brorl.rollouts.plateau import PlateauDetector, trend
 
 CONFIG = PlateauConfig()
 FOUND_WITHIN = CONFIG.window - 1 + CONFIG.patience  # validations of a curve that never rises, without lucky windows

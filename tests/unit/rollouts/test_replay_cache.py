@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nemo_brorl.rollouts.sampler import ReplayCache
+from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.types import PartialRollouts, RolloutRequest, Sampling, ScoredChunk
 from tests.support.fakes import make_arrays, make_chunk, make_prompt, score_chunk
 

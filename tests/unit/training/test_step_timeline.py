@@ -9,7 +9,7 @@ from brorl_lab.trace_reader import read_spans, timeline_steps
 
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.timeline import BETWEEN, Exchange, Span, Timeline, Work, chunk_key, top_stages
-from nemo_brorl.rollouts.sampler import ChunkSpans
+from nemo_brorl.rollouts.chunk_spans import ChunkSpans
 from nemo_brorl.training.step_timeline import chunks_by_part, with_rollouts
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import MicroBatch, Period, PlannedGroup, RolloutRequest, Segment, TrainBatch, UpdatePlan

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from nemo_brorl.algorithm.rollout_size import (
+from brorl_lab.theory.batching import (
     EngineCosts,
     GroupLoad,
     cached_tokens,

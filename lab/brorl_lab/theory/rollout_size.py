@@ -1,18 +1,7 @@
-"""What a rollout size N is worth: unsampled mass, signal-to-noise, pass@k, the share of prompts that dynamic sampling
-keeps, what a large group saves its engine, and the mass balance of one update.
+"""What a rollout size N is worth: unsampled mass, signal-to-noise, pass@k, and the mass balance of one update.
 
 Sources: Lemma 2 and Corollary 3 of BroRL (arXiv 2510.01180) for the unsampled second moment; the rest is textbook
 probability, given here so that a user can ask about their own run.
-
-A large group saves its engine prompt tokens, computed once instead of often, and gives it fuller batches. Model.
-Prompts of P tokens, N rollouts of each on one engine, R response tokens. A prefix cache of blocks of B tokens holds
-C = ⌊(P − 1) / B⌋ · B tokens of a prompt (its last token is always computed, for its logits), so the first rollout
-computes P tokens and every further one P − C. An engine spends c_p on a prompt token, c_d on a response token, and c_s
-on every step, whatever is in it; a step makes one token for each of the b rollouts in flight:
-
-    seconds per rollout = p(N) c_p + R (c_d + c_s / b),    p(N) = (P − C) + C / N.
-
-At equal b the gain of a larger group is bounded by p(n) / p(N), reached for R → 0, and falls to 1 as R grows.
 
 Mass balance of one update at one token position (BroRL, arXiv 2510.01180, section 3).
 
@@ -35,14 +24,10 @@ Legend: p [V] probabilities, is_correct [V] bool, counts [V] int draws of each t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import betaln, gammaln
 
 Float64 = NDArray[np.float64]
 BoolMask = NDArray[np.bool_]
@@ -177,9 +162,6 @@ def change_of_q(p: Float64, is_correct: BoolMask, logit_change: Float64) -> floa
     return float(moved[is_correct].sum() / moved.sum() - p[is_correct].sum())
 
 
-_SHAPE_BOUNDS = (np.log(1e-3), np.log(1e3))  # of log a, log b: beyond, the likelihood is flat in one direction
-
-
 def unsampled_second_moment(p: Float64, num_draws: int) -> float:
     """E[Σ p² over tokens not drawn] = Σ p² (1 − p)^N (Lemma 2). It falls in N for every p (Corollary 3)."""
     return float((p**2 * (1 - p) ** num_draws).sum())
@@ -222,166 +204,3 @@ def signal_to_noise(
     draws = random.multinomial(num_draws, p, size=num_trials)
     changes = np.array([mass_balance(p, is_correct, counts, rewards, rule).total for counts in draws])
     return SignalToNoise(float(changes.mean()), float(changes.std(ddof=1)))
-
-
-@dataclass(frozen=True)
-class SuccessPrior:
-    """Beta(a, b) over the success probability of a prompt."""
-
-    a: float
-    b: float
-
-    @property
-    def mean(self) -> float:
-        return self.a / (self.a + self.b)
-
-    @property
-    def reward_variance(self) -> float:
-        """Expected variance of a 0/1 reward, E[x (1 − x)]: what one rollout of the prompt has to teach."""
-        total = self.a + self.b
-        return self.a * self.b / (total * (total + 1))
-
-    def after(self, successes: float, failures: float) -> SuccessPrior:
-        """What is believed after more rollouts: the posterior of these is the prior of the next."""
-        return SuccessPrior(self.a + successes, self.b + failures)
-
-    def keep_rate(self, num_rollouts: int) -> float:
-        """Share of prompts with 0 < successes < N: 1 − E[x^N] − E[(1 − x)^N]. Grows with N, towards 1 for a proper
-        prior."""
-        log_norm = betaln(self.a, self.b)
-        all_right = np.exp(betaln(self.a + num_rollouts, self.b) - log_norm)
-        all_wrong = np.exp(betaln(self.a, self.b + num_rollouts) - log_norm)
-        return float(1.0 - all_right - all_wrong)
-
-    def pass_at_k(self, k: int) -> float:
-        """Expected pass@k of a prompt: 1 − E[(1 − x)^k]."""
-        return float(1.0 - np.exp(betaln(self.a, self.b + k) - betaln(self.a, self.b)))
-
-
-class Expected(NamedTuple):
-    """A share, and between which two it lies with a chance of 80 %."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def expected_keep_rate(
-    successes: Sequence[int] | NDArray[np.int64],
-    num_rollouts: Sequence[int] | NDArray[np.int64],
-    num_asked: int,
-) -> Expected:
-    """Share of prompts with an informative group of `num_asked` rollouts, from few groups: the posterior of `keep_rate`
-    over all Beta priors of a grid, evenly spread over the log-odds of their mean and the logarithm of their size. k of
-    N right in each group; of none, the grid's own belief."""
-    k = np.asarray(successes, float)
-    n = np.asarray(num_rollouts, float)
-    odds = np.exp(np.linspace(-7, 7, 57))
-    mean, size = np.meshgrid(odds / (1 + odds), np.exp(np.linspace(-2, 4, 25)))
-    a = (mean * size).ravel()
-    b = ((1 - mean) * size).ravel()
-    likelihood = betaln(k[:, None] + a, (n - k)[:, None] + b) - betaln(a, b)
-    log_weight = likelihood.sum(axis=0)
-    weight = np.exp(log_weight - log_weight.max())
-    weight /= weight.sum()
-    all_right = np.exp(betaln(a + num_asked, b) - betaln(a, b))
-    all_wrong = np.exp(betaln(a, b + num_asked) - betaln(a, b))
-    kept = 1 - all_right - all_wrong
-    order = np.argsort(kept)
-    below = np.cumsum(weight[order])
-    places = np.searchsorted(below, (0.1, 0.9)).clip(max=len(kept) - 1)
-    low, high = kept[order][places]
-    return Expected(float((weight * kept).sum()), float(low), float(high))
-
-
-def fit_success_prior(
-    successes: Sequence[int] | NDArray[np.int64], num_rollouts: Sequence[int] | NDArray[np.int64]
-) -> SuccessPrior:
-    """The Beta prior under which a run's groups (k of N right, N may differ) are most likely: beta-binomial maximum
-    likelihood.
-
-    Groups of all prompts sampled belong here, those that dynamic sampling dropped included: without them the prior
-    believes that every prompt is of middling difficulty. Raises ValueError for less than two groups or counts out of
-    range.
-    """
-    k = np.asarray(successes, float)
-    n = np.asarray(num_rollouts, float)
-    if k.shape != n.shape or k.size < 2:
-        raise ValueError(f"{k.size} success counts and {n.size} group sizes: give one of each for at least two groups")
-    if (k < 0).any() or (k > n).any() or (n < 1).any():
-        raise ValueError("success counts must be between 0 and their group's size")
-
-    def negative_log_likelihood(log_shape: Float64) -> float:
-        a, b = np.exp(log_shape)
-        choose = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-        per_group = choose + betaln(k + a, n - k + b) - betaln(a, b)
-        return -float(per_group.sum())
-
-    best = minimize(negative_log_likelihood, np.zeros(2), method="L-BFGS-B", bounds=[_SHAPE_BOUNDS] * 2)
-    a, b = np.exp(best.x)
-    return SuccessPrior(float(a), float(b))
-
-
-@dataclass(frozen=True)
-class EngineCosts:
-    """Seconds of one engine."""
-
-    prompt_token: float  # c_p, computed, not found in the cache
-    response_token: float  # c_d
-    step: float = 0.0  # c_s: reading weights, scheduling
-
-
-@dataclass(frozen=True)
-class GroupLoad:
-    """What is asked of an engine."""
-
-    prompt_tokens: int  # P
-    response_tokens: float  # R, mean
-    num_per_prompt: int  # N, on this engine
-    in_flight: int  # b, rollouts that are decoded together
-
-
-def cached_tokens(prompt_tokens: int, block_size: int) -> int:
-    """C: tokens of a prompt that its second rollout finds."""
-    return (prompt_tokens - 1) // block_size * block_size
-
-
-def prompt_tokens_computed(prompt_tokens: int, num_per_prompt: int, block_size: int) -> float:
-    """p(N): per rollout."""
-    cached = cached_tokens(prompt_tokens, block_size)
-    return prompt_tokens - cached + cached / num_per_prompt
-
-
-def seconds_per_rollout(load: GroupLoad, costs: EngineCosts, block_size: int) -> float:
-    """Of one engine, by the model above."""
-    prompt = prompt_tokens_computed(load.prompt_tokens, load.num_per_prompt, block_size) * costs.prompt_token
-    return prompt + load.response_tokens * (costs.response_token + costs.step / load.in_flight)
-
-
-def longest_response_for(
-    gain: float,
-    prompt_tokens: int,
-    small: int,
-    large: int,
-    cost_ratio: float,
-    block_size: int,
-) -> float:
-    """R up to which groups of `large` are at least `gain` times as fast as groups of `small` by their prompts alone, at
-    equal rollouts in flight. `cost_ratio`: c_p over the whole cost of a response token. Negative: no response is short
-    enough.
-    """
-    few, many = (prompt_tokens_computed(prompt_tokens, num, block_size) for num in (small, large))
-    return cost_ratio * (few - gain * many) / (gain - 1)
-
-
-def in_flight_for(gain: float, large: int, costs: EngineCosts) -> float:
-    """Rollouts in flight of a run that is slower by `gain` than one with `large` in flight, long responses and prompts
-    aside: how empty its batches must have been. Infinite or negative never happens for a gain that the step's share
-    allows; see `largest_gain_of_batching`."""
-    slow = gain * (costs.response_token + costs.step / large) - costs.response_token
-    return costs.step / slow
-
-
-def largest_gain_of_batching(large: int, costs: EngineCosts) -> float:
-    """From one rollout in flight to `large`."""
-    return (costs.response_token + costs.step) / (costs.response_token + costs.step / large)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from nemo_brorl.algorithm.rollout_size import (
+from brorl_lab.theory.rollout_size import (
     RULES,
     Rewards,
     change_of_q,

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from nemo_brorl.algorithm.rollout_size import (
+from brorl_lab.theory.rollout_size import (
     Rewards,
-    SuccessPrior,
-    fit_success_prior,
     pass_at_k,
     signal_to_noise,
     unsampled_mass,
     unsampled_second_moment,
 )
+
+from nemo_brorl.algorithm.success_prior import SuccessPrior, fit_success_prior
 
 
 def zipf(num_tokens: int) -> np.ndarray:

@@ -1,0 +1,74 @@
+"""Hold the tokens that take the policy's entropy away.
+
+Clip-Cov and KL-Cov (arXiv 2505.22617, section 4) hold the tokens that take the policy's entropy away. To first order a
+policy gradient step changes the entropy by minus the covariance of log-prob and advantage. A token's part in it is,
+with means over the n tokens of a mini-batch,
+
+    Cov(y) = (log π(y) − mean log π) (A(y) − mean A)
+
+and a few tokens have nearly all of it. Of these `share` · n, at least one, are held:
+
+    clip_cov  drawn evenly among those with `low` ≤ Cov ≤ `high`; they get no gradient from their advantage
+    kl_cov    those with the largest Cov; `coefficient` · |log π/π_old| is added to their loss, as in the authors' code
+
+The paper takes π of the moment. Here it is that which a token was sampled with, known of every token before the first
+forward pass: means, ranks and draws are over the whole mini-batch on all ranks, however it is cut into micro-batches,
+and cost no pass of their own. In the first mini-batch the two are the same but for rounding. In later ones a clipped
+ratio has moved by some 0.2 nats, where a token that is chosen stands out by several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nemo_brorl.algorithm.token_batch import TokenBatch
+from nemo_brorl.config.algorithm import CovarianceConfig
+
+Gather = Callable[[Any], list[Any]]  # what every rank has, in the order of ranks; collective
+
+
+def choose_held(
+    log_probs: Tensor,
+    advantages: Tensor,
+    draws: Tensor,
+    config: CovarianceConfig,
+    gather: Gather,
+) -> Tensor:
+    """Which of this rank's tokens of a mini-batch are held [T] bool. `draws` [T]: evenly from 0 to 1, of clip_cov.
+    Collective over the ranks that share the mini-batch."""
+    own_sums = [
+        len(log_probs),
+        float(log_probs.double().sum()),
+        float(advantages.double().sum()),
+    ]
+    num_tokens, log_prob, advantage = np.sum(gather(own_sums), axis=0)
+    mean_log_prob = log_prob / num_tokens
+    mean_advantage = advantage / num_tokens
+    order = (log_probs - mean_log_prob) * (advantages - mean_advantage)
+    if config.kind == "clip_cov":
+        is_above = order >= config.low
+        is_below = order <= config.high
+        order = torch.where(is_above & is_below, draws, -torch.inf)
+    num_held = max(1, int(config.share * num_tokens))
+    num_own = min(num_held, len(order))
+    own_highest, _ = order.topk(num_own)
+    highest = gather(own_highest.cpu().numpy())
+    ascending = np.sort(np.concatenate(highest))
+    least = float(ascending[-num_held:][0])
+    is_held = order >= least
+    return is_held & (order > -torch.inf)
+
+
+def hold_chosen(loss: Tensor, batch: TokenBatch, config: CovarianceConfig) -> Tensor:
+    """The loss of each token [T] with those held that were chosen."""
+    if batch.is_held is None:
+        return loss
+    if config.kind == "clip_cov":
+        return torch.where(batch.is_held, loss.detach(), loss)
+    distance = (batch.log_probs - batch.old_log_probs).abs()
+    return loss + config.coefficient * distance * batch.is_held

@@ -1,0 +1,98 @@
+"""Shape rewards by length, by a missing end and by repetition, after dynamic sampling has judged the raw ones.
+
+The raw reward decides which groups are informative and is what metrics call reward; only advantages see the shaped one.
+A shaping function takes and returns the rewards of one group [N]; lengths are of sampled tokens.
+`rewards.shaping.function` adds one of your own, as `package.module:function` (docs/extending.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_brorl.config.rewards import CosineLengthConfig, ShapingConfig
+from nemo_brorl.core.components import find_function, with_params
+from nemo_brorl.core.errors import TrainingError
+from nemo_brorl.types import Bool, Float32, Int32, ScoredGroup
+
+Float64 = NDArray[np.float64]
+
+Shaping = Callable[[Float64, ScoredGroup, int, int], Float64]  # rewards [N], group, max_tokens, step -> rewards [N]
+
+
+def shaped_rewards(
+    scored: ScoredGroup,
+    config: ShapingConfig,
+    max_tokens: int,
+    step: int,
+    own: Shaping | None = None,
+) -> Float32:
+    """Rewards [N] after all that the settings ask for, in the order of this file, a user's own function last.
+    `max_tokens` is the longest a response may be; `step` counts from 1; `own` is `find_shaping(config)`, looked up once
+    for all groups. Raises TrainingError when it returns something else."""
+    assert (own is None) == (config.function is None), "rewards.shaping.function was not looked up"
+    rewards = scored.rewards.astype(np.float64)
+    lengths = scored.group.num_sampled
+    if config.cosine.enabled and is_on(config.cosine, step):
+        rewards = cosine_length(rewards, lengths, max_tokens, config.cosine)
+    if config.overlong_buffer > 0:
+        rewards = rewards + config.overlong_penalty * overlong(lengths, max_tokens, config.overlong_buffer)
+    if config.repetition_penalty > 0:
+        rewards = rewards - config.repetition_penalty * scored.repetition
+    if config.truncated_factor != 1.0:
+        rewards = stop_properly(rewards, scored.group.is_stopped, config.truncated_factor)
+    if own is not None:
+        rewards = np.asarray(own(rewards, scored, max_tokens, step))
+        if rewards.shape != scored.rewards.shape or not np.isfinite(rewards).all():
+            raise TrainingError(
+                f"rewards.shaping.function={config.function} returned shape {rewards.shape} for prompt "
+                f"{scored.prompt.uid}: return {len(scored.rewards)} finite numbers, one per rollout"
+            )
+    return rewards.astype(np.float32)
+
+
+def find_shaping(config: ShapingConfig) -> Shaping | None:
+    """The function of `rewards.shaping.function` with `rewards.shaping.function_params`; None: there is none. Raises
+    ConfigError."""
+    if config.function is None:
+        return None
+    function = find_function("rewards.shaping.function", config.function, {})
+    return with_params("rewards.shaping.function_params", config.function, function, config.function_params)
+
+
+def is_on(config: CosineLengthConfig, step: int) -> bool:
+    """Whether the length reward acts in `step`: for `on_steps` steps, then not for `off_steps`, and so on; off_steps=0:
+    always."""
+    if config.off_steps == 0:
+        return True
+    return (step - 1) % (config.on_steps + config.off_steps) < config.on_steps
+
+
+def cosine_length(
+    rewards: Float64,
+    lengths: Int32,
+    max_tokens: int,
+    config: CosineLengthConfig,
+) -> Float64:
+    """Half a cosine over the length from one value at 0 tokens to another at max_tokens, for correct and for wrong
+    answers apart (arXiv 2502.03373 section 4.1). A reward r between 0 and 1 takes r parts of the correct curve and 1 −
+    r of the wrong one."""
+    fall = 0.5 * (1 + np.cos(np.pi * np.minimum(lengths / max_tokens, 1.0)))  # 1 at no tokens, 0 at the limit
+    correct = config.correct_long + (config.correct_short - config.correct_long) * fall
+    wrong = config.wrong_long + (config.wrong_short - config.wrong_long) * fall
+    return rewards * correct + (1 - rewards) * wrong
+
+
+def overlong(lengths: Int32, max_tokens: int, buffer: int) -> Float64:
+    """0 up to max_tokens − buffer, then falling in a line to −1 at max_tokens (DAPO's soft overlong punishment, arXiv
+    2503.14476 equation 13)."""
+    excess = lengths - (max_tokens - buffer)
+    return -np.clip(excess / buffer, 0.0, 1.0)
+
+
+def stop_properly(rewards: Float64, is_stopped: Bool, factor: float) -> Float64:
+    """Rewards of truncated responses times `factor`: 0 … 0.1 in ProRLv2 and BroRL. A negative reward is left as it is,
+    since shrinking it would reward running out of room."""
+    return np.where(is_stopped | (rewards < 0), rewards, rewards * factor)

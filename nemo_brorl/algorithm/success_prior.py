@@ -1,0 +1,114 @@
+"""How success rates are spread over prompts: a Beta prior, and the share of groups that it makes informative."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import betaln, gammaln
+
+Float64 = NDArray[np.float64]
+
+_SHAPE_BOUNDS = (np.log(1e-3), np.log(1e3))  # of log a, log b: beyond, the likelihood is flat in one direction
+
+
+@dataclass(frozen=True)
+class SuccessPrior:
+    """Beta(a, b) over the success probability of a prompt."""
+
+    a: float
+    b: float
+
+    @property
+    def mean(self) -> float:
+        return self.a / (self.a + self.b)
+
+    @property
+    def reward_variance(self) -> float:
+        """Expected variance of a 0/1 reward, E[x (1 − x)]: what one rollout of the prompt has to teach."""
+        total = self.a + self.b
+        return self.a * self.b / (total * (total + 1))
+
+    def after(self, successes: float, failures: float) -> SuccessPrior:
+        """What is believed after more rollouts: the posterior of these is the prior of the next."""
+        return SuccessPrior(self.a + successes, self.b + failures)
+
+    def keep_rate(self, num_rollouts: int) -> float:
+        """Share of prompts with 0 < successes < N: 1 − E[x^N] − E[(1 − x)^N]. Grows with N, towards 1 for a proper
+        prior."""
+        log_norm = betaln(self.a, self.b)
+        all_right = np.exp(betaln(self.a + num_rollouts, self.b) - log_norm)
+        all_wrong = np.exp(betaln(self.a, self.b + num_rollouts) - log_norm)
+        return float(1.0 - all_right - all_wrong)
+
+    def pass_at_k(self, k: int) -> float:
+        """Expected pass@k of a prompt: 1 − E[(1 − x)^k]."""
+        return float(1.0 - np.exp(betaln(self.a, self.b + k) - betaln(self.a, self.b)))
+
+
+class Expected(NamedTuple):
+    """A share, and between which two it lies with a chance of 80 %."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def expected_keep_rate(
+    successes: Sequence[int] | NDArray[np.int64],
+    num_rollouts: Sequence[int] | NDArray[np.int64],
+    num_asked: int,
+) -> Expected:
+    """Share of prompts with an informative group of `num_asked` rollouts, from few groups: the posterior of `keep_rate`
+    over all Beta priors of a grid, evenly spread over the log-odds of their mean and the logarithm of their size. k of
+    N right in each group; of none, the grid's own belief."""
+    k = np.asarray(successes, float)
+    n = np.asarray(num_rollouts, float)
+    odds = np.exp(np.linspace(-7, 7, 57))
+    mean, size = np.meshgrid(odds / (1 + odds), np.exp(np.linspace(-2, 4, 25)))
+    a = (mean * size).ravel()
+    b = ((1 - mean) * size).ravel()
+    likelihood = betaln(k[:, None] + a, (n - k)[:, None] + b) - betaln(a, b)
+    log_weight = likelihood.sum(axis=0)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    all_right = np.exp(betaln(a + num_asked, b) - betaln(a, b))
+    all_wrong = np.exp(betaln(a, b + num_asked) - betaln(a, b))
+    kept = 1 - all_right - all_wrong
+    order = np.argsort(kept)
+    below = np.cumsum(weight[order])
+    places = np.searchsorted(below, (0.1, 0.9)).clip(max=len(kept) - 1)
+    low, high = kept[order][places]
+    return Expected(float((weight * kept).sum()), float(low), float(high))
+
+
+def fit_success_prior(
+    successes: Sequence[int] | NDArray[np.int64], num_rollouts: Sequence[int] | NDArray[np.int64]
+) -> SuccessPrior:
+    """The Beta prior under which a run's groups (k of N right, N may differ) are most likely: beta-binomial maximum
+    likelihood.
+
+    Groups of all prompts sampled belong here, those that dynamic sampling dropped included: without them the prior
+    believes that every prompt is of middling difficulty. Raises ValueError for less than two groups or counts out of
+    range.
+    """
+    k = np.asarray(successes, float)
+    n = np.asarray(num_rollouts, float)
+    if k.shape != n.shape or k.size < 2:
+        raise ValueError(f"{k.size} success counts and {n.size} group sizes: give one of each for at least two groups")
+    if (k < 0).any() or (k > n).any() or (n < 1).any():
+        raise ValueError("success counts must be between 0 and their group's size")
+
+    def negative_log_likelihood(log_shape: Float64) -> float:
+        a, b = np.exp(log_shape)
+        choose = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        per_group = choose + betaln(k + a, n - k + b) - betaln(a, b)
+        return -float(per_group.sum())
+
+    best = minimize(negative_log_likelihood, np.zeros(2), method="L-BFGS-B", bounds=[_SHAPE_BOUNDS] * 2)
+    a, b = np.exp(best.x)
+    return SuccessPrior(float(a), float(b))

@@ -1,0 +1,65 @@
+"""When chunks were asked for and came back, for the timeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nemo_brorl.core.timeline import CHUNKS, Exchange, Timeline, Work, chunk_key
+from nemo_brorl.types import (
+    Period,
+    RolloutChunk,
+    RolloutRequest,
+    ScoredChunk,
+)
+
+
+class ChunkSpans:
+    """When chunks were asked for and came back by the driver's clock, put together with what their workers say."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._asked_at: dict[str, float] = {}  # by chunk; of its last question
+
+    def asked(self, request: RolloutRequest) -> None:
+        """A chunk is asked of the engines, or of the verifiers."""
+        self._asked_at[_key(request)] = self._timeline.now()
+
+    def sampled(self, chunk: RolloutChunk) -> None:
+        """An engine's answer has come."""
+        details = {
+            "num_rollouts": len(chunk.lengths),
+            "tokens": int(chunk.lengths.sum()),
+            "version": chunk.version,
+            "task": chunk.request.prompt.task,
+        }
+        self._note(f"engine {chunk.engine}", "sample", chunk.request, chunk.period, details)
+
+    def scored(self, scored: ScoredChunk) -> None:
+        """A verifier's answer has come."""
+        details = {
+            "num_rollouts": len(scored.rewards),
+            "mean_reward": round(float(scored.rewards.mean()), 4) if len(scored.rewards) else 0.0,
+            "verifier": scored.chunk.request.prompt.verifier,
+        }
+        request = scored.chunk.request
+        self._note(f"verifier {scored.worker}", "score", request, scored.period, details)
+
+    def _note(
+        self,
+        process: str,
+        name: str,
+        request: RolloutRequest,
+        period: Period | None,
+        details: dict[str, Any],
+    ) -> None:
+        key = _key(request)
+        asked_at = self._asked_at.pop(key, None)
+        if period is None or asked_at is None:
+            return
+        work = Work(name, period.began_at, period.ended_at, CHUNKS, (key,), details)
+        exchange = Exchange(asked_at, period.received_at, period.ended_at, self._timeline.now())
+        self._timeline.note(process, [work], exchange)
+
+
+def _key(request: RolloutRequest) -> str:
+    return chunk_key(request.prompt.uid, int(request.indices[0]))

@@ -1,0 +1,88 @@
+"""Detect that validation has stopped rising.
+
+`rollouts.schedule.kind=on_plateau` asks for a test: a straight line is fitted to the
+last `window` validations. They count as rising when its slope is above `min_gain` with the asked confidence (one-sided
+t-test on the slope; its error comes from the scatter around the line, since the held-out prompts are the same every
+time and their own differences cancel). A plateau is `patience` validations in a row that are not rising. So a flat or
+falling curve is found within window − 1 + patience validations (of a flat one, chance makes a few windows look like
+rising: those start the count again), and a curve that rises by much less than its own noise looks like a plateau, and
+should.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from nemo_brorl.config.rollouts import PlateauConfig
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A line through the last validations."""
+
+    slope: float  # of the score per validation
+    error: float  # standard error of the slope
+    threshold: float  # what the slope must exceed to count as rising
+
+    @property
+    def is_rising(self) -> bool:
+        return self.slope > self.threshold
+
+    def __str__(self) -> str:
+        return f"slope {self.slope:+.4f} ± {self.error:.4f} per validation, rising above {self.threshold:+.4f}"
+
+
+def trend(scores: Sequence[float], config: PlateauConfig) -> Trend:
+    """Line through scores at equal distances, at least three. On an exact line the error is 0."""
+    y = np.asarray(scores, float)
+    x = np.arange(len(y)) - (len(y) - 1) / 2
+    spread = float(x @ x)
+    slope = float(x @ y) / spread
+    residuals = y - y.mean() - slope * x
+    degrees_of_freedom = len(y) - 2
+    error = math.sqrt(float(residuals @ residuals) / degrees_of_freedom / spread)
+    quantile = float(student_t.ppf(config.confidence, degrees_of_freedom))
+    return Trend(slope, error, config.min_gain + quantile * error)
+
+
+@dataclass
+class PlateauDetector:
+    """Fed one validation after the other; says why once it is a plateau."""
+
+    config: PlateauConfig
+    scores: list[float] = field(default_factory=list)
+    num_not_rising: int = 0
+
+    def observe(self, score: float) -> str | None:
+        """The reason, when this validation completes a plateau. Not-a-number counts as no validation."""
+        if math.isnan(score):
+            return None
+        self.scores.append(score)
+        if len(self.scores) < self.config.window:
+            return None
+        found = trend(self.scores[-self.config.window :], self.config)
+        if found.is_rising:
+            self.num_not_rising = 0
+        else:
+            self.num_not_rising += 1
+        if self.num_not_rising < self.config.patience:
+            return None
+        return f"no rise in {self.num_not_rising} validations in a row: {found} over the last {self.config.window}"
+
+    def reset(self) -> None:
+        """Start over, as after a switch: what was before says nothing about the new regime."""
+        self.scores = []
+        self.num_not_rising = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scores": self.scores[-self.config.window :], "num_not_rising": self.num_not_rising}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scores = list(state["scores"])
+        self.num_not_rising = state["num_not_rising"]

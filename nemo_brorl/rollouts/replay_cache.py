@@ -1,0 +1,80 @@
+"""Keep the chunks of a step that was cut, so that the run which resumes does not sample them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from nemo_brorl.types import (
+    PartialRollouts,
+    RolloutRequest,
+    ScoredChunk,
+)
+
+ReplayKey = tuple[str, bytes, bytes]  # prompt, rollouts, what they go on from
+
+
+class ReplayCache:
+    """Cache of the chunks of one step: `take` those of the step that was cut, `note` those that come back in this one.
+
+    The step begins anew with the prompts, seeds and weights of the one that was cut, so it asks for the same rollouts
+    again, chunk by chunk. Chunks that had come back whole and scored are replayed as they are. Others are sampled
+    again, also those of which a part had ended: the order of rollouts within a group is that of its chunks, and results
+    do not change with the moment of the cut.
+    """
+
+    def __init__(self, chunks: Iterable[ScoredChunk] = ()) -> None:
+        self.num_taken = 0  # rollouts
+        self._new: list[ScoredChunk] = []
+        self._old: dict[ReplayKey, ScoredChunk] = {}
+        for scored in chunks:
+            self._old[_replay_key(scored.chunk.request)] = scored
+
+    @property
+    def chunks(self) -> tuple[ScoredChunk, ...]:
+        """Chunks that a later step may replay if this one is cut now."""
+        return (*self._new, *self._old.values())
+
+    def take(self, request: RolloutRequest) -> ScoredChunk | None:
+        """The answer to a request; None where it must be sampled. One to another question (other settings, or another
+        prompt) is none."""
+        found = self._old.pop(_replay_key(request), None)
+        if found is None:
+            return None
+        if not _is_same(found.chunk.request, request):
+            return None
+        self.num_taken += len(found.rewards)
+        return found
+
+    def note(self, scored: ScoredChunk) -> None:
+        """Keep a chunk that has come back, if it is whole."""
+        if scored.chunk.partial is None:
+            self._new.append(scored)
+
+
+def _replay_key(request: RolloutRequest) -> ReplayKey:
+    """Prompt, rollouts, and what they go on from: a trajectory is asked for once a turn."""
+    lengths = b""
+    if request.partial is not None:
+        lengths = request.partial.lengths.tobytes()
+    indices = request.indices.tobytes()
+    return request.prompt.uid, indices, lengths
+
+
+def _is_same(old: RolloutRequest, new: RolloutRequest) -> bool:
+    """Whether both ask for the same tokens."""
+    is_same_prompt = old.prompt.token_ids == new.prompt.token_ids
+    is_same_verifier = old.prompt.verifier == new.prompt.verifier
+    is_same_draw = old.seed == new.seed and old.sampling == new.sampling
+    if not (is_same_prompt and is_same_verifier and is_same_draw):
+        return False
+    return _begin_alike(old.partial, new.partial)
+
+
+def _begin_alike(old: PartialRollouts | None, new: PartialRollouts | None) -> bool:
+    if old is None or new is None:
+        return old is new
+    if old.version != new.version:
+        return False
+    return np.array_equal(old.lengths, new.lengths)

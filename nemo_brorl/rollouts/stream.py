@@ -1,0 +1,189 @@
+"""Sample and score groups: requests go out, scored chunks come back, settled groups come out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from nemo_brorl.core.object_store import wait_any
+from nemo_brorl.core.stall_watch import Heartbeat
+from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
+from nemo_brorl.rollouts.chunk_spans import ChunkSpans
+from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup, request_to_go_on, requests_for, requests_to_resume
+from nemo_brorl.rollouts.replay_cache import ReplayCache
+from nemo_brorl.types import (
+    PartialRollouts,
+    Prompt,
+    RolloutChunk,
+    RolloutRequest,
+    Sampling,
+    ScoredChunk,
+)
+
+TURN_S = 1.0  # a wait for news ends after this long, so that deadlines and stop requests are looked at
+
+
+class RolloutStream:
+    """Groups being sampled: requests go out, scored chunks come back, settled groups come out. Scoring overlaps
+    sampling. Trajectories whose environment has answered are asked for again at once, until the group is cut.
+
+    Only small objects pass through here. The order in which groups settle depends on which engine was faster; what is
+    sampled does not.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        verifier: Verifier,
+        chunk_size: int,
+        seed: int,
+        heartbeat: Heartbeat,
+        forecast: Forecast | None = None,
+        replay_cache: ReplayCache | None = None,
+    ) -> None:
+        """`replay_cache`: what is in it is not sampled, and what comes back is noted there."""
+        self.session: GenerationSession = generator.open_session(forecast)
+        self.verifier = verifier
+        self.chunk_size = chunk_size
+        self.seed = seed
+        self.heartbeat = heartbeat
+        self.replay_cache = replay_cache
+        self.ledger = GroupLedger()
+        self.num_asked = 0  # rollouts, ever
+        self.num_settled = 0  # rollouts that came back
+        self.num_tokens = 0  # sampled here, also of rollouts that were cut
+        self.sampled_at = time.monotonic()  # when the last of them was
+        self._cut: set[str] = set()  # groups whose trajectories do not go on
+        self._num_sampling = 0  # rollouts that no engine has answered for
+        self._replayed: list[ScoredChunk] = []  # for the next turn
+        self._spans = ChunkSpans(heartbeat.timeline)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no rollout is out."""
+        return self.ledger.num_out == 0
+
+    def open(
+        self,
+        prompt: Prompt,
+        num_rollouts: int,
+        sampling: Sampling,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Begin a group of `num_rollouts`; `deadline_s` is of each of its requests."""
+        self._cut.discard(prompt.uid)
+        self.ledger.open(OpenGroup(prompt, sampling, deadline_s))
+        self.ledger.ask(prompt.uid, range(num_rollouts))
+        self.num_asked += num_rollouts
+        requests = requests_for(
+            [prompt],
+            num_per_prompt=num_rollouts,
+            chunk_size=self.chunk_size,
+            sampling=sampling,
+            run_seed=self.seed,
+            deadline_s=deadline_s,
+        )
+        self._submit(requests)
+
+    def resume(self, group: OpenGroup) -> None:
+        """Go on with a group that was cut: its partial rollouts are asked for again."""
+        self._cut.discard(group.uid)
+        self.ledger.open(group)
+        self.num_asked += group.num_partial
+        requests = requests_to_resume(group, self.seed)
+        for request in requests:
+            self.ledger.ask(group.uid, request.indices.tolist())
+        self._submit(requests)
+
+    def cut(self) -> None:
+        """End all rollouts that are out now; their groups settle soon."""
+        unsettled = self.ledger.unsettled()
+        self._cut.update(unsettled)
+        self.session.cut(unsettled)
+
+    def advance(self, timeout_s: float = TURN_S) -> list[OpenGroup]:
+        """Wait for news, at most `timeout_s`; groups that have settled since, in the order they did. The stream follows
+        them until `release`. Raises StallError when the run was given up."""
+        self.heartbeat.check()
+        pending = [*self.session.pending(), *self.verifier.pending()]
+        if self._replayed:
+            timeout_s = 0.0  # there is news already
+        wait_any(pending, timeout_s)
+        chunks = self.session.poll()
+        scores = [*self._replayed, *self.verifier.poll()]
+        self._replayed = []
+        if chunks or scores:
+            self.heartbeat.beat(f"{self.num_settled:,} of {self.num_asked:,} rollouts")
+        settled: list[OpenGroup] = []
+        for chunk in chunks:
+            self._note_sampled(chunk)
+            self._spans.sampled(chunk)
+            if len(chunk.lengths):
+                self._spans.asked(chunk.request)
+                self.verifier.submit(chunk)
+            else:
+                self._receive(chunk, None, settled)
+        for scored in scores:
+            self._spans.scored(scored)
+            if self.replay_cache is not None:
+                self.replay_cache.note(scored)
+            self._receive(scored.chunk, scored, settled)
+        return settled
+
+    def release(self, uid: str) -> OpenGroup:
+        """Stop following a settled group."""
+        return self.ledger.release(uid)
+
+    def close(self) -> None:
+        """Drop what is being sampled."""
+        self.session.close()
+        self.verifier.forget()
+
+    def _receive(
+        self,
+        chunk: RolloutChunk,
+        scored: ScoredChunk | None,
+        settled: list[OpenGroup],
+    ) -> None:
+        self.ledger.receive(chunk, scored)
+        uid = chunk.request.prompt.uid
+        group = self.ledger.groups[uid]
+        self.num_settled += len(chunk.request.indices)
+        if scored is not None and scored.goes_on is not None and uid not in self._cut:
+            self._go_on(group, scored.goes_on)
+        if self.ledger.is_settled(uid):
+            settled.append(group)
+
+    def _go_on(self, group: OpenGroup, block: PartialRollouts) -> None:
+        """Ask for the next turn of trajectories."""
+        self.num_settled -= len(block.indices)
+        self.ledger.ask(group.uid, block.indices.tolist())
+        self._submit([request_to_go_on(group, block, self.seed)])
+
+    def _submit(self, requests: Sequence[RolloutRequest]) -> None:
+        """Send requests to the engines, but for those whose answer is there already: it comes back in the next turn."""
+        to_sample: list[RolloutRequest] = []
+        for request in requests:
+            self._num_sampling += len(request.indices)
+        for request in requests:
+            replayed = None if self.replay_cache is None else self.replay_cache.take(request)
+            if replayed is None:
+                to_sample.append(request)
+                self._spans.asked(request)
+            else:
+                self._note_sampled(replayed.chunk, replayed.goes_on)
+                self._replayed.append(replayed)
+        if to_sample:
+            self.session.submit(to_sample)
+
+    def _note_sampled(self, chunk: RolloutChunk, goes_on: PartialRollouts | None = None) -> None:
+        """Count tokens sampled for this chunk, those it came with apart; `goes_on` are trajectories no longer in it."""
+        self.num_tokens += chunk.sampled_tokens
+        for block in (chunk.partial, goes_on):
+            if block is not None:
+                self.num_tokens += block.sampled_tokens
+        if chunk.request.partial is not None:
+            self.num_tokens -= chunk.request.partial.sampled_tokens
+        self._num_sampling -= len(chunk.request.indices)
+        if self._num_sampling == 0:
+            self.sampled_at = time.monotonic()
