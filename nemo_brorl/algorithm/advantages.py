@@ -194,7 +194,7 @@ ADVANTAGES: dict[str, Advantage] = {
 def find_advantage(config: AlgorithmConfig) -> Advantage:
     """The function that `algorithm.advantage` names, with `algorithm.advantage_params`. Raises ConfigError."""
     function = find_function("algorithm.advantage", config.advantage, ADVANTAGES)
-    return with_params("algorithm.advantage_params", config.advantage, function, config.advantage_params)
+    return with_params("algorithm.advantage_params", config.advantage, function, config.own_advantage_params)
 
 
 def advantages_of(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:

@@ -132,7 +132,7 @@ SUPERVISED = frozenset({"cross_entropy"})  # these need neither old nor referenc
 def find_loss(name: str, config: AlgorithmConfig) -> Loss:
     """The loss of this name, `algorithm.loss` with `algorithm.loss_params`. Raises ConfigError."""
     function = find_function("algorithm.loss", name, LOSSES)
-    params = config.loss_params if name == config.loss else {}  # the warm-up has a loss of its own
+    params = config.own_loss_params if name == config.loss else {}  # the warm-up has a loss of its own
     return with_params("algorithm.loss_params", name, function, params)
 
 

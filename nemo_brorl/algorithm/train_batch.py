@@ -149,7 +149,7 @@ def check_functions(config: BroRLConfig) -> None:
     algorithm = config.algorithm
     find_advantage(algorithm)
     find_shaping(config.rewards.shaping)
-    if is_import_path(algorithm.loss) or algorithm.loss_params:
+    if is_import_path(algorithm.loss) or algorithm.own_loss_params:
         # imports torch, two seconds: not for a loss that is known to be there
         from nemo_brorl.algorithm.losses import find_loss
 

@@ -20,17 +20,17 @@ class ActorTransport(Protocol):
     everything that waits, ends an actor or looks at a clock goes through here, so that tests need neither."""
 
     def now(self) -> float:
-        """Seconds of a clock that never goes back."""
+        """Return the seconds of a clock that never goes back."""
 
     def wait(self, references: Sequence[Any], timeout_s: float = 0.0) -> list[Any]:
-        """The references that have resolved; none only after `timeout_s` without any."""
+        """Return the references that have resolved; none only after `timeout_s` without any."""
 
     def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Results in order, all within `timeout_s`. A call that failed, or is late, has its exception (one of
-        ACTOR_FAILURES) in its place."""
+        """Return the results in order, all within `timeout_s`. A call that failed, or is late, has its exception (one
+        of ACTOR_FAILURES) in its place."""
 
     def put(self, value: Any) -> Any:
-        """A reference that has resolved to `value`."""
+        """Return a reference that has resolved to `value`."""
 
     def kill(self, actor: Any) -> None:
         """End an actor, whatever it is doing."""
@@ -40,7 +40,7 @@ class RayTransport:
     """Actors of an initialised Ray."""
 
     def now(self) -> float:
-        """Seconds of this machine's monotonic clock."""
+        """Return the seconds of this machine's monotonic clock."""
         return time.monotonic()
 
     def wait(self, references: Sequence[Any], timeout_s: float = 0.0) -> list[Any]:
@@ -73,7 +73,7 @@ class RayTransport:
         return results
 
     def put(self, value: Any) -> Any:
-        """A reference into the object store."""
+        """Return a reference into the object store."""
         return ray.put(value)
 
     def kill(self, actor: Any) -> None:

@@ -47,8 +47,8 @@ class RolePlan:
 
 
 def plan_roles(config: BroRLConfig) -> RolePlan | None:
-    """None on CPU, where both placements run on the same cores and differ in who takes turns. The rules have
-    passed."""
+    """Plan who is on which GPU; None on CPU, where both placements run on the same cores and differ in who takes turns.
+    The rules have passed."""
     if num_gpus(config) == 0:
         return None
     if config.generation.placement == "colocated":
@@ -116,15 +116,15 @@ class Places:
             )
 
     def policy_options(self, rank: int) -> dict[str, Any]:
-        """Ray options of a policy rank's actor."""
+        """Return the Ray options of a policy rank's actor."""
         if self._plan is None:
             return {}
         place = self._plan.policy[rank]
         return {"num_gpus": self._plan.share, "scheduling_strategy": self._at(place)}
 
     def engine_options(self, engine: int) -> dict[str, Any]:
-        """Ray options of an engine's actor. One whose workers are in several bundles has no GPU itself: it starts them
-        there."""
+        """Return the Ray options of an engine's actor. One whose workers are in several bundles has no GPU itself: it
+        starts them there."""
         if self._plan is None:
             return {}
         bundles = self._plan.engines[engine]
@@ -136,7 +136,7 @@ class Places:
         return {"num_gpus": num_gpus, "scheduling_strategy": self._at(first)}
 
     def worker_environment(self, engine: int) -> dict[str, str]:
-        """Variables for vLLM: the bundles and the share of a GPU of workers that it starts through Ray."""
+        """Return the variables for vLLM: the bundles and the share of a GPU of workers that it starts through Ray."""
         if self._plan is None:
             return {}
         bundles = [str(place.bundle) for place in self._plan.engines[engine]]
@@ -183,11 +183,11 @@ class CpuPlaces(Places):
         self._num_engines = num_engines
 
     def policy_options(self, rank: int) -> dict[str, Any]:
-        """Ray options of a policy rank's actor."""
+        """Return the Ray options of a policy rank's actor."""
         return self._on(rank, self._num_ranks)
 
     def engine_options(self, engine: int) -> dict[str, Any]:
-        """Ray options of an engine's actor."""
+        """Return the Ray options of an engine's actor."""
         return self._on(engine, self._num_engines)
 
     def _on(self, number: int, total: int) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class CpuPlaces(Places):
 
 
 def places_of(config: BroRLConfig) -> Places:
-    """Where this run's processes go. Needs an initialised Ray; raises ResourceError."""
+    """Say where this run's processes go. Needs an initialised Ray; raises ResourceError."""
     if config.trainer.gpus_per_node == 0 and config.trainer.num_nodes > 1:
         ranks = num_policy_ranks(config)
         return CpuPlaces(config.trainer.num_nodes, ranks, num_engines(config))

@@ -157,7 +157,7 @@ class RayCluster:
             start()
 
     def _watched(self, before: Collection[psutil.Process]) -> AbstractContextManager[None]:
-        """A start that loses a process, or does not end, ends this process."""
+        """Guard a start: one that loses a process, or does not end, ends this process."""
 
         def end(message: str) -> None:
             self._processes = children_but(before)
@@ -170,8 +170,8 @@ class RayCluster:
 
     @contextmanager
     def _one_heap(self) -> Iterator[None]:
-        """Environment in which processes get one heap of the C library's, unless it says otherwise: dozens of threads
-        with a heap each make a process grow for thousands of steps. On CPU, where it was measured."""
+        """Give processes that begin inside one heap of the C library's, unless the environment says otherwise: dozens
+        of threads with a heap each make a process grow for thousands of steps. On CPU, where it was measured."""
         if self.config.gpus_per_node > 0 or HEAPS in os.environ:
             yield
             return
@@ -182,7 +182,7 @@ class RayCluster:
             del os.environ[HEAPS]
 
     def _options(self) -> dict[str, Any]:
-        """Arguments of `ray.init`."""
+        """Return the arguments of `ray.init`."""
         options: dict[str, Any] = {
             "namespace": f"brorl-{os.getpid()}",
             "log_to_driver": os.environ.get("BRORL_ACTOR_LOGS") == "1",

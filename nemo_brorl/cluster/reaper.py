@@ -38,7 +38,7 @@ class Reaper:
 
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:
-        """Processes that begin inside are this reaper's, and so is what they start."""
+        """Give processes that begin inside this reaper's mark, and so what they start."""
         before = os.environ.get(KEEP_VARIABLES)
         os.environ[MARK] = self._mark
         os.environ[KEEP_VARIABLES] = "1"
@@ -77,8 +77,8 @@ def reap(mark: str) -> None:
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:
-    """Processes of this user that began with the mark. One that has lost its variables is found below the one that
-    started it, where that is still there."""
+    """Find the processes of this user that began with the mark. One that has lost its variables is found below the one
+    that started it, where that is still there."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

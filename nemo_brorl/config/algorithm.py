@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config.declare import FUNCTION, section, setting
+from nemo_brorl.config.declare import FUNCTION, section, setting, wrong_params
 
 ADVANTAGES = (
     "reinforce_plus_plus_baseline",
@@ -21,6 +21,9 @@ ADVANTAGES = (
 NOT_BY_TURN = ("opo", "maxrl", "pass_at_k")  # advantages of whole responses, which algorithm.credit=turn has none of
 REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "gmpo", "cispo")  # those that learn from advantages
 KL_ESTIMATORS = ("k1", "k2", "k3")
+
+
+SHARED_PARAMS = ("train_rollouts", "rare_success_exponent")  # of all advantages
 
 
 @dataclass
@@ -62,9 +65,17 @@ class ImportanceCorrectionConfig:
 
 
 @dataclass
+class AdvantageParams:
+    """Parameters that every advantage has, a function of your own too."""
+
+    train_rollouts: int | None = setting(None, at_least=2)
+    rare_success_exponent: float = setting(0.0, at_least=0)
+
+
+@dataclass
 class CovarianceConfig:
-    """Tokens that are held because they take entropy away: log-prob and advantage lie far from their means together
-    (Clip-Cov, KL-Cov, arXiv 2505.22617)."""
+    """Parameter `covariance` of every loss: tokens that are held because they take entropy away, as their log-prob and
+    advantage lie far from their means together (Clip-Cov, KL-Cov, arXiv 2505.22617)."""
 
     kind: str = setting(
         "none",
@@ -83,16 +94,19 @@ class AlgorithmConfig:
     """How rewards become an update."""
 
     advantage: str = setting("reinforce_plus_plus_baseline", "advantage estimator", choices=(*ADVANTAGES, FUNCTION))
-    advantage_params: dict[str, Any] = setting({}, "parameters of an advantage of your own (docs/extending.md)")
+    advantage_params: dict[str, Any] = setting(
+        {},
+        "of every advantage: train_rollouts: rollouts of a group, those with the largest variance of rewards (PODS), "
+        "else all N; rare_success_exponent: weight of a group, (1 - share of correct rollouts) ** this; and those of "
+        "an advantage of your own (docs/extending.md)",
+    )
     pass_at_k: int = setting(8, "k of the advantage pass_at_k", at_least=1)
-    train_rollouts: int | None = setting(
-        None, "rollouts of a group, those with the largest variance of rewards (PODS); null: all N", at_least=2
-    )
-    rare_success_exponent: float = setting(
-        0.0, "weight of a group: (1 - share of correct rollouts) ** this; 0: off", at_least=0
-    )
     loss: str = setting("ppo_clip", "loss of the policy", choices=(*REINFORCEMENT_LOSSES, FUNCTION))
-    loss_params: dict[str, Any] = setting({}, "parameters of a loss of your own (docs/extending.md)")
+    loss_params: dict[str, Any] = setting(
+        {},
+        "of every loss: covariance: tokens that are held because they take entropy away (docs/theory.md); and those of "
+        "a loss of your own (docs/extending.md)",
+    )
     aggregation: str = setting(
         "token_mean",
         "mean over tokens, over responses, over turns, or over responses of the mean over their turns; constant: sum "
@@ -111,10 +125,42 @@ class AlgorithmConfig:
     dual_clip: float = setting(10.0, "bound of the ratio where the advantage is negative; 0: off", at_least=0)
     entropy_coefficient: float = setting(0.0, "weight of the entropy bonus", at_least=0)
     num_mini_batches: int = setting(4, "optimizer steps per training step", at_least=1)
-    covariance: CovarianceConfig = section(CovarianceConfig)
     kl: KLConfig = section(KLConfig)
     reference_reset: ReferenceResetConfig = section(ReferenceResetConfig)
     importance_correction: ImportanceCorrectionConfig = section(ImportanceCorrectionConfig)
+
+    @property
+    def train_rollouts(self) -> int | None:
+        """Rollouts of a group that are learnt from; None: all N."""
+        chosen: int | None = self.advantage_params.get("train_rollouts")
+        return chosen
+
+    @property
+    def rare_success_exponent(self) -> float:
+        """Exponent of a group's weight; 0: all weigh the same."""
+        return float(self.advantage_params.get("rare_success_exponent", 0.0))
+
+    @property
+    def covariance(self) -> CovarianceConfig:
+        """Tokens that are held."""
+        return CovarianceConfig(**self.loss_params.get("covariance", {}))
+
+    @property
+    def own_advantage_params(self) -> dict[str, Any]:
+        """Parameters that are the advantage's alone."""
+        return {name: value for name, value in self.advantage_params.items() if name not in SHARED_PARAMS}
+
+    @property
+    def own_loss_params(self) -> dict[str, Any]:
+        """Parameters that are the loss's alone."""
+        return {name: value for name, value in self.loss_params.items() if name != "covariance"}
+
+    def wrong_params(self) -> Iterator[str]:
+        """Yield a message for every parameter that all advantages or losses have and that is wrong."""
+        shared = {name: value for name, value in self.advantage_params.items() if name in SHARED_PARAMS}
+        yield from wrong_params("algorithm.advantage_params", AdvantageParams, shared)
+        covariance = self.loss_params.get("covariance", {})
+        yield from wrong_params("algorithm.loss_params.covariance", CovarianceConfig, covariance)
 
     def violations(self) -> Iterator[str]:
         bound = 1 + self.clip_high
@@ -131,6 +177,6 @@ class AlgorithmConfig:
             )
         if self.covariance.low >= self.covariance.high:
             yield (
-                f"algorithm.covariance.low={self.covariance.low} is not below high={self.covariance.high}: write for "
-                "example low=1.0 high=5.0"
+                f"algorithm.loss_params.covariance.low={self.covariance.low} is not below high={self.covariance.high}: "
+                "write for example low=1.0 high=5.0"
             )

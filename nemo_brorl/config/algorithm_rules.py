@@ -27,8 +27,10 @@ def parts_go_together(run: BroRLConfig) -> Iterator[str]:
         why = "discounts rewards of turns"
         yield needs(run, "algorithm.turn_discount", why, "algorithm.credit=return or turn")
     if algorithm.covariance.kind == "kl_cov" and algorithm.num_mini_batches == 1:
-        why = "holds tokens near the policy before the update, where its first step starts"
-        yield needs(run, "algorithm.covariance.kind", why, "algorithm.num_mini_batches above 1")
+        yield (
+            "algorithm.loss_params.covariance.kind=kl_cov holds tokens near the policy before the update, where its "
+            "first step starts, and needs algorithm.num_mini_batches above 1 (now 1): write that, or leave it out"
+        )
 
 
 def reference_is_there(run: BroRLConfig) -> Iterator[str]:
@@ -56,7 +58,7 @@ def groups_fill_mini_batches(run: BroRLConfig) -> Iterator[str]:
     trained = run.algorithm.train_rollouts
     for sampled, prompts in stage_sizes(run):
         num = sampled if trained is None else min(sampled, trained)
-        name = "rollouts.num_per_prompt" if num == sampled else "algorithm.train_rollouts"
+        name = "rollouts.num_per_prompt" if num == sampled else "algorithm.advantage_params.train_rollouts"
         samples = num * prompts
         shape = f"{name} × rollouts.prompts_per_step = {num} × {prompts} = {samples}"
         if samples % mini_batches:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args, get_type_hints
 
-from nemo_brorl.core.components import is_import_path
+from nemo_brorl.core.components import is_import_path, typed_params
+from nemo_brorl.core.errors import ConfigError
 
 DECLARATION = "declaration"  # its key in a field's metadata
 FUNCTION = "package.module:function"
@@ -123,6 +124,22 @@ def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
         refusal = declaration(field).refusal(name, value)
         if refusal is not None:
             yield refusal
+
+
+def wrong_params(where: str, kind: type, given: object) -> Iterator[str]:
+    """Yield a message for everything that is wrong with the parameters in a mapping that is set at `where`."""
+    if not isinstance(given, Mapping):
+        yield f"{where}={given}: write a mapping of {', '.join(field.name for field in dataclasses.fields(kind))}"
+        return
+    try:
+        typed = typed_params(where, where.rpartition(".")[2], kind, given)
+    except ConfigError as error:
+        yield str(error)
+        return
+    yield from wrong_values(typed, f"{where}.")
+    for name, value in given.items():
+        if getattr(typed, name) != value:
+            yield f"{where}.{name}={value!r} is a text: write {getattr(typed, name)}"
 
 
 def _holds_more_than_plain(value: Any, hint: Any) -> bool:

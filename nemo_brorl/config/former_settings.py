@@ -22,6 +22,14 @@ _DEMONSTRATIONS = ("tagged_fraction", "worked_sums", "dropped_carry_rate", "slip
 
 # A setting, or a section, and the end of "…: there is no setting '…' any more: write".
 INSTEAD = {
+    "algorithm.covariance.kind": "algorithm.loss_params.covariance.kind",
+    "algorithm.covariance.share": "algorithm.loss_params.covariance.share",
+    "algorithm.covariance.low": "algorithm.loss_params.covariance.low",
+    "algorithm.covariance.high": "algorithm.loss_params.covariance.high",
+    "algorithm.covariance.coefficient": "algorithm.loss_params.covariance.coefficient",
+    "algorithm.covariance": "algorithm.loss_params.covariance",
+    "algorithm.rare_success_exponent": "algorithm.advantage_params.rare_success_exponent",
+    "algorithm.train_rollouts": "algorithm.advantage_params.train_rollouts",
     "convert.checkpoint": "brorl convert --checkpoint FOLDER",
     "convert.output": "brorl convert --output FOLDER",
     "convert.push_to_hub": "brorl convert --push-to-hub USER/NAME",

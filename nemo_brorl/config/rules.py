@@ -25,7 +25,7 @@ MIN_CPU_HEAD_DIM = 32  # vLLM's CPU attention has no kernel for less
 
 def check_rules(config: BroRLConfig) -> None:
     """Raise one ConfigError with every violated rule. Single values come first: rules divide by what they guard."""
-    _raise_all(wrong_values(config), config)
+    _raise_all([*wrong_values(config), *config.algorithm.wrong_params()], config)
     _raise_all(violations(config), config)
 
 

@@ -30,7 +30,7 @@ class FileSum:
 
 
 def file_sum(path: Path) -> FileSum:
-    """Size and crc32 of a file, read once, a piece at a time. Raises OSError."""
+    """Return the size and crc32 of a file, read once, a piece at a time. Raises OSError."""
     piece = memoryview(bytearray(_PIECE_BYTES))
     total = 0
     crc32 = 0
@@ -42,7 +42,7 @@ def file_sum(path: Path) -> FileSum:
 
 
 def damage(path: Path, expected: FileSum) -> str:
-    """What is wrong with a file, in words; "" where it is as it was written."""
+    """Say what is wrong with a file, in words; "" where it is as it was written."""
     try:
         num_bytes = path.stat().st_size
         if num_bytes != expected.num_bytes:
@@ -55,7 +55,7 @@ def damage(path: Path, expected: FileSum) -> str:
 
 
 def all_damage(folder: Path, sums: Mapping[str, FileSum]) -> list[str]:
-    """`damage` of files by their names in a folder, looked at by a few threads."""
+    """Return `damage` of files by their names in a folder, looked at by a few threads."""
     paths = [folder / name for name in sums]
     with ThreadPoolExecutor(_NUM_THREADS) as threads:
         return [words for words in threads.map(damage, paths, sums.values()) if words]
@@ -67,7 +67,8 @@ def write_sums(folder: Path, sums: Mapping[str, FileSum]) -> None:
 
 
 def read_sums(folder: Path) -> dict[str, FileSum]:
-    """What `write_sums` wrote; {} in a folder of an earlier version. Raises CheckpointError for a damaged one."""
+    """Return what `write_sums` wrote; {} in a folder of an earlier version. Raises CheckpointError for a damaged
+    one."""
     path = folder / SUMS
     try:
         return dict(sums_from_json(path.read_text(encoding="utf-8")))
@@ -82,12 +83,12 @@ def share_of(
     number: int,
     total: int,
 ) -> Sequence[str]:
-    """Names that member `number` of `total` looks at; every name is somebody's."""
+    """Return the names that member `number` of `total` looks at; every name is somebody's."""
     return sorted(names)[number::total]
 
 
 def sums_as_json(sums: Mapping[str, FileSum]) -> str:
-    """{name: [bytes, crc32 in hexadecimal digits or null]}."""
+    """Return {name: [bytes, crc32 in hexadecimal digits or null]}."""
     rows: dict[str, list[Any]] = {}
     for name in sorted(sums):
         crc32 = sums[name].crc32
@@ -96,7 +97,7 @@ def sums_as_json(sums: Mapping[str, FileSum]) -> str:
 
 
 def sums_from_json(text: str) -> Iterator[tuple[str, FileSum]]:
-    """Names and sums; a plain number is a size, as earlier versions wrote. Raises one of `MALFORMED`."""
+    """Yield names and sums; a plain number is a size, as earlier versions wrote. Raises one of `MALFORMED`."""
     for name, row in json.loads(text).items():
         if isinstance(row, int):
             yield name, FileSum(row, None)

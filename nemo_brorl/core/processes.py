@@ -12,12 +12,12 @@ END_S = 10.0
 
 
 def children_but(before: Collection[psutil.Process]) -> list[psutil.Process]:
-    """Processes below this one that are not among `before`."""
+    """Return processes below this one that are not among `before`."""
     return [child for child in psutil.Process().children(recursive=True) if child not in before]
 
 
 def with_descendants(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Those that are still there, and all processes below them."""
+    """Return those that are still there, and all processes below them."""
     found = set(processes)
     for process in processes:
         try:
@@ -36,7 +36,7 @@ def name_of(process: psutil.Process) -> str:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether a process is there and not just waiting to be reaped."""
+    """Say whether a process is there and not just waiting to be reaped."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -44,7 +44,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def end_processes(processes: Sequence[psutil.Process], wait_s: float) -> int:
-    """Wait until these have ended, and kill those that have not within `wait_s` seconds: their number."""
+    """Wait until these have ended, and kill those that have not within `wait_s` seconds; returns their number."""
     _, left = psutil.wait_procs(processes, timeout=wait_s)
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -138,7 +138,7 @@ class Timeline:
         self._num_left_out = 0
 
     def begin(self, step: int) -> None:
-        """A step begins. What came since the one before stays: it belongs to work that was under way."""
+        """Begin a step. What came since the one before stays: it belongs to work that was under way."""
         self._step = step
         self._began_at = self.now()
 
@@ -164,7 +164,7 @@ class Timeline:
                 self._num_left_out += 1
 
     def end(self) -> StepTimeline | None:
-        """The step that ends now; None for one that was not begun, or where the timeline is off."""
+        """Return the step that ends now; None for one that was not begun, or where the timeline is off."""
         step = self._step
         work = self._work
         clocks = self._clocks
@@ -195,7 +195,7 @@ class Timeline:
 
 
 def top_stages(spans: Sequence[Span]) -> list[Span]:
-    """The driver's stages that are in no other but the step, by start: together they are the step."""
+    """Return the driver's stages that are in no other but the step, by start: together they are the step."""
     found: list[Span] = []
     stages = [span for span in spans if (span.process, span.lane) == (DRIVER, STAGES) and span.name != STEP]
     for stage in sorted(stages, key=_order):
@@ -217,12 +217,12 @@ def _span(process: str, work: Work, zero: float) -> Span:
 
 
 def _order(span: Span) -> tuple[float, float]:
-    """By start, the one around another first."""
+    """Order by start, the one around another first."""
     return span.start_s, -span.seconds
 
 
 def _between(spans: Sequence[Span], seconds: float) -> Iterator[Span]:
-    """Spans of the driver that fill its step where no stage was."""
+    """Yield the spans of the driver that fill its step where no stage was."""
     reached = 0.0
     for stage in top_stages(spans):
         if stage.start_s - reached >= SHORTEST_S:
@@ -233,7 +233,8 @@ def _between(spans: Sequence[Span], seconds: float) -> Iterator[Span]:
 
 
 def _in_lanes(spans: Iterable[Span]) -> Iterator[Span]:
-    """Spans that go on side by side, each in the first lane of its process that is free: "chunks 1", "chunks 2"."""
+    """Yield spans that go on side by side, each in the first lane of its process that is free: "chunks 1", "chunks
+    2"."""
     busy_until: dict[str, list[float]] = {}  # by process and lane
     for span in sorted(spans, key=_order):
         if span.lane != CHUNKS:

@@ -14,7 +14,7 @@ from nemo_brorl.core.process_memory import trim_heap
 
 
 def host_like(tensor: Tensor) -> Tensor:
-    """Unfilled host memory for a tensor; pinned for one on a GPU, so that copies run at full speed and without
+    """Make unfilled host memory for a tensor; pinned for one on a GPU, so that copies run at full speed and without
     waiting."""
     return torch.empty_like(
         tensor,
@@ -25,13 +25,13 @@ def host_like(tensor: Tensor) -> Tensor:
 
 
 def wait_for_copies() -> None:
-    """Until everything that was queued on this rank's GPU is done."""
+    """Wait until everything that was queued on this rank's GPU is done."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def roomy_device(num_bytes: int) -> torch.device:
-    """The GPU of this rank where so much and a tenth of the card are free, else the CPU."""
+    """Return the GPU of this rank where so much and a tenth of the card are free, else the CPU."""
     if not torch.cuda.is_initialized():
         return torch.device("cpu")
     free, total = torch.cuda.mem_get_info()

@@ -16,8 +16,8 @@ def answered_chunk(
     request: RolloutRequest,
     meta: ChunkMeta,
 ) -> RolloutChunk:
-    """The answer that an engine gave; tokens stay where they are. Those it went on from are in it, so the request lets
-    go of them."""
+    """Return the answer that an engine gave; tokens stay where they are. Those it went on from are in it, so the
+    request lets go of them."""
     partial = None
     if meta.partial is not None:
         partial = dataclasses.replace(meta.partial, data=in_flight.partial, engine=in_flight.engine)
@@ -40,8 +40,8 @@ def answered_chunk(
 
 
 def unsampled_chunk(request: RolloutRequest, version: int) -> RolloutChunk:
-    """The answer to a request that was cut before an engine had it: nothing has ended, and what it resumes is as it
-    was. `version` is that of rollouts without a token."""
+    """Return the answer to a request that was cut before an engine had it: nothing has ended, and what it resumes is as
+    it was. `version` is that of rollouts without a token."""
     nothing = np.zeros(0, np.int32)
     partial = request.partial
     if partial is None:

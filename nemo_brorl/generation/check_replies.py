@@ -20,7 +20,7 @@ def find_garbage(
     max_tokens: int,
     least: int = 1,
 ) -> str | None:
-    """A fault of sampled arrays, or None. Responses have from `least` to `max_tokens` tokens."""
+    """Return a fault of sampled arrays, or None. Responses have from `least` to `max_tokens` tokens."""
     lengths = response_lengths(arrays)
     tokens = arrays.token_ids
     log_probs = arrays.log_probs
@@ -44,7 +44,7 @@ def find_mismatch(
     request: RolloutRequest,
     known_versions: Collection[int],
 ) -> str | None:
-    """Reason why this is no answer to the request, or None."""
+    """Return the reason why this is no answer to the request, or None."""
     asked_for = request.prompt.uid
     if meta.call_id != call_id or meta.uid != asked_for:
         return f"call {call_id} for prompt {asked_for} was answered as call {meta.call_id} for prompt {meta.uid}"

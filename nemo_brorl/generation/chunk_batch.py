@@ -67,7 +67,7 @@ class ChunkBatch:
         return not self._chunks or self._failure is not None
 
     def set_version(self, version: int) -> None:
-        """Tokens sampled from now on are of this policy version."""
+        """Note that tokens sampled from now on are of this policy version."""
         self.version = version
         self._requests.set_version(version)
 
@@ -94,7 +94,7 @@ class ChunkBatch:
             self.cut([chunk.call_id])
 
     def step(self) -> None:
-        """One step; answers the chunks it finishes."""
+        """Make one step; answers the chunks it finishes."""
         ended = self._requests.step()
         for name, continuation in ended:
             chunk, row = self._rollouts.pop(name)
@@ -173,7 +173,7 @@ class ChunkBatch:
                 self.cut([chunk.call_id])
 
     def _progress(self) -> Progress:
-        """Progress of every chunk in the batch that has begun."""
+        """Return the progress of every chunk in the batch that has begun."""
         progress = []
         for chunk in self._chunks.values():
             num_running = 0  # begun and not ended

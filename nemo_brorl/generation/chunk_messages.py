@@ -59,13 +59,13 @@ Reply = tuple[ChunkMeta | ChunkFailure | Withdrawn, ChunkArrays | None, ChunkArr
 
 
 def response_lengths(arrays: ChunkArrays) -> Int32:
-    """[n] tokens of each response."""
+    """Return the number of tokens [n] of each response."""
     offsets: Int64 = arrays.offsets
     return np.diff(offsets).astype(np.int32)
 
 
 def no_arrays(num: int) -> ChunkArrays:
-    """`num` responses without a token."""
+    """Return `num` responses without a token."""
     return ChunkArrays(
         token_ids=np.zeros(0, np.int32),
         log_probs=np.zeros(0, np.float32),

@@ -55,7 +55,7 @@ def rollout_seed(
     index: int,
     num_resumed: int,
 ) -> int:
-    """The seed of a rollout: group's + index from its first token, so that neither chunks nor engines matter. A
+    """Return the seed of a rollout: group's + index from its first token, so that neither chunks nor engines matter. A
     continuation takes another one, of the same two and the tokens it goes on from: the old one would repeat the
     draws of its first tokens."""
     seed = (group_seed & (2**_SEED_BITS - 1)) + index
@@ -103,7 +103,8 @@ class ChunkTask:
         return num_tokens
 
     def prefix_hits(self) -> tuple[int, int]:
-        """Tokens that the rollouts went on from, their prompt's included, and those found in the prefix cache."""
+        """Return the tokens that the rollouts went on from, their prompt's included, and those found in the prefix
+        cache."""
         num_tokens = 0
         num_cached = 0
         num_prompt = len(self.request.prompt.token_ids)
@@ -115,7 +116,7 @@ class ChunkTask:
         return num_tokens, num_cached
 
     def rollouts(self) -> Iterator[RolloutTask]:
-        """One task per rollout, in order."""
+        """Yield one task per rollout, in order."""
         request = self.request
         prompt = list(request.prompt.token_ids)
         indices = request.indices.tolist()
@@ -133,11 +134,12 @@ class ChunkTask:
             )
 
     def num_resumed(self, row: int) -> int:
-        """Tokens the rollout had before it came here."""
+        """Return the tokens that the rollout had before it came here."""
         return self._offsets[row + 1] - self._offsets[row]
 
     def _num_left_to_sample(self, row: int) -> int:
-        """Tokens until the rollout's turn must end: of the response, and of the turn if that has fewer left."""
+        """Return the tokens until the rollout's turn must end: of the response, and of the turn if that has fewer
+        left."""
         sampling = self.request.sampling
         num_resumed = self.num_resumed(row)
         left = sampling.max_tokens - num_resumed
@@ -154,7 +156,7 @@ class ChunkTask:
         return min(left, sampling.max_turn_tokens - num_of_turn)
 
     def period(self) -> Period:
-        """When it came, began and ended, as it ends now."""
+        """Say when it came, began and ended, as it ends now."""
         # Noted by the clock that never goes back, told by the one that other processes know.
         offset = time.time() - time.monotonic()
         begun_at = self.begun_at or time.monotonic()
@@ -165,13 +167,13 @@ class ChunkTask:
         )
 
     def put(self, row: int, continuation: Continuation) -> None:
-        """A rollout has ended, or was cut off."""
+        """Note that a rollout has ended, or was cut off."""
         self._continuations[row] = continuation
         if continuation.has_ended:
             self._num_left -= 1
 
     def missing(self) -> list[int]:
-        """Rows that have not been put."""
+        """Return the rows that have not been put."""
         rows = []
         for row, continuation in enumerate(self._continuations):
             if continuation is None:
@@ -179,7 +181,7 @@ class ChunkTask:
         return rows
 
     def reply(self, version: int, vocab_size: int) -> Reply:
-        """Everything that was put, packed. `version` is the engine's now, for rollouts without tokens."""
+        """Return everything that was put, packed. `version` is the engine's now, for rollouts without tokens."""
         ended = []
         is_stopped = []
         cut_off = []
@@ -225,19 +227,19 @@ class ChunkTask:
         return meta, arrays, partial_arrays if cut_off else None
 
     def _turns(self, rows: Sequence[int]) -> TurnRecord | None:
-        """Turns that were over before these rollouts came here; none where their tokens are gone, and all is sampled
-        again."""
+        """Return the turns that were over before these rollouts came here; none where their tokens are gone, and all is
+        sampled again."""
         resumed = self.request.partial
         if resumed is None or resumed.turns is None or self._partial.is_sampled is None:
             return None
         return resumed.turns.rows(rows)
 
     def _resumed(self, row: int) -> slice:
-        """Where the tokens that the rollout had before lie in `_partial`."""
+        """Say where the tokens that the rollout had before lie in `_partial`."""
         return slice(self._offsets[row], self._offsets[row + 1])
 
     def _versions(self, rows: Sequence[int], version: int) -> list[int]:
-        """Versions that sampled a token of these rollouts; `version` when there is no token."""
+        """Return the versions that sampled a token of these rollouts; `version` when there is no token."""
         versions: list[int] = []
         for row in rows:
             versions += self._continuation(row).versions
@@ -246,7 +248,7 @@ class ChunkTask:
         return versions or [version]
 
     def _pack(self, rows: Sequence[int]) -> ChunkArrays:
-        """The tokens that each rollout had before and its continuation, end to end."""
+        """Return the tokens that each rollout had before and its continuation, end to end."""
         offsets = [0]
         for row in rows:
             num_sampled = len(self._continuation(row).token_ids)
@@ -276,7 +278,7 @@ class ChunkTask:
         )
 
     def _routes(self, rows: Sequence[int], offsets: Sequence[int]) -> Routes | None:
-        """Routes of the same tokens; None when none is known."""
+        """Return the routes of the same tokens; None when none is known."""
         known = []
         for row in rows:
             earlier = None
@@ -286,7 +288,7 @@ class ChunkTask:
         return packed_routes(known, offsets, len(self.request.prompt.token_ids))
 
     def _prompt_routes(self) -> Routes | None:
-        """Those of the first rollout that has them: all go on from the same keys and values."""
+        """Return those of the first rollout that has them: all go on from the same keys and values."""
         # As of the response's tokens: the route with which a token was first computed stays.
         if self._partial.prompt_routes is not None:
             return self._partial.prompt_routes

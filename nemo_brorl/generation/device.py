@@ -91,7 +91,7 @@ class EngineSettings:
 
 
 def is_on_cpu(config: BroRLConfig) -> bool:
-    """Whether this run has no GPUs."""
+    """Say whether this run has no GPUs."""
     return num_gpus(config) == 0
 
 
@@ -134,7 +134,7 @@ def prepare_process(
 
 
 def _version(package: str) -> tuple[int, ...]:
-    """(0, 26) of 0.26.0; of what is not installed, nothing."""
+    """Return (0, 26) of 0.26.0; of what is not installed, nothing."""
     try:
         found = re.match(r"(\d+)\.(\d+)", metadata.version(package))
     except metadata.PackageNotFoundError:
@@ -143,7 +143,7 @@ def _version(package: str) -> tuple[int, ...]:
 
 
 def actor_options(config: BroRLConfig) -> dict[str, Any]:
-    """Ray options of an engine actor.
+    """Return the Ray options of an engine actor.
 
     On CPU an engine and a policy rank share cores in turns, so it reserves a tenth of one. GPUs come with its place
     (`nemo_brorl.cluster.process_placement`).
@@ -159,7 +159,7 @@ def actor_options(config: BroRLConfig) -> dict[str, Any]:
 
 
 def _executor(config: BroRLConfig) -> str:
-    """How vLLM runs an engine's workers: in the actor itself, in processes beside it, or, where each shares its GPU
+    """Say how vLLM runs an engine's workers: in the actor itself, in processes beside it, or, where each shares its GPU
     with a policy rank, as Ray actors in the bundles of those GPUs (a Ray process can reserve parts of one GPU only)."""
     if config.generation.tensor_parallel_size == 1:
         return "uni"
@@ -172,7 +172,7 @@ def engine_settings(
     index: int,
     worker_environment: Mapping[str, str] = _NOTHING,
 ) -> EngineSettings:
-    """The settings of engine `index`."""
+    """Return the settings of engine `index`."""
     generation = config.generation
     arguments: dict[str, Any] = {
         "model": str(model_folder),
@@ -211,7 +211,7 @@ def engine_settings(
 
 
 def _device_arguments(config: BroRLConfig) -> dict[str, Any]:
-    """Those that vLLM's CPU build does not have, or has for itself."""
+    """Return those that vLLM's CPU build does not have, or has for itself."""
     if is_on_cpu(config):
         # An explicit size skips memory profiling.
         return {"kv_cache_memory_bytes": int(kv_cache_gib(config) * 2**30)}
@@ -228,7 +228,7 @@ def _device_arguments(config: BroRLConfig) -> dict[str, Any]:
 
 
 def with_cache(settings: EngineSettings, cache_bytes: int) -> EngineSettings:
-    """The settings of an engine that takes another's place beside a policy that has its own memory by then.
+    """Return the settings of an engine that takes another's place beside a policy that has its own memory by then.
 
     vLLM demands its whole share of the card to be free when it starts, and measures what others take meanwhile as its
     own, unless the size of the cache is given.

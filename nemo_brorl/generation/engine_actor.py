@@ -71,7 +71,7 @@ class RolloutEngine:
         self._ready: EngineReady = self._thread.submit(self._build).result()
 
     async def ready(self) -> EngineReady:
-        """Answers once the engine is built."""
+        """Answer once the engine is built."""
         return self._ready
 
     @ray.method(num_returns=3)
@@ -81,8 +81,8 @@ class RolloutEngine:
         request: RolloutRequest,
         partial: ChunkArrays | None,
     ) -> Reply:
-        """The rollouts of the request as three Ray returns: what to know, the ended ones, and the unfinished ones if it
-        was cut.
+        """Sample the rollouts of a request and answer as three Ray returns: what to know, the ended ones, and the
+        unfinished ones if it was cut.
 
         `call_id` is a number of the caller's that was not used before; `partial` are the tokens of `request.partial`.
         """
@@ -105,14 +105,14 @@ class RolloutEngine:
         await self._on_thread(self._batch.abort, call_ids)
 
     async def progress(self, every: int, within_s: float) -> Progress:
-        """How far the chunks here are, once `every` more rollouts have ended or a busy engine has told nothing for
+        """Say how far the chunks here are, once `every` more rollouts have ended or a busy engine has told nothing for
         `within_s`, see `ReportTimes`. An engine without chunks does not answer before it has some."""
         question: Future[Progress] = Future()
         await self._on_thread(self._batch.report, every, within_s, question)
         return await asyncio.wrap_future(question)
 
     async def stats(self) -> EngineStats:
-        """Counters since the engine was started."""
+        """Return the counters since the engine was started."""
         return await self._on_thread(self._stats)
 
     async def begin_weights(self, manifest: Sequence[TensorInfo]) -> None:
@@ -130,7 +130,7 @@ class RolloutEngine:
         return await self._on_thread(self._finish, version)
 
     async def restore(self, manifest: Sequence[TensorInfo], version: int, *buckets: WeightBucket) -> EngineReady:
-        """A whole update in one call, for an engine that replaces a dead one."""
+        """Load a whole update in one call, for an engine that replaces a dead one."""
         await self.begin_weights(manifest)
         for bucket in buckets:
             await self.receive_weights(bucket)
@@ -206,15 +206,15 @@ class RolloutEngine:
             self._step_if_needed()
 
     def _note_failure(self, step: Future[None]) -> None:
-        """A failed step leaves the batch in an unknown state: everything in flight fails, and so does what comes
-        later."""
+        """Note that a failed step leaves the batch in an unknown state: everything in flight fails, and so does what
+        comes later."""
         cause = step.exception()
         if cause is not None:
             logger.error("a step failed", exc_info=cause)
             self._batch.fail(ChunkFailure(f"{type(cause).__name__}: {cause}"))
 
     def _hold(self) -> None:
-        """No step until `_release`; what is in flight waits."""
+        """Make no step until `_release`; what is in flight waits."""
         self._is_held = True
 
     def _release(self) -> None:

@@ -29,7 +29,7 @@ def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
 
 @functools.cache
 def known_arguments() -> tuple[str, ...]:
-    """Names of the installed EngineArgs. Raises ConfigError without vLLM."""
+    """Return the names of the installed EngineArgs. Raises ConfigError without vLLM."""
     found = importlib.util.find_spec("vllm")
     if found is None or found.origin is None:
         raise ConfigError("generation.engine_args cannot be checked: vLLM is not installed here")
@@ -38,7 +38,7 @@ def known_arguments() -> tuple[str, ...]:
 
 
 def fields_of(source: str, class_name: str) -> tuple[str, ...]:
-    """Fields of a dataclass in a module's source, in order."""
+    """Return the fields of a dataclass in a module's source, in order."""
     names = []
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef) or node.name != class_name:

@@ -89,11 +89,11 @@ class EngineHandle:
         return self._transport.now() - self._heard
 
     def touch(self) -> None:
-        """The engine was heard of, or begins to have something to do: its time starts again."""
+        """Note that the engine was heard of, or begins to have something to do: its time starts again."""
         self._heard = self._transport.now()
 
     def note_chunk(self) -> None:
-        """A good chunk came: earlier failures are forgiven."""
+        """Note that a good chunk came: earlier failures are forgiven."""
         self._num_in_a_row = 0
         self.touch()
 
@@ -109,7 +109,7 @@ class EngineHandle:
         return ready
 
     def note_ready(self, ready: EngineReady) -> None:
-        """The engine answered that it can be used."""
+        """Note that the engine answered that it can be used."""
         if self.starting is not None:
             self.starting = None
             self._cache_bytes = ready.cache_bytes
@@ -176,8 +176,8 @@ class EngineHandle:
         self._start()
 
     def count(self, snapshot: EngineStats) -> EngineStats:
-        """Counters of all engines that were here: those of the actor plus what earlier actors were last seen with, and
-        its faults."""
+        """Return the counters of all engines that were here: those of the actor plus what earlier actors were last seen
+        with, and its faults."""
         if self._carried is not None:
             totals = {}
             for name in COUNTS:

@@ -57,16 +57,16 @@ class InFlight:
         self._open_calls: dict[Any, OpenCall] = {}  # by reference
 
     def references(self) -> list[Any]:
-        """References of all open calls."""
+        """Return the references of all open calls."""
         return list(self._open_calls)
 
     def busy_engines(self) -> frozenset[int]:
-        """Engines that have chunks. Any thread may ask."""
+        """Return the engines that have chunks. Any thread may ask."""
         engines = list(self.engines.items())
         return frozenset(index for index, engine in engines if engine.chunks)
 
     def add_engine(self, index: int, actor: Any) -> None:
-        """An engine without chunks."""
+        """Use an engine, which has no chunks yet."""
         self.engines[index] = EngineInUse(actor)
 
     def drop_engine(self, index: int) -> list[ChunkInFlight]:
@@ -80,12 +80,12 @@ class InFlight:
         return lost
 
     def add(self, in_flight: ChunkInFlight) -> None:
-        """An engine was given a chunk."""
+        """Note that an engine was given a chunk."""
         self.chunks[in_flight.chunk] = in_flight
         self.engines[in_flight.engine].chunks[in_flight.call_id] = in_flight
 
     def remove(self, in_flight: ChunkInFlight) -> None:
-        """A chunk is no longer on its engine, whose answer is not waited for any more."""
+        """Note that a chunk is no longer on its engine, whose answer is not waited for any more."""
         del self.chunks[in_flight.chunk]
         del self.engines[in_flight.engine].chunks[in_flight.call_id]
         self._open_calls.pop(in_flight.meta, None)
@@ -101,7 +101,7 @@ class InFlight:
         self._open_calls[reference] = OpenCall(engine, functools.partial(on_result, *args))
 
     def take_result(self, reference: Any, result: Any) -> None:
-        """A call was answered. Nothing happens when its engine was dropped meanwhile."""
+        """Do what is to be done about the answer to a call. Nothing happens when its engine was dropped meanwhile."""
         call = self._open_calls.pop(reference, None)
         if call is not None:
             call.on_result(result)

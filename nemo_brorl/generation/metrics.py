@@ -24,8 +24,8 @@ def generation_metrics(
     after: Sequence[EngineStats],
     seconds: float,
 ) -> dict[str, float]:
-    """What the engines did between two snapshots, `seconds` apart. A restarted engine counts from zero. Faults are the
-    pool's: it goes on counting when an engine is replaced."""
+    """Say what the engines did between two snapshots, `seconds` apart. A restarted engine counts from zero. Faults are
+    the pool's: it goes on counting when an engine is replaced."""
     totals = dict.fromkeys(COUNTS, 0.0)
     faults = dict.fromkeys(FAULTS, 0.0)
     for old, new in zip(before, after, strict=True):

@@ -114,7 +114,8 @@ class VllmPool:
         return self._session
 
     def stalled(self, seconds: float) -> list[str]:
-        """Engines that are starting, or sample, and were not heard of for longer than this. Any thread may ask."""
+        """Name the engines that are starting, or sample, and were not heard of for longer than this. Any thread may
+        ask."""
         busy: frozenset[int] = frozenset()
         if self._session is not None and self._session.is_open:
             busy = self._session.busy_engines()
@@ -128,7 +129,7 @@ class VllmPool:
         return late
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
-        """Chunks as they finish, in any order, one per request. Closing the iterator aborts what is unfinished.
+        """Yield chunks as they finish, in any order, one per request. Closing the iterator aborts what is unfinished.
 
         Raises ConfigError for a request that does not fit `generation.max_model_len`, GenerationError when an engine
         cannot be brought back.
@@ -146,7 +147,7 @@ class VllmPool:
             session.close()
 
     def weight_receivers(self) -> tuple[str, ...]:
-        """The engines by name; one that was replaced has another."""
+        """Return the engines by name; one that was replaced has another."""
         return self._receivers.names()
 
     def join_weight_link(self, link: WeightLink) -> None:
@@ -180,7 +181,7 @@ class VllmPool:
         self._sleep.wake_cache()
 
     def stats(self) -> list[EngineStats]:
-        """Every engine's counters; they never fall, also when an engine was replaced."""
+        """Return every engine's counters; they never fall, also when an engine was replaced."""
         calls = [handle.actor.stats.remote() for handle in self._handles]
         snapshots = self._transport.results(calls, self._generation.timeout_s)
         totals = []
@@ -204,7 +205,7 @@ def _start_actor(
     settings: device.EngineSettings,
     cache_bytes: int,
 ) -> Any:
-    """An engine actor; one that takes another's place has a cache of the same size."""
+    """Start an engine actor; one that takes another's place has a cache of the same size."""
     if cache_bytes:
         settings = device.with_cache(settings, cache_bytes)
     return placed_class.remote(settings)

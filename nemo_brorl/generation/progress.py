@@ -22,16 +22,16 @@ class ReportTimes:
         self._told_at = 0.0
 
     def note_ended(self, num: int = 1) -> None:
-        """More rollouts have ended."""
+        """Note that more rollouts have ended."""
         self._num_untold += num
 
     def note_told(self, now: float) -> None:
-        """Everything there is to tell has just gone out."""
+        """Note that everything there is to tell has just gone out."""
         self._num_untold = 0
         self._told_at = now
 
     def note_begun(self, now: float) -> None:
-        """There is work again."""
+        """Note that there is work again."""
         self._told_at = now
 
     @property
@@ -41,7 +41,7 @@ class ReportTimes:
         return self._told_at + (SHORTEST_S if has_enough else self.within_s)
 
     def is_due(self, now: float) -> bool:
-        """Whether to report now."""
+        """Say whether to report now."""
         return now >= min(self.due_at, self._told_at + self.within_s)
 
 
@@ -66,7 +66,7 @@ class ProgressReports:
         self._question = question
 
     def is_due(self, now: float) -> bool:
-        """Whether the open question should be answered now."""
+        """Say whether the open question should be answered now."""
         return self._question is not None and self.times.is_due(now)
 
     def tell(self, progress: Progress, now: float) -> None:
@@ -75,7 +75,7 @@ class ProgressReports:
         self.times.note_told(now)
 
     def drop(self) -> None:
-        """Nobody waits any more."""
+        """Answer with nothing: nobody waits any more."""
         self._answer(())
 
     def _answer(self, progress: Progress) -> None:

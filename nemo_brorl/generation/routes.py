@@ -30,7 +30,8 @@ def packed_routes(
     offsets: Sequence[int],
     num_prompt: int,
 ) -> Routes | None:
-    """[sum T, layers, k] of responses that lie between `offsets`, end to end; None when no route is known.
+    """Lay out the routes [sum T, layers, k] of responses that lie between `offsets`, end to end; None when no route is
+    known.
 
     A token keeps the route with which it was first computed: by the weights that sampled what comes after it.
     """
@@ -57,6 +58,6 @@ def packed_routes(
 
 
 def as_routes(routed_experts: NDArray[Any], num_experts: int) -> Routes:
-    """What vLLM returns (uint8 for up to 256 experts, else uint16) in a format that has NO_ROUTE."""
+    """Convert what vLLM returns (uint8 for up to 256 experts, else uint16) to a format that has NO_ROUTE."""
     dtype = np.min_scalar_type(-num_experts)
     return routed_experts.astype(dtype)

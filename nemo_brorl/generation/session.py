@@ -92,7 +92,7 @@ class VllmSession:
         self._end_cut_chunks_without_engine()
 
     def poll(self) -> list[RolloutChunk]:
-        """Chunks that have finished. Raises GenerationError when an engine, or a chunk, fails too often."""
+        """Return the chunks that have finished. Raises GenerationError when an engine, or a chunk, fails too often."""
         # First: a result of an engine that somebody has replaced meanwhile is no answer any more.
         self._drop_replaced_engines()
         resolved = self._transport.wait(self._in_flight.references())
@@ -114,8 +114,8 @@ class VllmSession:
         return ended
 
     def pending(self) -> list[Any]:
-        """References, one of which resolves when `poll` may have news. Silent engines are only found by polling now and
-        then."""
+        """Return references, one of which resolves when `poll` may have news. Silent engines are only found by polling
+        now and then."""
         # What has ended waits for no engine: one reference that has resolved.
         if self._ended:
             return [self._transport.put(None)]
@@ -126,7 +126,7 @@ class VllmSession:
         return references
 
     def busy_engines(self) -> frozenset[int]:
-        """Engines that have chunks. Any thread may ask."""
+        """Return the engines that have chunks. Any thread may ask."""
         return self._in_flight.busy_engines()
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class VllmSession:
         self._ended.clear()
 
     def _note_chunk(self, in_flight: ChunkInFlight, result: Any) -> None:
-        """An engine answered `generate`, or cannot any more."""
+        """Note that an engine answered `generate`, or cannot any more."""
         chunk = in_flight.chunk
         engine = in_flight.engine
         request = self._requests[chunk]
@@ -176,7 +176,7 @@ class VllmSession:
             self._lose(engine, result)
 
     def _has_partial(self, chunk: int) -> bool:
-        """Whether the engine is given tokens that the chunk is to go on from."""
+        """Say whether the engine is given tokens that the chunk is to go on from."""
         return self._requests[chunk].partial is not None and chunk not in self._restarted
 
     def _finish(self, in_flight: ChunkInFlight, meta: ChunkMeta) -> None:
@@ -190,7 +190,7 @@ class VllmSession:
         self._ended.append(answered_chunk(in_flight, request, meta))
 
     def _note_withdrawal(self, in_flight: ChunkInFlight, is_withdrawn: Any) -> None:
-        """An engine answered `withdraw`."""
+        """Note that an engine answered `withdraw`."""
         in_flight.is_asked_back = False
         if self._in_flight.chunks.get(in_flight.chunk) is not in_flight:
             # It has finished meanwhile.
@@ -206,7 +206,7 @@ class VllmSession:
             self._placement.kept(in_flight.chunk)
 
     def _note_progress(self, engine: int, progress: Any) -> None:
-        """An engine told how far it is, or cannot any more."""
+        """Note that an engine told how far it is, or cannot any more."""
         if isinstance(progress, Exception):
             self._lose(engine, progress)
             return
@@ -246,7 +246,7 @@ class VllmSession:
         self._drop(engine, why_lost(cause))
 
     def _drop(self, engine: int, reason: str) -> None:
-        """An engine is gone: what it had waits again."""
+        """Note that an engine is gone: what it had waits again."""
         self._placement.lose(engine)
         for in_flight in self._in_flight.drop_engine(engine):
             chunk = in_flight.chunk

@@ -37,8 +37,8 @@ class StagedSleep:
         self._to_replace: list[tuple[EngineHandle, object]] = []  # and why
 
     def sleep(self) -> dict[str, float]:
-        """Raises GenerationError unless awake, or when an engine cannot be brought back. Metrics of what the engines
-        still hold, in GiB."""
+        """Have all engines sleep. Raises GenerationError unless awake, or when an engine cannot be brought back.
+        Returns metrics of what the engines still hold, in GiB."""
         if self._config.sleep == "off":
             return {}
         self._enter("asleep", after="awake")
@@ -57,8 +57,8 @@ class StagedSleep:
         return self._metrics(held)
 
     def wake_weights(self) -> bool:
-        """Whether an engine has no weights now, or older ones. Raises GenerationError unless asleep, or when an engine
-        can be replaced no more."""
+        """Make room for the weights; returns whether an engine has none now, or older ones. Raises GenerationError
+        unless asleep, or when an engine can be replaced no more."""
         if self._config.sleep == "off":
             return self._lacks_weights()
         self._enter("weights awake", after="asleep")
@@ -71,7 +71,8 @@ class StagedSleep:
         return self._needs_weights
 
     def wake_cache(self) -> None:
-        """Raises GenerationError unless weights are awake and, where they were dropped, have been published again."""
+        """Make room for the caches. Raises GenerationError unless weights are awake and, where they were dropped, have
+        been published again."""
         if self._config.sleep == "off":
             return
         if self._needs_weights:
@@ -83,7 +84,7 @@ class StagedSleep:
         self._wake("kv_cache")
 
     def note_loaded(self) -> None:
-        """Weights were published."""
+        """Note that weights were published."""
         self._needs_weights = False
 
     def check_awake(self, what: str) -> None:
@@ -104,7 +105,7 @@ class StagedSleep:
         self._stage = stage
 
     def _metrics(self, held: Mapping[str, int]) -> dict[str, float]:
-        """Metrics of the bytes held, by engine; growth is against what the same engine held the first time."""
+        """Return metrics of the bytes held, by engine; growth is against what the same engine held the first time."""
         metrics: dict[str, float] = {}
         first_held = {}
         growth = []
@@ -119,7 +120,7 @@ class StagedSleep:
         return metrics
 
     def _wake(self, tag: str) -> None:
-        """An engine that does not wake is lost."""
+        """Wake all engines; one that does not wake is lost."""
         handles = [handle for handle in self._handles if handle.starting is None]
         calls = [handle.actor.wake.remote(tag) for handle in handles]
         results = self._transport.results(calls, self._config.timeout_s)

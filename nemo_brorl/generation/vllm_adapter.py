@@ -299,7 +299,7 @@ class RouteRecorder:
         self._runner.sample_tokens = sample_with_routes
 
     def _routes_of(self, scheduler_output: SchedulerOutput) -> dict[str, Any]:
-        """By request: vLLM's AuxRequestOutput, from the first token on that the scheduler has no route of."""
+        """Return vLLM's AuxRequestOutput by request, from the first token on that the scheduler has no route of."""
         from vllm.distributed.aux_output_connector.connector import AuxRequestOutput
 
         num_rows = scheduler_output.total_num_scheduled_tokens
@@ -339,7 +339,7 @@ class RouteRecorder:
         start: int,
         end: int,
     ) -> Int64:
-        """Where tokens [start, end) of a request lie in the KV cache."""
+        """Say where tokens [start, end) of a request lie in the KV cache."""
         state = self._runner.requests[request]
         # One group of layers: models whose layers keep different parts of the context are refused at the start.
         blocks = np.array(state.block_ids[0], np.int64)

@@ -72,7 +72,7 @@ class VllmRequests:
         return identity
 
     def step(self) -> list[tuple[str, Continuation]]:
-        """One step of the batch; (name, what it came to) of the rollouts that ended in it."""
+        """Make one step of the batch; returns (name, what it came to) of the rollouts that ended in it."""
         ended = []
         for output in self._engine.step():
             if output.finished:
@@ -83,11 +83,11 @@ class VllmRequests:
         return ended
 
     def num_tokens(self, identity: str) -> int | None:
-        """Tokens sampled for a rollout; None when it has ended."""
+        """Return the tokens sampled for a rollout; None when it has ended."""
         return vllm_adapter.num_sampled(self._engine, identity)
 
     def so_far(self, identity: str) -> Continuation:
-        """Tokens of an unfinished rollout, as if it were cut off now."""
+        """Return the tokens of an unfinished rollout, as if it were cut off now."""
         output = vllm_adapter.output_so_far(self._engine, identity)
         return self._continuation_of(self._sampled[identity], output)
 
@@ -99,7 +99,7 @@ class VllmRequests:
                 self._forget(identity)
 
     def set_version(self, version: int) -> None:
-        """Tokens that are sampled from now on are of this version."""
+        """Note that tokens which are sampled from now on are of this version."""
         for identity, sampled in self._sampled.items():
             self._count(sampled, self.num_tokens(identity) or 0)
         self._version = version
@@ -110,7 +110,7 @@ class VllmRequests:
         return sampled
 
     def _continuation_of(self, sampled: _Sampled, output: RequestOutput) -> Continuation:
-        """Content of vLLM's RequestOutput; "abort" is what one that was cut off says."""
+        """Return the content of vLLM's RequestOutput; "abort" is what one that was cut off says."""
         completion = output.outputs[0]
         assert completion.finish_reason in ("stop", "length", "abort"), (
             f"vLLM ended a rollout with {completion.finish_reason!r}"
@@ -134,7 +134,7 @@ class VllmRequests:
         return as_routes(routed_experts, num_experts)
 
     def _count(self, sampled: _Sampled, num_tokens: int) -> None:
-        """Tokens that came since the last count are of the version there was."""
+        """Note that tokens which came since the last count are of the version there was."""
         if num_tokens > sampled.num_tokens:
             sampled.num_tokens = num_tokens
             if sampled.versions[-1:] != [self._version]:

@@ -40,7 +40,7 @@ class WeightReceiver:
     weight_group: WeightGroup | None = None  # where buckets are broadcast, once joined
 
     def apply_device_fixes(self) -> None:
-        """Repairs that must be in place before the first request."""
+        """Make the repairs that must be in place before the first request."""
         if self.device.type == "cpu":
             vllm_adapter.fix_seeded_prefill()
 
@@ -78,7 +78,7 @@ class WeightReceiver:
         self.weight_group = join(link, receiver, self.rank)
 
     def resident_bytes(self) -> int:
-        """Bytes that this worker's process holds of its device."""
+        """Return the bytes that this worker's process holds of its device."""
         return resident_bytes(self.device)
 
     def _model(self) -> nn.Module:
@@ -86,8 +86,8 @@ class WeightReceiver:
 
 
 def resident_bytes(device: torch.device) -> int:
-    """Bytes that this process holds of a device: GPU memory by the driver's own count, or private memory of the process
-    on CPU."""
+    """Return the bytes that this process holds of a device: GPU memory by the driver's own count, or private memory of
+    the process on CPU."""
     gc.collect()
     if device.type == "cpu":
         trim_heap()
@@ -96,7 +96,7 @@ def resident_bytes(device: torch.device) -> int:
 
 
 def _gpu_bytes(device: torch.device) -> int:
-    """Memory of this process, context and libraries included; where the driver does not tell, what torch has
+    """Return the memory of this process, context and libraries included; where the driver does not tell, what torch has
     reserved."""
     torch.cuda.empty_cache()
     used = vllm_adapter.own_gpu_bytes(str(torch.cuda.get_device_properties(device).uuid))

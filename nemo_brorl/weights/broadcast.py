@@ -33,7 +33,7 @@ class PublishedWeights:
         copies: Sequence[Any],
         version: int,
     ) -> PublishedWeights:
-        """An update as it was streamed; a copy that is None was not kept."""
+        """Return an update as it was streamed; a copy that is None was not kept."""
         buckets = None if None in copies else tuple(copies)
         return cls(tuple(manifest), buckets, version)
 
@@ -110,7 +110,8 @@ class WeightBroadcast:
             raise ReceiverLostError(f"{names} did not join the weight group within {link.timeout_s:g} s")
 
     def announce(self, manifest: Sequence[TensorInfo]) -> None:
-        """Raises WeightSyncError when the manifest does not fit the engines' model."""
+        """Tell the engines what is to come. Raises WeightSyncError when the manifest does not fit the engines'
+        model."""
         self._gather(self._submit("begin_weights", tuple(manifest)))
 
     def send(self, buckets: Iterable[Any]) -> tuple[Any, ...]:
@@ -143,7 +144,8 @@ class WeightBroadcast:
         return tuple(copies)
 
     def finish(self, version: int) -> None:
-        """Raises WeightSyncError when an engine did not get everything, or engines got different bytes."""
+        """Have the engines complete the update. Raises WeightSyncError when an engine did not get everything, or
+        engines got different bytes."""
         calls = self._submit("finish_weights", version)
         self.reports = self._gather(calls)
         for engine, report in self.reports.items():
@@ -154,14 +156,14 @@ class WeightBroadcast:
                 )
 
     def bytes_alive(self, num_workers: int) -> int:
-        """The most bytes of buckets that can have been alive at once. One bucket is being made, one sent; in a
+        """Return the most bytes of buckets that can have been alive at once. One bucket is being made, one sent; in a
         collective every worker has memory for one more, else one waits in the object store and one is loaded from
         there."""
         num_received = num_workers if self._is_collective else 2
         return self._largest * (2 + num_received)
 
     def _submit(self, method: str, *args: Any) -> dict[int, Any]:
-        """References by engine, of a call to each that is not lost."""
+        """Return the references by engine, of a call to each that is not lost."""
         calls = {}
         for handle in self._handles:
             if handle.index not in self.lost:
@@ -176,7 +178,7 @@ class WeightBroadcast:
             self._num_confirmed[engine] += 1
 
     def _gather(self, calls: dict[int, Any]) -> dict[int, Any]:
-        """Results by engine, of those that are not lost."""
+        """Return the results by engine, of those that are not lost."""
         results = self._collect(calls, self._timeout_s)
         gone = _gone(results)
         if gone and self._is_collective:
@@ -190,8 +192,8 @@ class WeightBroadcast:
         return results
 
     def _collect(self, calls: dict[int, Any], timeout_s: float) -> dict[int, Any]:
-        """Results or failures by engine, all within one time; in a collective, once one has failed, the others get a
-        moment."""
+        """Return results or failures by engine, all within one time; in a collective, once one has failed, the others
+        get a moment."""
         deadline = self._transport.now() + timeout_s
         engines = {}  # those that have not answered, by reference
         for engine, reference in calls.items():
@@ -217,8 +219,8 @@ class WeightBroadcast:
         return results
 
     def _blame(self, loading: dict[int, Any], cause: Exception) -> WeightSyncError:
-        """Error that names who broke a collective, which stopped in the policy or in an engine: those engines that have
-        not confirmed their last bucket may be why."""
+        """Return an error that names who broke a collective, which stopped in the policy or in an engine: those engines
+        that have not confirmed their last bucket may be why."""
         # An engine that has confirmed after all is not why.
         results = self._collect(loading, _GRACE_S)
         for engine, result in results.items():
@@ -234,7 +236,7 @@ class WeightBroadcast:
         return WeightSyncError(f"{explain(cause)}; {', '.join(confirmed)}")
 
     def _progress(self, gone: dict[int, Exception]) -> str:
-        """Engines that are gone or late, and how far all are, in words."""
+        """Say which engines are gone or late, and how far all are."""
         said = []
         others = []
         for engine, num_confirmed in self._num_confirmed.items():
@@ -250,7 +252,7 @@ class WeightBroadcast:
 
 
 def _gone(results: dict[int, Any]) -> dict[int, Exception]:
-    """Engines that are dead or silent, and not merely failed a call."""
+    """Return engines that are dead or silent, and not merely failed a call."""
     gone = {}
     for engine, result in results.items():
         if isinstance(result, Exception) and not isinstance(result, RayTaskError):

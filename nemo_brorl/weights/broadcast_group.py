@@ -40,7 +40,7 @@ class WeightGroup:
         store: dist.Store,
         rank: int,
     ) -> None:
-        """Waits for everybody; `open_store` and `join` come before."""
+        """Wait for everybody; `open_store` and `join` come before."""
         timeout = timedelta(seconds=link.timeout_s * _GROUP_TIMEOUT_FACTOR)
         meeting = dist.PrefixStore("broadcast", store)
         # The group meets over the store whenever it makes a connection: it must live as long.
@@ -116,7 +116,7 @@ def _gloo_group(
 
 @contextmanager
 def _process_outlives_errors() -> Iterator[None]:
-    """Groups that are made inside do not end the process when they fail."""
+    """Let no group that is made inside end the process when it fails."""
     before = os.environ.get(_ERROR_HANDLING)
     os.environ[_ERROR_HANDLING] = _CLEAN_UP_ONLY
     try:
@@ -128,7 +128,7 @@ def _process_outlives_errors() -> Iterator[None]:
 
 
 def _own_address(link: WeightLink) -> str:
-    """The one that this process has on the way to rank 0; receivers may be on other nodes."""
+    """Return the address that this process has on the way to rank 0; receivers may be on other nodes."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((link.host, link.port))
         return str(probe.getsockname()[0])

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 def bucket_bytes(config: GenerationConfig) -> int:
-    """The size no bucket exceeds, unless one tensor alone does."""
+    """Return the size no bucket exceeds, unless one tensor alone does."""
     return int(config.weight_bucket_mib * 2**20)
 
 
@@ -22,7 +22,7 @@ def cut(
     num_bytes: Callable[[Item], int],
     limit: int,
 ) -> Iterator[list[Item]]:
-    """Consecutive items of at most `limit` bytes together, or one that is larger alone."""
+    """Yield consecutive items of at most `limit` bytes together, or one that is larger alone."""
     held: list[Item] = []
     held_bytes = 0
     for item in items:
@@ -38,7 +38,7 @@ def cut(
 
 
 def bucket_sizes(manifest: Sequence[TensorInfo], limit: int) -> list[int]:
-    """Bytes of every bucket that this manifest is sent in."""
+    """Return the bytes of every bucket that this manifest is sent in."""
     sizes = []
     for bucket in cut(manifest, lambda info: info.num_bytes, limit):
         sizes.append(sum(info.num_bytes for info in bucket))

@@ -19,12 +19,12 @@ _PLAIN_FACTOR = 0x9E3779B97F4A7C15
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As in `TensorInfo.dtype`: "float32", "bfloat16"."""
+    """Name a dtype as `TensorInfo.dtype` does: "float32", "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 
 def infos_of(named: Sequence[tuple[str, Tensor]]) -> tuple[TensorInfo, ...]:
-    """Names, shapes and dtypes."""
+    """Return the names, shapes and dtypes."""
     infos = []
     for name, tensor in named:
         shape = tuple(tensor.shape)
@@ -33,7 +33,7 @@ def infos_of(named: Sequence[tuple[str, Tensor]]) -> tuple[TensorInfo, ...]:
 
 
 def flatten(named: Sequence[tuple[str, Tensor]]) -> Tensor:
-    """The raw bytes of tensors end to end, uint8, a copy on their device."""
+    """Return the raw bytes of tensors end to end, uint8, a copy on their device."""
     pieces = []
     for _, tensor in named:
         values = tensor.detach().contiguous().flatten()
@@ -42,7 +42,7 @@ def flatten(named: Sequence[tuple[str, Tensor]]) -> Tensor:
 
 
 def unflatten(tensors: Sequence[TensorInfo], flat: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of each tensor: views of its bytes where alignment allows."""
+    """Yield (name, tensor) of each tensor: views of its bytes where alignment allows."""
     offset = 0
     for info in tensors:
         dtype = getattr(torch, info.dtype)
@@ -55,15 +55,15 @@ def unflatten(tensors: Sequence[TensorInfo], flat: Tensor) -> Iterator[tuple[str
 
 
 def checksum(flat: Tensor) -> int:
-    """crc32 on a CPU. On a GPU, where a crc would need the bytes on the host: sums over 32-bit words, plain and
-    weighted by place."""
+    """Return a crc32 on a CPU. On a GPU, where a crc would need the bytes on the host: sums over 32-bit words, plain
+    and weighted by place."""
     if flat.is_cuda:
         return word_checksum(flat)
     return zlib.crc32(flat.numpy())
 
 
 def word_checksum(flat: Tensor) -> int:
-    """Two sums modulo 2^64, so that a changed word and two exchanged words both show."""
+    """Return two sums modulo 2^64, so that a changed word and two exchanged words both show."""
     num_missing = -flat.numel() % 4
     padded = flat
     # Padding by nothing would copy all of it, too, and an embedding is one bucket.

@@ -59,7 +59,7 @@ def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def has_tied_head(model_folder: Path) -> bool:
-    """Whether the model's output head is its embedding."""
+    """Say whether the model's output head is its embedding."""
     settings = json.loads((model_folder / "config.json").read_text())
     return bool(settings.get("tie_word_embeddings", False))
 

@@ -83,7 +83,7 @@ class NamedTensors(Protocol):
 
 
 def top_slot(name: str) -> Slot:
-    """The slot of a parameter outside the layers, by Megatron's name."""
+    """Return the slot of a parameter outside the layers, by Megatron's name."""
     return _TOP_SLOTS[name]
 
 
@@ -92,7 +92,7 @@ def layer_slot(
     layer: int,
     first_expert: int,
 ) -> Slot:
-    """The slot of a parameter of a layer.
+    """Return the slot of a parameter of a layer.
 
     `suffix` is Megatron's name after `decoder.layers.<i>.`; `layer` counts over all pipeline stages; `first_expert` is
     the first expert that this rank holds.
@@ -103,7 +103,7 @@ def layer_slot(
 
 
 def _expert_slot(suffix: str, first_expert: int) -> Slot | None:
-    """None: not a weight of an expert."""
+    """Return the slot of a weight of an expert; None for another one."""
     match = _LOCAL_EXPERT.fullmatch(suffix) or _GROUPED_EXPERT.fullmatch(suffix)
     if match is None:
         return None

@@ -17,7 +17,7 @@ def fill(param: Tensor, values: Tensor) -> None:
 
 
 def plain(param: Tensor) -> Tensor:
-    """A parameter's values in its nominal format; an FP8 parameter is dequantised."""
+    """Return a parameter's values in its nominal format; an FP8 parameter is dequantised."""
     if hasattr(param, "_quantizer"):
         return param.dequantize()
     return param.detach()

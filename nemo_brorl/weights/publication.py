@@ -27,7 +27,7 @@ class SyncReport:
     num_attempts: int  # more than one when an engine was lost in a collective
 
     def metrics(self) -> dict[str, float]:
-        """Flat, for the step's row."""
+        """Return them flat, for the step's row."""
         return {
             "sync/seconds": self.seconds,
             "sync/gib": self.num_bytes / _GIB,

@@ -54,7 +54,8 @@ def load_hf(
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
-    """Which safetensors file of a folder holds which tensor. Raises ModelError when there is none or one is broken."""
+    """Say which safetensors file of a folder holds which tensor. Raises ModelError when there is none or one is
+    broken."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
         weight_map = json.loads(index.read_text())["weight_map"]

@@ -37,7 +37,7 @@ class WeightReceivers:
         self._timeline = timeline or Timeline(is_on=False)
 
     def names(self) -> tuple[str, ...]:
-        """Names of the engines, all alive; one that was replaced has another."""
+        """Return the names of the engines, all alive; one that was replaced has another."""
         self._wait_ready()
         return tuple(handle.name for handle in self._handles)
 
@@ -88,7 +88,7 @@ class WeightReceivers:
         return self._note_published(published, broadcast)
 
     def _note_loading(self, broadcast: WeightBroadcast, announced_at: float) -> None:
-        """Spans of the engines."""
+        """Put the engines' loading into the timeline."""
         known_at = self._timeline.now()
         for engine, report in broadcast.reports.items():
             period = report.period

@@ -28,7 +28,7 @@ def open_store(
     world_size: int | None = None,
     timeout: timedelta = _STORE_TIMEOUT,
 ) -> dist.TCPStore:
-    """Meeting point served by this process, on a port that the system picks (`store.port`) of `host` alone: by itself
+    """Serve a meeting point in this process, on a port that the system picks (`store.port`) of `host` alone: by itself
     torch would listen on all interfaces, and a store asks nobody who they are."""
     family = socket.getaddrinfo(host, None)[0][0]
     with socket.create_server((host, 0), family=family) as listener:
@@ -44,7 +44,8 @@ def open_store(
 
 
 def wait_for_receivers(link: WeightLink, store: dist.Store) -> WeightGroup:
-    """Rank 0's side. Raises ReceiverLostError that names the receivers who did not come in time."""
+    """Wait on rank 0 until all have signed in. Raises ReceiverLostError that names the receivers who did not come in
+    time."""
     names = sign_in_names(link)
     late = _late(store, names, link.timeout_s)
     if late:
@@ -60,7 +61,8 @@ def join(
     receiver: int,
     worker: int,
 ) -> WeightGroup:
-    """A worker's side. Raises ReceiverLostError when others are late, WeightSyncError when rank 0 does not answer."""
+    """Sign in as a worker. Raises ReceiverLostError when others are late, WeightSyncError when rank 0 does not
+    answer."""
     number = receiver * link.workers_per_receiver + worker
     silent = f"policy rank 0 did not open the weight group within {link.timeout_s:g} s"
     try:
@@ -81,7 +83,7 @@ def join(
 
 
 def sign_in_names(link: WeightLink) -> list[str]:
-    """Names of all receiving workers, in rank order."""
+    """Return the names of all receiving workers, in rank order."""
     if link.workers_per_receiver == 1:
         return list(link.receivers)
     names = []
@@ -96,7 +98,7 @@ def _late(
     names: Sequence[str],
     timeout_s: float,
 ) -> list[str]:
-    """Those who have not signed in when the time is over."""
+    """Return those who have not signed in when the time is over."""
     deadline = time.monotonic() + timeout_s
     missing = list(names)
     while True:

@@ -29,7 +29,7 @@ _LIVE_EXPORTS = 3
 
 
 def weight_manifest(shape: ModelShape, dtype: torch.dtype) -> list[TensorInfo]:
-    """What the stream of a model will hold, in order."""
+    """List what the stream of a model will hold, in order."""
     name_of_dtype = dtype_name(dtype)
     manifest = []
     for name, size in hf_shapes(shape).items():
@@ -43,12 +43,12 @@ def named_buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[list[Na
 
 
 def buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[WeightBucket]:
-    """The stream as buckets with their bytes on the host."""
+    """Yield the stream as buckets with their bytes on the host."""
     return map(host_bucket, named_buckets(stream, limit))
 
 
 def host_bucket(named: list[NamedTensor]) -> WeightBucket:
-    """A bucket with its bytes on the host, fit for the object store."""
+    """Return a bucket with its bytes on the host, fit for the object store."""
     return _on_host(infos_of(named), flatten(named))
 
 
@@ -86,8 +86,8 @@ class WeightSender:
         self.group: WeightGroup | None = None  # of the transport collective, on rank 0
 
     def stream(self, tensors: Iterable[NamedTensor], limit: int) -> Iterator[Any]:
-        """The whole publication. Whatever fails here, the other ranks still need this one to gather: it runs to its
-        end."""
+        """Yield the messages of the whole publication. Whatever fails here, the other ranks still need this one to
+        gather: it runs to its end."""
         tensors = iter(tensors)
         try:
             for named in named_buckets(tensors, limit):

@@ -38,7 +38,7 @@ class HfExport:
         device: torch.device,
         groups: RankGroups,
     ) -> None:
-        """Collective."""
+        """Gather what all ranks hold. Collective."""
         self.shape = shape
         self.device = device
         self.params: dict[str, SlotParam] = {}  # by the first Hugging Face name
@@ -48,7 +48,7 @@ class HfExport:
         self.entries = self._gather_entries()
 
     def _gather_entries(self) -> dict[str, _Entry]:
-        """The entries of all stages and experts, on every rank."""
+        """Return the entries of all stages and experts, on every rank."""
         stage = self.groups.pipeline.rank()
         entries = {}
         for name, (slot, param) in self.params.items():
@@ -66,7 +66,7 @@ class HfExport:
 
     @torch.no_grad()
     def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole tensor) on every rank, in the order of `hf_shapes`, one parameter in memory at a time."""
+        """Yield (name, whole tensor) on every rank, in the order of `hf_shapes`, one parameter in memory at a time."""
         ready: dict[str, Tensor] = {}
         for name in hf_shapes(self.shape):
             if name in self.entries:
@@ -74,14 +74,14 @@ class HfExport:
             yield name, ready.pop(name).contiguous()
 
     def _tensors_of(self, name: str) -> dict[str, Tensor]:
-        """The Hugging Face tensors of the slot whose first one has this name."""
+        """Return the Hugging Face tensors of the slot whose first one has this name."""
         slot = self.entries[name].slot
         shares = self._collect(name)
         wholes = unpack(slot.kind, shares, self.shape)
         return dict(zip(slot.names, wholes, strict=True))
 
     def _collect(self, name: str) -> list[Tensor]:
-        """All shares of one slot: sent over the expert-parallel ranks of its stage, then over the stages, then
+        """Return all shares of one slot: sent over the expert-parallel ranks of its stage, then over the stages, then
         gathered."""
         entry = self.entries[name]
         is_of_this_stage = entry.stage == self.groups.pipeline.rank()
@@ -106,7 +106,7 @@ def _broadcast(
     group: dist.ProcessGroup,
     source: int,
 ) -> None:
-    """From one rank of a group to the others, in place."""
+    """Send a tensor from one rank of a group to the others, in place."""
     if group.size() > 1:
         global_rank = dist.get_global_rank(group, source)
         dist.broadcast(tensor, global_rank, group=group)

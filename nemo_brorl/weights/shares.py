@@ -43,7 +43,7 @@ def share_of(
     ranks: int,
     rank: int,
 ) -> tuple[slice, ...]:
-    """Where the share of one of the ranks that split a slot lies in one of its Hugging Face tensors of this size.
+    """Say where the share of one of the ranks that split a slot lies in one of its Hugging Face tensors of this size.
 
     Under `vocab` the last shares may be short or empty: the rest is padding.
     """
@@ -59,7 +59,7 @@ def share_of(
 
 
 def _split_dim(kind: str) -> int:
-    """The dimension of a Hugging Face tensor along which ranks split it."""
+    """Return the dimension of a Hugging Face tensor along which ranks split it."""
     return 1 if kind == "rows_of_input" else 0
 
 
@@ -68,8 +68,8 @@ def views(
     local: Tensor,
     shape: ModelShape,
 ) -> list[Tensor]:
-    """One rank's Megatron tensor as a view per Hugging Face tensor: its share, with heads of a query group on their own
-    axis."""
+    """Return one rank's Megatron tensor as a view per Hugging Face tensor: its share, with heads of a query group on
+    their own axis."""
     if kind == "gate_up":
         return list(local.chunk(2))
     if kind != "qkv":
@@ -102,7 +102,7 @@ def unpack(
     locals_: Sequence[Tensor],
     shape: ModelShape,
 ) -> list[Tensor]:
-    """The Megatron tensors of all ranks that split a slot to its Hugging Face tensors."""
+    """Return the Megatron tensors of all ranks that split a slot to its Hugging Face tensors."""
     if kind == "copy":
         return [locals_[0]]
     if kind == "vocab":

@@ -45,14 +45,14 @@ class WeightSource:
         self._joining: tuple[tuple[str, ...], Any] | None = None  # receivers, and rank 0's wait for them
 
     def manifest(self) -> list[TensorInfo]:
-        """It is the model's, so it stays as it is."""
+        """Return what the stream holds. It is the model's, so it stays as it is."""
         if self._manifest is None:
             reference = self._ranks[0].call.remote("weight_manifest")
             self._manifest = self._of_first_rank(reference, "weight_manifest")
         return self._manifest
 
     def open_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
-        """Where these receivers shall join; None: there is nothing to join, or they have joined."""
+        """Say where these receivers shall join; None: there is nothing to join, or they have joined."""
         if self.transport != "collective" or receivers == self._receivers:
             return None
         self._receivers = None
@@ -63,8 +63,8 @@ class WeightSource:
         return link
 
     def stream(self, ask: Ask) -> Iterator[StreamedBucket | KeptCopy]:
-        """`ask` is called while ranks take their time. Raises WeightSyncError that names the rank that is late; a
-        rank's own error as it is."""
+        """Yield the buckets of one publication; `ask` is called while ranks take their time. Raises WeightSyncError
+        that names the rank that is late; a rank's own error as it is."""
         self._finish_joining()
         receivers = self._receivers
         # A publication that breaks off leaves no group to go on with.
@@ -85,13 +85,13 @@ class WeightSource:
         self._receivers = receivers
 
     def _of_first_rank(self, reference: Any, method: str) -> Any:
-        """The result of a call of rank 0."""
+        """Return the result of a call of rank 0."""
         (result,) = self._wait([(0, reference)], method)
         return result
 
     def _next_bucket(self, streams: WeightStreams, num_bytes: int) -> Iterator[StreamedBucket | KeptCopy]:
-        """The next message and, where copies are kept, what an engine that starts later gets instead. A message with
-        the bytes is its own copy; others are copied while engines load what they announced."""
+        """Yield the next message and, where copies are kept, what an engine that starts later gets instead. A message
+        with the bytes is its own copy; others are copied while engines load what they announced."""
         if not self._with_copies:
             message = streams.next_message(is_last_of_bucket=True)
             yield StreamedBucket(message, None, num_bytes)
@@ -128,7 +128,7 @@ class WeightStreams:
         self._num_sent = [0] * len(self._generators)  # buckets, by rank
 
     def next_message(self, is_last_of_bucket: bool = False) -> Any:
-        """The reference to rank 0's next message."""
+        """Return the reference to rank 0's next message."""
         first = self._generators[0]
         deadline = time.monotonic() + self._timeout_s
         while not _has_next(first, min(SLICE_S, deadline - time.monotonic())):
@@ -166,7 +166,7 @@ class WeightStreams:
         self._wait(ended, "weight_stream")
 
     def _late(self) -> str:
-        """Which ranks are furthest behind."""
+        """Say which ranks are furthest behind."""
         self._count(deadline=0.0)
         fewest = min(self._num_sent)
         late = []
@@ -192,7 +192,7 @@ class WeightStreams:
 
 
 def _has_next(generator: Any, seconds: float) -> bool:
-    """Whether a stream has its next message, or its end, within this time."""
+    """Say whether a stream has its next message, or its end, within this time."""
     timeout_s = max(0.0, seconds)
     ready, _ = ray.wait([generator], timeout=timeout_s, fetch_local=False)
     return bool(ready)

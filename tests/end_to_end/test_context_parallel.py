@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_brorl.config.algorithm import CovarianceConfig
 from nemo_brorl.policy.process.layout import layout_of
 from nemo_brorl.types import UpdatePlan
 from tests.support.closeness import LOG_PROB_BOUND
@@ -87,7 +86,7 @@ def sequence_level(model_folder: Path, layout: dict) -> Scenario:
     algorithm.aggregation, algorithm.kl.placement, algorithm.kl.coefficient = "sequence_mean", "reward", 0.1
     algorithm.importance_correction.kind, algorithm.importance_correction.low = "sequence_mask", 0.1
     algorithm.clip_low = algorithm.clip_high = 0.01
-    algorithm.covariance = CovarianceConfig(kind="clip_cov", share=0.1, low=0.1)
+    algorithm.loss_params = {"covariance": {"kind": "clip_cov", "share": 0.1, "low": 0.1}}
     return replace(case, plans=tuple(replace(plan, objective="gspo") for plan in case.plans))
 
 

@@ -93,7 +93,7 @@ class Coverage(Observer):
             log.warning(
                 "pass@1 of training prompts has risen by %.3f since the run's first steps and pass@%d has fallen by "
                 "%.3f, more than max_fall=%g: answers are lost. A larger rollouts.num_per_prompt, "
-                "algorithm.advantage=maxrl or pass_at_k, algorithm.rare_success_exponent or a larger "
+                "algorithm.advantage=maxrl or pass_at_k, algorithm.advantage_params.rare_success_exponent or a larger "
                 "algorithm.kl.coefficient keep more of them",
                 rise,
                 self.k,

@@ -42,7 +42,7 @@ class ChunkCosts:
         return self._numbers.prefill * self.num_first_tokens(request)
 
     def num_first_tokens(self, request: RolloutRequest) -> int:
-        """Tokens of the prompt, and of rollouts to go on with."""
+        """Return the tokens of the prompt, and of rollouts to go on with."""
         num_tokens = len(request.prompt.token_ids)
         if request.partial is not None:
             num_tokens += int(request.partial.lengths.sum())

@@ -50,7 +50,7 @@ class PrefixCache:
         return uid in self._prompts
 
     def use(self, uid: str, num_tokens: int) -> list[str]:
-        """A prompt is computed or read. Returns the prompts that had to go for it."""
+        """Note that a prompt is computed or read. Returns the prompts that had to go for it."""
         if uid in self._prompts:
             self._prompts.move_to_end(uid)
             return []
@@ -65,12 +65,12 @@ class PrefixCache:
         return gone
 
     def drop(self, uid: str) -> None:
-        """Nobody asks for this one any more."""
+        """Let go of a prompt: nobody asks for it any more."""
         # It may have been evicted before.
         self._num_tokens -= self._prompts.pop(uid, 0)
 
     def uids(self) -> list[str]:
-        """All prompts, least recently used first."""
+        """Return all prompts, least recently used first."""
         return list(self._prompts)
 
 
@@ -112,7 +112,7 @@ class EngineLoad:
         num_ended: int,
         work_of_one: float,
     ) -> None:
-        """More rollouts of a chunk have begun or ended; news may arrive out of order, numbers never fall."""
+        """Note that more rollouts of a chunk have begun or ended; news may arrive out of order, numbers never fall."""
         held = self.chunks[chunk]
         left_before = held.num_left
         work_before = held.work
@@ -123,7 +123,7 @@ class EngineLoad:
         self._charge(held.num_left - left_before, held.work - work_before)
 
     def last_unbegun_chunk(self) -> int | None:
-        """The last chunk given that has not begun and that nobody has asked for."""
+        """Return the last chunk given that has not begun and that nobody has asked for."""
         # The engine begins chunks in the order in which it got them, so the last is the likeliest to be free.
         for chunk in reversed(self.chunks):
             held = self.chunks[chunk]
@@ -148,13 +148,13 @@ class EngineOrder:
         self._heap: list[tuple[float, int, int]] = []  # (work, engine, stamp)
 
     def push(self, engine: int) -> None:
-        """An engine takes its place."""
+        """Have an engine take its place."""
         load = self._loads[engine]
         entry = (self._sign * load.work, engine, load.stamp)
         heapq.heappush(self._heap, entry)
 
     def first(self) -> int | None:
-        """The first engine, or None; it keeps its place until its stamp changes."""
+        """Return the first engine, or None; it keeps its place until its stamp changes."""
         while self._heap:
             # Engines that died, or whose work has changed since, have left their entries behind.
             _, engine, stamp = self._heap[0]

@@ -38,8 +38,8 @@ _LOG_SURVIVAL = np.log(_SURVIVAL)
 
 
 def log_survival(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
-    """ln P(Z > deviation) for Z ~ Normal(0, 1), from a table: 1e-5 off at most; beyond 8 standard deviations as at
-    8."""
+    """Return ln P(Z > deviation) for Z ~ Normal(0, 1), from a table: 1e-5 off at most; beyond 8 standard deviations as
+    at 8."""
     return np.interp(deviations, _DEVIATIONS, _LOG_SURVIVAL)
 
 
@@ -48,7 +48,7 @@ def survival(
     location: float,
     spread: float,
 ) -> float:
-    """P(L > length) for ln L ~ Normal(location, spread²)."""
+    """Return P(L > length) for ln L ~ Normal(location, spread²)."""
     if length <= 0:
         return 1.0
     deviation = (math.log(length) - location) / spread
@@ -61,8 +61,8 @@ def expected(
     limit: float,
     age: float = 0.0,
 ) -> float:
-    """E[min(L, limit) − age | L > age] for ln L ~ Normal(location, spread²): tokens still to come for one that has
-    `age` already. At least 1 below the limit."""
+    """Return E[min(L, limit) − age | L > age] for ln L ~ Normal(location, spread²): tokens still to come for one that
+    has `age` already. At least 1 below the limit."""
     if age >= limit:
         return 0.0
     alive = survival(age, location, spread)
@@ -84,7 +84,7 @@ def quantile(
     location: float,
     spread: float,
 ) -> float:
-    """The length that is exceeded with 1 − probability, of ln L ~ Normal(location, spread²)."""
+    """Return the length that is exceeded with 1 − probability, of ln L ~ Normal(location, spread²)."""
     return math.exp(location + spread * NormalDist().inv_cdf(probability))
 
 
@@ -129,7 +129,7 @@ class _Task:
         self.squares_within += float(deviations @ deviations)
 
     def law(self, max_tokens: int) -> _TaskLaw:
-        """Law that the sums show; the prior where nothing was seen."""
+        """Return the law that the sums show; the prior where nothing was seen."""
         if self.num == 0:
             median = max(1.0, _PRIOR_MEDIAN * max_tokens)
             return _TaskLaw(math.log(median), _PRIOR_SPREAD, _PRIOR_SPREAD)
@@ -161,7 +161,7 @@ class FullLength:
     """The forecast of someone who knows nothing: every response takes all tokens it may have."""
 
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """All that are left."""
+        """Return all that are left."""
         return max(0.0, request.sampling.max_tokens - age)
 
     def watch(
@@ -171,10 +171,10 @@ class FullLength:
         num_running: int,
         age: float,
     ) -> None:
-        """Nothing is learnt."""
+        """Learn nothing."""
 
     def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
-        """Nothing is learnt."""
+        """Learn nothing."""
 
 
 class LengthHistory:
@@ -199,8 +199,8 @@ class LengthHistory:
         lengths: Int32,
         is_cut: Bool | None = None,
     ) -> None:
-        """A group is closed: its task has these lengths, and its prompt is forgotten, which is never sampled again
-        under this uid.
+        """Note that a group is closed: its task has these lengths, and its prompt is forgotten, which is never sampled
+        again under this uid.
 
         is_cut: [n] the ones that ended before they had to. They count as long as they were expected to become.
         """
@@ -220,7 +220,8 @@ class LengthHistory:
             sums.add(np.log(tokens), fading)
 
     def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
-        """A chunk is done: [m] lengths of its responses that ended. Turns teach nothing before their group closes."""
+        """Note that a chunk is done: [m] lengths of its responses that ended. Turns teach nothing before their group
+        closes."""
         if request.prompt.verifier == ENVIRONMENT:
             return
         prompt = self._touch(request.prompt.uid)
@@ -240,7 +241,8 @@ class LengthHistory:
         num_running: int,
         age: float,
     ) -> None:
-        """So many responses of a chunk under way have ended, and so many have `age` tokens, on average, and go on."""
+        """Note that so many responses of a chunk under way have ended, and that so many have `age` tokens, on
+        average."""
         prompt = self._touch(request.prompt.uid)
         prompt.running[request.first_index] = (num_ended, num_running, age)
 
@@ -260,8 +262,8 @@ class LengthHistory:
         )
 
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """Tokens still to be sampled for one rollout of a request that has `age` now, on average. Those to be resumed
-        begin at their lengths."""
+        """Return the tokens still to be sampled for one rollout of a request that has `age` now, on average. Those to
+        be resumed begin at their lengths."""
         prompt = request.prompt
         limit = request.sampling.max_tokens
         location, spread = self._law(prompt.task, prompt.uid, limit)
@@ -274,7 +276,7 @@ class LengthHistory:
         return total / len(lengths)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able: the tasks. What is known about prompts serves the step in which they are sampled."""
+        """Return the tasks, JSON-able. What is known about prompts serves the step in which they are sampled."""
         tasks = {}
         for name, sums in self._tasks.items():
             tasks[name] = asdict(sums)
@@ -301,7 +303,8 @@ class LengthHistory:
         uid: str,
         max_tokens: int,
     ) -> tuple[float, float]:
-        """(mean, spread) of a prompt's ln length, the uncertainty of the mean for one that was never seen included."""
+        """Return (mean, spread) of a prompt's ln length, the uncertainty of the mean for one that was never seen
+        included."""
         sums = self._tasks.get(task, _Task())
         law = sums.law(max_tokens)
         prompt = self._prompts.get(uid)
@@ -313,8 +316,8 @@ class LengthHistory:
 
 
 def _posterior_mean(prompt: _Prompt, law: _TaskLaw) -> float:
-    """Where a prompt lies: what ended as Normal(location, within²), the rest by survival. The prior has heavy tails, so
-    that a prompt unlike all before is believed in time."""
+    """Say where a prompt lies: what ended as Normal(location, within²), the rest by survival. The prior has heavy
+    tails, so that a prompt unlike all before is believed in time."""
     locations = law.mean + law.between * _GRID
     log_weights = _LOG_PRIOR.copy()
     if prompt.num:

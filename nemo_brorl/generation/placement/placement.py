@@ -88,7 +88,7 @@ class ChunkPlacement:
         return self._waiting.num_chunks + len(self._waiting.first_in_line)
 
     def submit(self, requests: Sequence[RolloutRequest]) -> range:
-        """More chunks. Returns their numbers, in order."""
+        """Queue more chunks; returns their numbers, in order."""
         first = self._num_submitted
         self._num_submitted += len(requests)
         for chunk, request in enumerate(requests, start=first):
@@ -100,12 +100,12 @@ class ChunkPlacement:
         return range(first, self._num_submitted)
 
     def add_engine(self, engine: int) -> None:
-        """An engine is ready, with an empty prefix cache."""
+        """Note that an engine is ready, with an empty prefix cache."""
         self._engines[engine] = EngineLoad(self._numbers.cached_prompt_tokens)
         self._requeue_engine(engine)
 
     def assign(self) -> tuple[int, int] | None:
-        """(engine, chunk) of the next assignment; None when nothing waits or no engine has room."""
+        """Make the next assignment, as (engine, chunk); None when nothing waits or no engine has room."""
         engine = self._with_room.first()
         if engine is None or not self.num_waiting:
             return None
@@ -131,8 +131,8 @@ class ChunkPlacement:
         num_ended: int,
         age: float = 0.0,
     ) -> None:
-        """How many rollouts of a chunk its engine has begun and ended so far, and the tokens (`age`) that those going
-        on have, on average. Numbers never fall; news about a chunk the engine does not hold is ignored."""
+        """Note how many rollouts of a chunk its engine has begun and ended so far, and the tokens (`age`) that those
+        going on have, on average. Numbers never fall; news about a chunk the engine does not hold is ignored."""
         load = self._engines.get(engine)
         if load is None or chunk not in load.chunks:
             return
@@ -150,7 +150,7 @@ class ChunkPlacement:
         chunk: int,
         lengths: Int32 | None = None,
     ) -> None:
-        """A chunk arrived from an engine. lengths: [m] of the responses that ended, for the forecast."""
+        """Note that a chunk arrived from an engine. lengths: [m] of the responses that ended, for the forecast."""
         self._engines[engine].remove(chunk)
         self._resolve_steal(chunk)
         self._requeue_engine(engine)
@@ -170,7 +170,8 @@ class ChunkPlacement:
         return is_waiting
 
     def lose(self, engine: int) -> None:
-        """An engine died: it is unavailable until `add_engine`, its cache is gone, and what it held waits again."""
+        """Note that an engine died: it is unavailable until `add_engine`, its cache is gone, and what it held waits
+        again."""
         load = self._engines.pop(engine)
         self._work_held -= load.counted_work
         # In reverse, as each goes before the last: the oldest comes first again.
@@ -181,7 +182,8 @@ class ChunkPlacement:
             self._holders.forget(engine, name)
 
     def steals(self) -> list[Steal]:
-        """Chunks that should change engines, when nothing waits. Each stays with its engine until it is answered.
+        """Return the chunks that should change engines, when nothing waits. Each stays with its engine until it is
+        answered.
 
         The engine with the least work among those with free places takes from the one with the most, if it has less
         with the chunk, and its prompt computed once more, than the other has now. It waits for one answer at a time.
@@ -211,7 +213,7 @@ class ChunkPlacement:
         return proposed
 
     def withdrawn(self, chunk: int) -> None:
-        """A victim gave a chunk back that it had not begun: it waits again, first in line."""
+        """Note that a victim gave a chunk back that it had not begun: it waits again, first in line."""
         steal = self._resolve_steal(chunk)
         if steal is not None:
             self._engines[steal.victim].remove(chunk)
@@ -219,14 +221,14 @@ class ChunkPlacement:
             self._waiting.first_in_line.append(chunk)
 
     def kept(self, chunk: int) -> None:
-        """A victim had begun a chunk when it was asked: it stays where it is."""
+        """Note that a victim had begun a chunk when it was asked: it stays where it is."""
         steal = self._resolve_steal(chunk)
         if steal is not None:
             # Otherwise it would be asked for again at once.
             self.progress(steal.victim, chunk, num_begun=1, num_ended=0)
 
     def _resolve_steal(self, chunk: int) -> Steal | None:
-        """The open proposal about a chunk, which is closed with this; None when there is none any more."""
+        """Close the open proposal about a chunk and return it; None when there is none any more."""
         steal = self._open_steals.pop(chunk, None)
         # The thief may have died over the question.
         if steal is not None and steal.thief in self._engines:
@@ -248,7 +250,7 @@ class ChunkPlacement:
             self._with_unbegun_chunks.push(engine)
 
     def _has_more_than_its_share(self, engine: int) -> bool:
-        """Whether an engine with a batch at least half full has more work left than an equal share of all there is:
+        """Say whether an engine with a batch at least half full has more work left than an equal share of all there is:
         what it began cannot be moved, so it would be the last with anything on top."""
         load = self._engines[engine]
         if load.num_rollouts < _HALF_FULL * self.max_rollouts:
@@ -257,7 +259,7 @@ class ChunkPlacement:
         return load.work > all_work / len(self._engines)
 
     def _charge_engine(self, engine: int, chunk: int) -> None:
-        """An engine holds a chunk from now on, and caches its prompt in place of others."""
+        """Note that an engine holds a chunk from now on, and caches its prompt in place of others."""
         request = self._requests[chunk]
         load = self._engines[engine]
         held = HeldChunk(
@@ -282,7 +284,8 @@ class ChunkPlacement:
         return 0.0 if is_held else self._costs.of_first_tokens(self._requests[chunk])
 
     def _holder_or(self, engine: int, chunk: int) -> int:
-        """Who takes a chunk: of a turn, the engine with its tokens, if it has room and this one has no less work."""
+        """Say who takes a chunk: of a turn, the engine with its tokens, if it has room and this one has no less
+        work."""
         holder = self._holders.turn_holder(chunk)
         if holder is None or self._engines[holder].num_rollouts > self.max_rollouts:
             return engine
@@ -290,7 +293,8 @@ class ChunkPlacement:
         return holder if self._engines[holder].work <= work else engine
 
     def _best_prompt(self, engine: int) -> WaitingPrompt:
-        """A turn whose tokens it holds, or the prompt of most benefit; of equal ones, its own, then one of nobody."""
+        """Return a turn whose tokens it holds, or the prompt of most benefit; of equal ones, its own, then one of
+        nobody."""
         # Trajectories at their next turn begin with many tokens that no other engine has.
         turn = self._waiting.longest_of(self._engines[engine].turns_held)
         if turn is not None:

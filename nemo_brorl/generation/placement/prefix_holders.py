@@ -28,7 +28,7 @@ class PrefixHolders:
         self._costs = costs
 
     def add(self, chunk: int, request: RolloutRequest) -> str:
-        """The name of what a new chunk begins with."""
+        """Return the name of what a new chunk begins with, from now on."""
         name = request.prompt.uid
         partial = request.partial
         is_turn = partial is not None and partial.engine in self._engines
@@ -45,11 +45,12 @@ class PrefixHolders:
         return name
 
     def name(self, chunk: int) -> str:
-        """What the chunk begins with."""
+        """Say what the chunk begins with."""
         return self._names[chunk]
 
     def turn_holder(self, chunk: int) -> int | None:
-        """The engine with the tokens of trajectories at their next turn; None where it is gone, or this is no turn."""
+        """Return the engine with the tokens of trajectories at their next turn; None where it is gone, or this is no
+        turn."""
         engine = self._turns.get(chunk)
         if engine is None or engine not in self.of.get(self._names[chunk], ()):
             return None
@@ -61,7 +62,7 @@ class PrefixHolders:
         chunk: int,
         request: RolloutRequest,
     ) -> None:
-        """An engine holds what a chunk begins with, in place of others."""
+        """Note that an engine holds what a chunk begins with, in place of others."""
         name = self._names[chunk]
         load = self._engines[engine]
         self.of.setdefault(name, set()).add(engine)
@@ -74,7 +75,7 @@ class PrefixHolders:
             load.turns_held.pop(evicted, None)
 
     def forget(self, engine: int, name: str) -> None:
-        """An engine holds this no more."""
+        """Note that an engine holds this no more."""
         holders = self.of[name]
         holders.discard(engine)
         if not holders:
@@ -82,7 +83,7 @@ class PrefixHolders:
             self._waiting.note_fresh(name)
 
     def remove(self, chunk: int) -> str:
-        """A chunk is gone; nobody else begins with what a turn did. Its name."""
+        """Note that a chunk is gone; nobody else begins with what a turn did. Returns its name."""
         name = self._names.pop(chunk)
         if self._turns.pop(chunk, None) is None:
             return name

@@ -22,7 +22,7 @@ class WaitingPrompt:
     chunks: deque[int] = field(default_factory=deque)
 
     def comes_before(self, other: WaitingPrompt) -> bool:
-        """Whether its responses are expected to be longer; of equal ones, whether it was submitted first."""
+        """Say whether its responses are expected to be longer; of equal ones, whether it was submitted first."""
         if self.work_of_one == other.work_of_one:
             return self.order < other.order
         return self.work_of_one > other.work_of_one
@@ -79,7 +79,7 @@ class WaitingChunks:
         work_of_one: float,
         is_fresh: bool,
     ) -> None:
-        """A prompt's responses are now expected to be this long."""
+        """Note that a prompt's responses are now expected to be this long."""
         prompt = self._prompts[uid]
         if prompt.work_of_one != work_of_one:
             self.work += prompt.num_rollouts * (work_of_one - prompt.work_of_one)
@@ -87,11 +87,11 @@ class WaitingChunks:
             self._push(prompt, is_fresh)
 
     def longest(self) -> WaitingPrompt | None:
-        """The prompt whose responses are expected to be the longest."""
+        """Return the prompt whose responses are expected to be the longest."""
         return self._top(self._all)
 
     def longest_fresh(self, holders: Container[str]) -> WaitingPrompt | None:
-        """The same of the prompts that no engine holds, that is those that are not in `holders`."""
+        """Return the same of the prompts that no engine holds, that is those that are not in `holders`."""
         # Entries of prompts that an engine has got meanwhile are cleared away here, not when it gets them.
         prompt = self._top(self._fresh)
         while prompt is not None and prompt.uid in holders:
@@ -100,13 +100,13 @@ class WaitingChunks:
         return prompt
 
     def note_fresh(self, uid: str) -> None:
-        """The last engine that held a prompt does not any more."""
+        """Note that the last engine which held a prompt does not any more."""
         prompt = self._prompts.get(uid)
         if prompt is not None:
             heapq.heappush(self._fresh, prompt.heap_entry)
 
     def longest_of(self, uids: dict[str, None]) -> WaitingPrompt | None:
-        """The same of some prompts. Those that have nothing waiting any more are taken out of `uids`."""
+        """Return the same of some prompts. Those that have nothing waiting any more are taken out of `uids`."""
         longest: WaitingPrompt | None = None
         for uid in list(uids):
             prompt = self._prompts.get(uid)

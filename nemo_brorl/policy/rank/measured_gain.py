@@ -25,7 +25,7 @@ class MeasuredGain:
     sampling keeps a group because it disagrees: of a prompt with success rate p the rollouts of kept groups succeed
     with p / (1 − (1 − p)^N), 3.6 p for p = 0.02 and N = 16. So only groups count whose other rollouts disagree by
     themselves (`algorithm/packing.py`, `fresh_in_the_last`); given these, the last ones are drawn from the policy and
-    the estimate is unbiased for these groups. None count with `algorithm.train_rollouts`, whose rollouts are chosen by
+    the estimate is unbiased for these groups. None count with `train_rollouts`, whose rollouts are chosen by
     reward. What remains: an advantage is taken against a mean that the rollout itself is part of, a factor 1 − 1/N;
     under waves the rollouts of a group also decided on its size; rollouts of older weights count as if they were of
     those that the update starts from.

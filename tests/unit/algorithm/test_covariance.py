@@ -68,7 +68,7 @@ def test_ranks_choose_as_one_rank_with_all_tokens_does() -> None:
 def gradients(kind: str, log_ratio: float) -> tuple[Tensor, float]:
     """Of two tokens with advantage 1, of which the first is held; and the loss."""
     used = replace(tokens([log_ratio] * 2, [1.0, 1.0], [2]), is_held=torch.tensor([True, False]))
-    config = AlgorithmConfig(importance_correction=OFF, covariance=CovarianceConfig(kind=kind, coefficient=2.0))
+    config = AlgorithmConfig(importance_correction=OFF, loss_params={"covariance": {"kind": kind, "coefficient": 2.0}})
     result = ppo_clip(used, config)
     assert result.metrics["policy/held_tokens"].item() == 1.0
     result.loss.backward()
@@ -100,7 +100,7 @@ def entropy_after(kind: str) -> float:
     answers = torch.tensor([0] * 7 + [1, 2, 3])
     advantages = (answers == 0).float() - 0.7
     config = AlgorithmConfig(
-        importance_correction=OFF, covariance=CovarianceConfig(kind=kind, share=0.5, low=0.1, high=5.0)
+        importance_correction=OFF, loss_params={"covariance": {"kind": kind, "share": 0.5, "low": 0.1, "high": 5.0}}
     )
     for _ in range(10):
         log_probs = logits.log_softmax(0)[answers]
@@ -119,7 +119,9 @@ def entropy_after(kind: str) -> float:
 
 def test_settings_that_hold_nothing_are_refused() -> None:
     wrong = BroRLConfig()
-    wrong.algorithm = AlgorithmConfig(covariance=CovarianceConfig(kind="kl_cov", low=5.0, high=1.0), num_mini_batches=1)
+    wrong.algorithm = AlgorithmConfig(
+        loss_params={"covariance": {"kind": "kl_cov", "low": 5.0, "high": 1.0}}, num_mini_batches=1
+    )
     (bounds,) = wrong.algorithm.violations()
     assert "low=5.0 is not below high=1.0" in bounds
     (only_step,) = parts_go_together(wrong)

@@ -40,7 +40,7 @@ def test_a_group_that_is_small_enough_is_left_whole() -> None:
 def test_rare_successes_are_those_of_the_whole_group_not_of_the_chosen_half() -> None:
     # seven of eight are right, of the two that are trained one: weight (1 − 7/8)¹ and not (1 − 1/2)¹
     config = BroRLConfig()
-    config.algorithm.train_rollouts, config.algorithm.advantage = 2, "dr_grpo"
-    config.algorithm.rare_success_exponent = 1.0
+    config.algorithm.advantage = "dr_grpo"
+    config.algorithm.advantage_params = {"train_rollouts": 2, "rare_success_exponent": 1.0}
     (values,) = make_train_batch([make_group([1, 1, 1, 1, 0, 1, 1, 1])], config, 1).advantages
     assert sorted(values[values != 0].tolist()) == pytest.approx([-0.5 / 8, 0.5 / 8])

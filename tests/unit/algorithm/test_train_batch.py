@@ -20,7 +20,7 @@ def test_all_rollouts_are_trained_unless_told_otherwise() -> None:
 
 def test_advantages_of_a_subset_compare_within_it() -> None:
     config = BroRLConfig()
-    config.algorithm.train_rollouts, config.algorithm.advantage = 2, "dr_grpo"
+    config.algorithm.advantage_params, config.algorithm.advantage = {"train_rollouts": 2}, "dr_grpo"
     batch = make_train_batch([make_group([0, 0, 1, 0])], config, 1)
     assert batch.rollouts[0].tolist() == [0, 2]
     assert batch.advantages[0].tolist() == [-0.5, 0, 0.5, 0]  # mean of one right and one wrong
@@ -28,7 +28,8 @@ def test_advantages_of_a_subset_compare_within_it() -> None:
 
 def test_success_of_chosen_rollouts_is_judged_by_their_raw_rewards() -> None:
     config = BroRLConfig()
-    config.algorithm.train_rollouts, config.algorithm.advantage, config.algorithm.pass_at_k = 2, "pass_at_k", 1
+    config.algorithm.advantage_params = {"train_rollouts": 2}
+    config.algorithm.advantage, config.algorithm.pass_at_k = "pass_at_k", 1
     config.rollouts.max_response_tokens, config.rewards.shaping.overlong_buffer = 8, 4
     batch = make_train_batch(
         [make_group([0, 1, 0], lengths=[2, 6, 2])], config, 1
@@ -39,7 +40,7 @@ def test_success_of_chosen_rollouts_is_judged_by_their_raw_rewards() -> None:
 
 def test_the_choice_sees_shaped_rewards_and_groups_keep_the_raw_ones() -> None:
     config = BroRLConfig()
-    config.algorithm.train_rollouts, config.rollouts.max_response_tokens = 2, 8
+    config.algorithm.advantage_params, config.rollouts.max_response_tokens = {"train_rollouts": 2}, 8
     config.rewards.shaping.overlong_buffer = 4
     group = make_group([1, 1, 1, 0], lengths=[2, 8, 2, 2])  # the long right answer is punished down to 0
     batch = make_train_batch([group], config, 1)

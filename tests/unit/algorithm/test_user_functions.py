@@ -111,7 +111,9 @@ def test_an_advantage_without_parameters_takes_two_arguments() -> None:
 
 
 def test_the_weight_of_rare_successes_applies_to_it_too() -> None:
-    config = config_with("algorithm.advantage=my_functions:plain", "algorithm.rare_success_exponent=1")
+    config = config_with(
+        "algorithm.advantage=my_functions:plain", "algorithm.advantage_params={rare_success_exponent: 1}"
+    )
     (values,) = make_train_batch([make_group([0, 0, 0, 1])], config, 1).advantages
     assert values.tolist() == [0, 0, 0, 0.75]
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_brorl.config.algorithm import CovarianceConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.file_sums import SUMS
@@ -119,7 +118,7 @@ def test_tokens_that_are_held_are_the_same_however_a_mini_batch_is_cut(
     kind: str, new_learner: NewLearner, model_folder: Path
 ) -> None:
     config = make_config()
-    config.algorithm.covariance = CovarianceConfig(kind=kind, share=0.1, low=0.1)
+    config.algorithm.loss_params = {"covariance": {"kind": kind, "share": 0.1, "low": 0.1}}
     free, one, many = (new_learner(model_folder, used) for used in (make_config(), config, config))
     without = free.update(make_plan()).metrics
     first, second = one.update(make_plan(micro_batches=1)), many.update(make_plan(micro_batches=5))
