@@ -165,10 +165,10 @@ def test_the_launcher_knows_only_the_configuration() -> None:
 
 
 def test_the_launcher_needs_only_what_a_login_node_has() -> None:
-    """It runs where jobs are submitted, maybe without the stack: only what runs inside the job, or measures a machine,
-    may import that. The doctor runs where the job does."""
+    """It runs where jobs are submitted, maybe without the stack: only what runs inside the job may import that.
+    The doctor runs where the job does."""
     allowed = {"nemo_brorl", "brorl_launcher", "omegaconf", "hydra", "yaml", *sys.stdlib_module_names}
-    inside = {"ray_watch.py": {"ray"}, "cpu_probe.py": {"torch"}}
+    inside = {"ray_watch.py": {"ray"}}
     wrong = []
     for path in launcher_files():
         if "doctor" in path.parts:

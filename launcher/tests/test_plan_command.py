@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from brorl_lab.bases.initial_model import write_initial_model
 from brorl_launcher.planner.command import main
-from brorl_launcher.planner.cpu_plan import cpu_hardware
-from brorl_launcher.planner.cpu_probe import CpuSpeed, ProbeSize, measure_cpu, read_speed, write_speed
-from brorl_launcher.planner.plan import make_plan
+from brorl_launcher.planner.cpu import make_cpu_plan
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.memory import cpu_memory, needed_gib
 from nemo_brorl.config.sft import NewModelConfig
 from nemo_brorl.config.sizes import resolve_sizes
-from nemo_brorl.core.errors import BroRLError, ResourceError
+from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.machine import Machine
 from nemo_brorl.core.model_shape import read_model_shape
 
 pytestmark = pytest.mark.slow
-
-SPEED = CpuSpeed(2e-5, 5e-5, 3e-6, 1e-5, 1e11, 3e10, 4e-8)
 
 
 @pytest.fixture
@@ -99,8 +94,8 @@ def test_an_engine_without_room_never_ends_in_json_too(tmp_path: Path) -> None:
         ),
         (["--propose", "-1"], "--propose -1: must be 0 or more"),
         (
-            ["--kind", "cpu"],
-            "--kind cpu and trainer.gpus_per_node > 0 plans for GPUs: leave --kind out, or add --gpus-per-node 0",
+            ["--gpus-per-node", "0", "--keep-rate", "0.5"],
+            "--keep-rate is for GPUs, and trainer.gpus_per_node=0 is a run on CPU: leave it out",
         ),
         (
             ["policy.tensor_model_parallel_size=128"],
@@ -116,44 +111,32 @@ def test_wrong_input_is_one_message(arguments: list[str], message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_a_cpu_run_is_planned_from_a_probe_that_was_kept(
+def test_a_plan_of_a_cpu_run_has_the_memory_of_its_processes_and_measures_no_step(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_speed(SPEED, tmp_path / "speed.json")
-    arguments = [f"policy.model={model}", "--probe-json", str(tmp_path / "speed.json")]
-    assert main([*arguments, "--host-memory", "20", "--response-tokens", "4"]) == 0
-    assert "GiB of a policy rank" in capsys.readouterr().out
+    arguments = [f"policy.model={model}", "--json", str(tmp_path / "plan.json")]
+    assert main([*arguments, "--host-memory", "20"]) == 0
+    printed = capsys.readouterr().out
+    for text in ("GiB of a policy rank", "GiB of an engine", "chosen: policy.num_threads=", "`brorl try`"):
+        assert text in printed
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["fits"]
+    assert plan["free_gib"] == 20
     assert main([*arguments, "--host-memory", "2"]) == 2
-    assert "a node has 2 GiB of memory and needs" in capsys.readouterr().err
+    refusal = capsys.readouterr().err
+    assert "does not fit: this run needs about" in refusal
+    assert "2.0 GiB are free: leave policy.data_parallel_size" in refusal
 
 
 def test_the_start_up_check_and_the_planner_count_alike(model: Path) -> None:
     few = ["rollouts.num_per_prompt=8", "rollouts.prompts_per_step=4", "algorithm.num_mini_batches=1"]
     config, shape = load_config("brorl_cpu", [f"policy.model={model}", *few]), read_model_shape(model)
     sized, sizes = resolve_sizes(config, shape, Machine(2, 20.0))
+    plan = make_cpu_plan(config, 2, 20.0)
+    assert plan.memory.total == needed_gib(sized, shape)
     # 16 rollouts on each of two ranks: responses of 32 tokens, and five prompts of 160 at most
-    memory = cpu_memory(sized, shape, 16 * 32 + 5 * 160)
-    assert needed_gib(sized, shape) == memory.total
-    assert memory.num_ranks == memory.num_engines == 2
-    plan = make_plan(config, replace(cpu_hardware(SPEED, 20.0), per_node=2))
-    assert plan.node.peak == pytest.approx(memory.total)
+    assert plan.memory == cpu_memory(sized, shape, 16 * 32 + 5 * 160)
+    assert plan.memory.num_ranks == plan.memory.num_engines == 2
     assert plan.sizes == sizes
     fewer = cpu_memory(sized, shape, 1000)
-    assert {name for name, gib in memory.rank.items() if gib != fewer.rank[name]} == {"activations"}
-
-
-def test_the_probe_measures_this_machine() -> None:
-    speed = measure_cpu(
-        ProbeSize(hidden=64, heads=2, groups=1, head_size=32, ffn=128, vocab=256, tokens=128, length=32), copies=1
-    )
-    assert 0 < speed.forward_s < speed.train_s
-    assert speed.head_forward_s > 0
-    assert speed.matrix_flops > 1e8
-    assert speed.copy_bytes_per_s > 1e7
-    assert 0 < speed.python_s < 1e-4
-
-
-def test_a_file_that_is_no_speed_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "speed.json").write_text('{"forward_s": 1}')
-    with pytest.raises(ResourceError, match="holds no speed of a machine"):
-        read_speed(tmp_path / "speed.json")
+    assert {name for name, gib in plan.memory.rank.items() if gib != fewer.rank[name]} == {"activations"}

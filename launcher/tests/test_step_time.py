@@ -1,14 +1,10 @@
-"""Estimated seconds against numbers worked by hand, published steps on H100s, and recorded steps of this project on
-CPU."""
+"""Estimated seconds against numbers worked by hand and published steps on H100s."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
-from brorl_launcher.planner.cpu_plan import SHARES, cpu_hardware
-from brorl_launcher.planner.cpu_probe import CpuSpeed
 from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.step_time import (
     EngineSpeed,
@@ -28,7 +24,6 @@ from brorl_launcher.planner.workload import (
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.model_shape import ModelShape, Rope
 
 pytestmark = pytest.mark.slow
 
@@ -145,45 +140,6 @@ def test_the_papers_rollouts_take_about_as_long_as_they_did() -> None:
     config = load_config("brorl_64gpu")
     plan = make_plan(config, configured_hardware(config))
     assert plan.work.sampled / plan.time.of("generate") == pytest.approx(72.4, rel=0.5)
-
-
-# Steps of conf/brorl_cpu.yaml on an otherwise idle machine of two cores, equal samples: N, (mean response, sampled),
-# seconds of generation, scoring, update (medians of three). The machine's speed was probed later, while others worked
-# on it.
-RECORDED_SPEED = CpuSpeed(1.894e-5, 5.090e-5, 3.267e-6, 1.203e-5, 1.007e11, 3.178e10, 4.715e-8)
-RECORDED = {
-    512: (3.841, 4608, 4.22, 1.58, 3.55),
-    256: (3.882, 4096, 3.75, 1.39, 2.48),
-    64: (3.989, 4256, 4.83, 2.54, 4.23),
-    16: (3.955, 4840, 4.60, 4.47, 7.43),
-}
-RECORDED_SHAPE = ModelShape(4, 256, 4, 2, 64, 512, 512, 512, 1e-6, Rope(1e4), has_qkv_bias=True, is_tied=True)
-
-
-@pytest.mark.parametrize("num", RECORDED)
-def test_recorded_steps_on_cpu_are_planned_within_a_quarter(num: int) -> None:
-    response, sampled, *stages = RECORDED[num]
-    sizes = [
-        f"rollouts.num_per_prompt={num}",
-        f"rollouts.prompts_per_step={4096 // num}",
-        f"rollouts.chunk_size={min(64, num)}",
-    ]
-    config = load_config("brorl_cpu", [*sizes, "trainer.save_interval=0"])
-    plan = make_plan(
-        config,
-        replace(cpu_hardware(RECORDED_SPEED, 16.0), per_node=2),
-        Lengths(36.4, response, 0.3, min(1.0, 4096 / sampled)),
-        RECORDED_SHAPE,
-    )
-    step = sum(plan.time.of(name) for name in ("generate", "log_prob", "update"))
-    assert step == pytest.approx(sum(stages), rel=0.25)
-    assert plan.time.of("generate") == pytest.approx(stages[0], rel=0.25)
-
-
-def test_calibration_scales_its_stage() -> None:
-    shares = SHARES.scaled(score=2.0, train=3.0, engine=4.0)
-    assert (shares.score, shares.train, shares.engine) == (2 * SHARES.score, 3 * SHARES.train, 4 * SHARES.engine)
-    assert (shares.rollout, shares.token, shares.step) == (4 * SHARES.rollout, 4 * SHARES.token, 4 * SHARES.step)
 
 
 def test_what_is_computed_anew_takes_its_share_of_a_forward_pass() -> None:

@@ -69,15 +69,13 @@ def check_memory(config: BroRLConfig, with_policy: bool = True, folder: Path | N
         return
     needed = needed_gib(config, read_model_shape(folder), with_policy)
     if needed > free:
-        raise ResourceError(
-            f"this run needs about {needed:.1f} GiB of memory and {free:.1f} GiB are free: {_way_out(config)}"
-        )
+        raise ResourceError(lack_of_memory(config, needed, free))
     if needed > 0.85 * free:
         logger.warning("memory is tight: about %.1f GiB needed, %.1f GiB free", needed, free)
 
 
-def _way_out(config: BroRLConfig) -> str:
-    """What of a run that does not fit can be made smaller."""
+def lack_of_memory(config: BroRLConfig, needed: float, free: float) -> str:
+    """Say that a run needs more GiB than are free, and what of it can be made smaller."""
     sizes = {
         "policy.data_parallel_size": data_parallel_size(config),
         "generation.num_engines": num_engines(config),
@@ -87,9 +85,10 @@ def _way_out(config: BroRLConfig) -> str:
     named = ", ".join(f"{name} ({value:g})" for name, value in sizes.items())
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
     return (
-        f"leave {named} to `auto` or lower them; a micro-batch holds at least one prompt and response of "
-        f"{longest} tokens (data.max_prompt_tokens, rollouts.max_response_tokens); policy.recompute=full and "
-        "policy.precision=bf16 generation.precision=bf16 need less, and so does a smaller model"
+        f"this run needs about {needed:.1f} GiB of memory and {free:.1f} GiB are free: leave {named} to `auto` or "
+        f"lower them; a micro-batch holds at least one prompt and response of {longest} tokens "
+        "(data.max_prompt_tokens, rollouts.max_response_tokens); policy.recompute=full and policy.precision=bf16 "
+        "generation.precision=bf16 need less, and so does a smaller model"
     )
 
 

@@ -130,7 +130,7 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
     sampling = num * prompts / kept * mean / max(1.0, rehearsed.num_tokens / rehearsed.seconds)
     line = f"  a step: {num} × {prompts} rollouts of {mean:.0f} tokens; sampling about {sampling:,.0f} s at this pace"
     if policy is None:
-        return f"{line}; learning: brorl plan"
+        return f"{line}; learning: brorl plan" if num_gpus(config) else line
     return f"{line}, learning about {learning_s(config, groups, policy, mean):,.0f} s"
 
 

@@ -8,30 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brorl_launcher.planner.cpu_plan import cpu_hardware
-from brorl_launcher.planner.cpu_probe import CpuSpeed, measure_cpu, probe_size, read_speed, write_speed
+from brorl_launcher.planner.cpu import machine_with, make_cpu_plan, print_cpu_plan, write_cpu_plan
 from brorl_launcher.planner.memory_plan import DeviceMemory
-from brorl_launcher.planner.model_cost import find_shape
 from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.proposals import Proposal, fewest_nodes, propose, remedies
 from brorl_launcher.planner.step_time import StepTime
-from brorl_launcher.planner.workload import (
-    KINDS,
-    Hardware,
-    Lengths,
-    cut_of,
-    gpu_hardware,
-    micro_batches,
-    workload_of,
-)
-from nemo_brorl.config.derived import num_gpus, num_policy_ranks
+from brorl_launcher.planner.workload import GPUS, Lengths, gpu_hardware
+from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.load import DEFAULT_CONFIG, load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
@@ -191,19 +179,8 @@ def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-PROBE_TOKENS = 4096  # of a row, at most, that the probe computes
+GPU_OPTIONS = ("kind", "gpu_memory", "prompt_tokens", "response_tokens", "keep_rate")  # of which a CPU plan has no use
 DESCRIPTION = "Does the run fit, how long does a step take, and which layout would be better? Nothing is started."
-
-
-@dataclass(frozen=True)
-class Request:
-    """Request of a command line."""
-
-    config: BroRLConfig
-    hardware: Hardware
-    lengths: Lengths
-    num_proposals: int
-    json: Path | None
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -211,9 +188,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="brorl plan", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config-name", "-cn", default=DEFAULT_CONFIG)
     parser.add_argument("--config-path", "-cp", type=Path)
-    parser.add_argument(
-        "--kind", choices=KINDS, help="of the devices (default: h100; cpu where trainer.gpus_per_node is 0)"
-    )
+    parser.add_argument("--kind", choices=GPUS, help="of the GPUs (default: h100)")
     parser.add_argument("--nodes", type=int, help="in place of trainer.num_nodes")
     parser.add_argument("--gpus-per-node", type=int, help="in place of trainer.gpus_per_node")
     parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="of one GPU (default: of its kind)")
@@ -238,16 +213,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the plan here as well")
     parser.add_argument(
-        "--probe-json", type=Path, metavar="FILE", help="on CPU: the machine's speed, read from here or left here"
-    )
-    parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="settings, as of every command: policy.model=qwen2.5-7b ..."
     )
     return parser.parse_intermixed_args(argv)
 
 
-def read_request(options: argparse.Namespace) -> Request:
-    """Raises ConfigError for settings that break their own rules, and for numbers that cannot be."""
+def read_config(options: argparse.Namespace) -> BroRLConfig:
+    """Read the settings of a command line. Raises ConfigError for those that break their own rules, and for numbers
+    that cannot be."""
     _check_positive(options)
     overrides = list(options.overrides)
     if options.nodes is not None:
@@ -262,7 +235,7 @@ def read_request(options: argparse.Namespace) -> Request:
         "rollouts.max_response_tokens",
         config.rollouts.max_response_tokens,
     )
-    return Request(config, _hardware(config, options), _lengths(options), options.propose, options.json)
+    return config
 
 
 def _check_positive(options: argparse.Namespace) -> None:
@@ -288,59 +261,54 @@ def _check_limit(
         raise ConfigError(f"{option} {value:g}: a mean cannot be above {setting}={limit}")
 
 
-def _hardware(config: BroRLConfig, options: argparse.Namespace) -> Hardware:
-    on_cpu = num_gpus(config) == 0
-    kind = options.kind or ("cpu" if on_cpu else "h100")
-    if (kind == "cpu") != on_cpu:
-        wanted = "trainer.gpus_per_node=0 plans for CPU" if on_cpu else "trainer.gpus_per_node > 0 plans for GPUs"
-        other = 8 if on_cpu else 0
-        raise ConfigError(f"--kind {kind} and {wanted}: leave --kind out, or add --gpus-per-node {other}")
-    if on_cpu:
-        return cpu_hardware(_speed(config, options), options.host_memory)
-    trainer = config.trainer
-    return gpu_hardware(kind, trainer.num_nodes, trainer.gpus_per_node, options.gpu_memory, options.host_memory)
-
-
-def _speed(config: BroRLConfig, options: argparse.Namespace) -> CpuSpeed:
-    """Speed that this machine was measured with, or is measured with now, on as many cores as the run keeps busy."""
-    if options.probe_json is not None and options.probe_json.exists():
-        return read_speed(options.probe_json)
-    work = workload_of(config, _lengths(options))
-    micro = micro_batches(config, work, cut_of(config))
-    copies = max(1, min(num_policy_ranks(config), len(os.sched_getaffinity(0))))
-    tokens = round(min(micro.tokens, PROBE_TOKENS))
-    length = round(work.prompt_tokens + work.response_tokens)
-    size = probe_size(find_shape(config), tokens, length)
-    Console().stage("measuring this machine")
-    speed = measure_cpu(size, copies)
-    if options.probe_json is not None:
-        write_speed(speed, options.probe_json)
-    return speed
-
-
-def _lengths(options: argparse.Namespace) -> Lengths:
-    return Lengths(options.prompt_tokens, options.response_tokens, options.response_spread, options.keep_rate)
-
-
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 it fits, 2 it does not. Raises BroRLError for wrong input."""
-    request = read_request(parse(argv))
-    plan = make_plan(request.config, request.hardware, request.lengths)
+    """Plan the run of a command line. Exit code: 0 it fits, 2 it does not. Raises BroRLError for wrong input."""
+    options = parse(argv)
+    config = read_config(options)
+    if num_gpus(config) == 0:
+        return plan_on_cpu(config, options)
+    return plan_on_gpus(config, options)
+
+
+def plan_on_cpu(config: BroRLConfig, options: argparse.Namespace) -> int:
+    """Print whether a run without GPUs fits. Raises ConfigError for an option that only a plan for GPUs takes."""
+    for name in GPU_OPTIONS:
+        if getattr(options, name) is not None:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is for GPUs, and trainer.gpus_per_node=0 is a run on CPU: leave it out, "
+                "or add --gpus-per-node 8"
+            )
+    plan = make_cpu_plan(config, *machine_with(options.host_memory))
+    print_cpu_plan(plan)
+    if options.json is not None:
+        write_cpu_plan(plan, options.json)
+    if plan.fits:
+        return 0
+    sys.stderr.write(f"\nerror: does not fit: {plan.refusal}\n")
+    return USER_ERROR
+
+
+def plan_on_gpus(config: BroRLConfig, options: argparse.Namespace) -> int:
+    """Print whether a run on GPUs fits, how long a step takes, and what would be better."""
+    trainer = config.trainer
+    kind = options.kind or "h100"
+    hardware = gpu_hardware(kind, trainer.num_nodes, trainer.gpus_per_node, options.gpu_memory, options.host_memory)
+    lengths = Lengths(options.prompt_tokens, options.response_tokens, options.response_spread, options.keep_rate)
+    plan = make_plan(config, hardware, lengths)
     print_plan(plan)
-    helpful = [] if plan.fits else remedies(plan, request.lengths)
-    num = request.num_proposals if plan.hardware.is_gpu else 0
-    better = propose(request.config, request.hardware, request.lengths, plan.shape, num)
-    if request.json is not None:
-        write_json(plan, better, helpful, request.json)
-    layouts = f"layouts of these {plan.hardware.num_devices} devices"
+    helpful = [] if plan.fits else remedies(plan, lengths)
+    better = propose(config, hardware, lengths, plan.shape, options.propose)
+    if options.json is not None:
+        write_json(plan, better, helpful, options.json)
+    layouts = f"layouts of these {hardware.num_devices} devices"
     if plan.fits:
         print_proposals(f"{layouts}, fastest first", better)
         return 0
     sys.stderr.write(f"\nerror: does not fit: {plan.refusal}\n")
     print_proposals("what would fit, each alone", helpful)
     print_proposals(f"{layouts} that fit, fastest first", better)
-    if not helpful and not better and plan.hardware.is_gpu:
-        print_more_nodes(plan, request.lengths)
+    if not helpful and not better:
+        print_more_nodes(plan, lengths)
     return USER_ERROR
 
 

@@ -1,11 +1,10 @@
-"""Plan of a run: the memory of its devices and of a node, the seconds of a step, and why it does not fit."""
+"""Plan of a run on GPUs: the memory of its devices and of a node, the seconds of a step, and why it does not fit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from brorl_launcher.planner.cpu_plan import cpu_devices, cpu_engine, cpu_memory_of, cpu_node, cpu_step_time
 from brorl_launcher.planner.memory_plan import (
     DeviceMemory,
     EnginePlan,
@@ -87,61 +86,20 @@ def make_plan(
     lengths: Lengths = ASSUMED,
     shape: ModelShape | None = None,
 ) -> Plan:
-    """Plan a run whose settings have passed their own rules; sizes that nobody gave are chosen as the run chooses them
-    on such hardware. Raises ModelError when nothing tells the model's shape."""
+    """Plan a run on GPUs whose settings have passed their own rules; sizes that nobody gave are chosen as the run
+    chooses them on such hardware. Raises ModelError when nothing tells the model's shape."""
     shape = shape or find_shape(config)
-    sized, sizes = resolve_sizes(config, shape, machine_of(hardware))
+    sized, sizes = resolve_sizes(config, shape, Machine(hardware.per_node, None, hardware.memory_gib))
     work = workload_of(sized, lengths)
     cut = cut_of(sized)
     micro = micro_batches(sized, work, cut)
-    if hardware.is_gpu:
-        plan = _gpu_plan(sized, shape, hardware, work, cut, micro)
-    else:
-        plan = _cpu_plan(sized, shape, hardware, work, cut, micro, lengths)
-    return replace(plan, config=config, sizes=sizes)
-
-
-def _gpu_plan(
-    config: BroRLConfig,
-    shape: ModelShape,
-    hardware: Hardware,
-    work: Workload,
-    cut: Cut,
-    micro: MicroBatches,
-) -> Plan:
-    engines = engines_of(config)
-    engine = engine_plan(config, shape, hardware, work)
-    devices = gpu_memory(config, shape, hardware, cut, engines, micro, engine)
-    node = node_memory(config, shape, hardware, policy_bytes(config, shape, cut, 0), cut, engines, work)
-    time = step_time(config, shape, hardware, work, cut, engines, micro, engine)
-    refusal = refusal_of(config, shape, devices, node, engine)
-    return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal)
-
-
-def machine_of(hardware: Hardware) -> Machine:
-    """A node of what is planned for, as sizes are chosen for it."""
-    if hardware.is_gpu:
-        return Machine(hardware.per_node, None, hardware.memory_gib)
-    return Machine(hardware.per_node, hardware.memory_gib)
-
-
-def _cpu_plan(
-    config: BroRLConfig,
-    shape: ModelShape,
-    hardware: Hardware,
-    work: Workload,
-    cut: Cut,
-    micro: MicroBatches,
-    lengths: Lengths,
-) -> Plan:
-    engines = engines_of(config)
-    memory = cpu_memory_of(config, shape, micro, lengths)
-    engine = cpu_engine(config, shape, memory, work)
-    devices = cpu_devices(memory, hardware)
-    node = cpu_node(config, shape, memory, hardware)
-    time = cpu_step_time(config, shape, hardware, work, cut, micro, engine)
-    refusal = refusal_of(config, shape, devices, node, engine)
-    return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal)
+    engines = engines_of(sized)
+    engine = engine_plan(sized, shape, hardware, work)
+    devices = gpu_memory(sized, shape, hardware, cut, engines, micro, engine)
+    node = node_memory(sized, shape, hardware, policy_bytes(sized, shape, cut, 0), cut, engines, work)
+    time = step_time(sized, shape, hardware, work, cut, engines, micro, engine)
+    refusal = refusal_of(sized, shape, devices, node, engine)
+    return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal, sizes)
 
 
 def refusal_of(

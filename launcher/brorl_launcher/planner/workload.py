@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from brorl_launcher.planner.cpu_probe import CpuSpeed
 from brorl_launcher.planner.model_cost import Cut
 from nemo_brorl.config.derived import data_parallel_size, micro_batch_tokens, num_engines, num_gpus, stage_sizes
 from nemo_brorl.config.schema import BroRLConfig
@@ -42,10 +41,10 @@ class Efficiency:
 class Hardware:
     """A homogeneous cluster. Sizes in GiB are what a process can use of what the driver reports."""
 
-    kind: str  # one of KINDS
+    kind: str  # one of GPUS
     num_nodes: int
-    per_node: int  # devices of a node; on a CPU machine its cores
-    memory_gib: float  # of one device; on a CPU machine what is free for the run
+    per_node: int  # devices of a node
+    memory_gib: float  # of one device
     host_memory_gib: float  # of one node
     matrix_flops: float  # dense bf16, FLOP/s of one device
     fp8_flops: float  # 0: no FP8
@@ -54,16 +53,11 @@ class Hardware:
     network_bandwidth: float  # between nodes, bytes/s of one device in one direction
     host_bandwidth: float  # between a device and its host, bytes/s in one direction
     efficiency: Efficiency = Efficiency()
-    cpu: CpuSpeed | None = None  # measured, where kind is cpu
 
     @property
     def num_devices(self) -> int:
         """Devices of all nodes."""
         return self.num_nodes * self.per_node
-
-    @property
-    def is_gpu(self) -> bool:
-        return self.kind != "cpu"
 
 
 # Dense peaks and bandwidths of the SXM modules in NVIDIA's data sheets; memory as nvidia-smi reports it; nodes as DGX
@@ -75,7 +69,6 @@ GPUS = {
     "h200": replace(_H100, kind="h200", memory_gib=140.4, bandwidth=4.8e12),
     "a100": Hardware("a100", 1, 8, 80.0, 1000, 312e12, 0.0, 2.04e12, 300e9, 25e9, 25e9),
 }
-KINDS = (*GPUS, "cpu")
 
 
 def gpu_hardware(
@@ -87,7 +80,7 @@ def gpu_hardware(
 ) -> Hardware:
     """A cluster of a known kind of GPU. Raises ConfigError for an unknown one."""
     if kind not in GPUS:
-        raise ConfigError(f"--kind {kind}: is not known; write one of {', '.join(KINDS)}")
+        raise ConfigError(f"--kind {kind}: is not known; write one of {', '.join(GPUS)}")
     known = GPUS[kind]
     if memory_gib is None:
         memory_gib = known.memory_gib
@@ -102,10 +95,7 @@ def configured_hardware(config: BroRLConfig, kind: str = "h100", memory_gib: flo
     """The GPUs that the config asks for, of a kind that it does not say. Raises ConfigError on a CPU config, or for an
     unknown kind."""
     if num_gpus(config) == 0:
-        raise ConfigError(
-            "trainer.gpus_per_node=0 is a run on CPU: plan it for --kind cpu, or set trainer.num_nodes and "
-            "gpus_per_node"
-        )
+        raise ConfigError("trainer.gpus_per_node=0 is a run on CPU: set trainer.num_nodes and gpus_per_node")
     return gpu_hardware(kind, config.trainer.num_nodes, config.trainer.gpus_per_node, memory_gib)
 
 

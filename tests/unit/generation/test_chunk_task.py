@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nemo_brorl.generation.check_replies import find_garbage, find_mismatch
 from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, no_arrays
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, rollout_seed
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Sampling, TurnRecord
@@ -121,29 +120,6 @@ def test_what_makes_no_sense_is_a_failure_of_the_engine() -> None:
         assert isinstance(failure, ChunkFailure), tokens
         assert failure.is_garbage
         assert arrays is None
-
-
-def test_a_response_longer_than_asked_for_is_garbage() -> None:
-    arrays = ChunkArrays(np.ones(6, np.int32), np.full(6, -1.0, np.float32), np.array([0, 6]))
-    assert find_garbage(arrays, 10, 6) is None
-    assert find_garbage(arrays, 10, 5) == "responses of 6 to 6 tokens, 1 to 5 were asked for"
-
-
-def test_an_answer_to_another_question_is_found_out() -> None:
-    good = ChunkMeta(12, "a", np.array([4, 5, 6], np.int32), np.ones(3, np.int32), np.ones(3, bool), 0, 2)
-    assert find_mismatch(good, 12, REQUEST, {0, 2}) is None
-    assert "answered as call 12" in str(find_mismatch(good, 13, REQUEST, {0, 2}))
-    assert "for prompt b" in str(find_mismatch(replace(good, uid="b"), 12, REQUEST, {0, 2}))
-    assert "never published" in str(find_mismatch(good, 12, REQUEST, {0}))
-    assert "rollouts [5, 6] came for [4, 5, 6]" in str(
-        find_mismatch(replace(good, indices=good.indices[1:]), 12, REQUEST, {0, 2})
-    )
-    assert "lengths" in str(find_mismatch(replace(good, lengths=good.lengths[1:]), 12, REQUEST, {0, 2}))
-
-
-def test_the_version_of_a_beginning_needs_not_be_known_to_this_pool() -> None:
-    meta = ChunkMeta(1, "a", PARTIAL.indices, np.ones(3, np.int32), np.ones(3, bool), version=3, newest_version=8)
-    assert find_mismatch(meta, 1, RESUMED, {0, 8}) is None
 
 
 def test_no_arrays_are_responses_without_tokens() -> None:

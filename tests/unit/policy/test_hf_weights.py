@@ -12,15 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.model_shape import ModelShape, Rope, hf_shapes, read_model_shape
+from nemo_brorl.core.model_shape import hf_shapes, read_model_shape
 from nemo_brorl.policy.model.model import build_model
 from nemo_brorl.policy.process.device import Device
 from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.policy.process.process_groups import weight_groups
-from nemo_brorl.weights.names import Slot, layer_slot
 from nemo_brorl.weights.reading import load_hf
 from nemo_brorl.weights.sending import HfExport
-from nemo_brorl.weights.shares import pack, share_of, unpack
 from tests.support.model_factory import make_config, make_model
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -49,80 +47,6 @@ def test_loading_and_exporting_changes_no_bit(settings: dict[str, Any], tmp_path
     assert list(exported) == list(hf_shapes(read_model_shape(folder)))
     for name, tensor in original.items():
         assert torch.equal(exported[name], tensor), name
-
-
-def shape_of(**sizes: int) -> ModelShape:
-    numbers = {"num_layers": 1, "hidden_size": 8, "num_heads": 4, "num_key_value_heads": 2, "head_size": 4}
-    numbers |= {"ffn_size": 12, "vocab_size": 11, "max_positions": 64}
-    return ModelShape(**(numbers | sizes), norm_epsilon=1e-6, rope=Rope(1e4), has_qkv_bias=True, is_tied=True)
-
-
-def packed(
-    kind: str, tensors: list[torch.Tensor], local_size: tuple[int, ...], shape: ModelShape, ranks: int, rank: int
-) -> torch.Tensor:
-    local = torch.full(local_size, torch.nan)
-    pack(kind, [tensor[share_of(kind, tensor.shape, ranks, rank)] for tensor in tensors], local, shape)
-    return local
-
-
-@pytest.mark.parametrize(
-    ("kind", "sizes", "local_size"),
-    [
-        ("copy", [(8, 12)], (8, 12)),
-        ("rows_of_input", [(8, 12)], (8, 6)),
-        ("gate_up", [(12, 8), (12, 8)], (12, 8)),
-        ("vocab", [(11, 8)], (6, 8)),
-        ("qkv", [(16, 8), (8, 8), (8, 8)], (16, 8)),
-    ],
-)
-def test_unpacking_the_shares_of_two_ranks_undoes_packing(
-    kind: str, sizes: list[tuple[int, int]], local_size: tuple[int, int]
-) -> None:
-    shape = shape_of()
-    tensors = [torch.randn(size) for size in sizes]
-    locals_ = [packed(kind, tensors, local_size, shape, 2, rank) for rank in range(2)]
-    assert not any(local.isnan().any() for local in locals_)
-    for original, restored in zip(tensors, unpack(kind, locals_, shape), strict=True):
-        assert torch.equal(original, restored)
-
-
-def test_a_vocabulary_smaller_than_the_ranks_leaves_the_last_ones_padding() -> None:
-    assert [share_of("vocab", (5, 8), 4, rank)[0] for rank in range(4)] == [
-        slice(0, 2),
-        slice(2, 4),
-        slice(4, 5),
-        slice(5, 5),
-    ]
-
-
-def test_a_query_group_is_its_queries_then_its_key_then_its_value() -> None:
-    shape = shape_of(head_size=1)
-    query, key, value = torch.tensor([0.0, 1.0, 2.0, 3.0]), torch.tensor([10.0, 11.0]), torch.tensor([20.0, 21.0])
-    assert packed("qkv", [query, key, value], (4,), shape, 2, 0).tolist() == [0, 1, 10, 20]
-    assert packed("qkv", [query, key, value], (4,), shape, 2, 1).tolist() == [2, 3, 11, 21]
-
-
-@pytest.mark.parametrize(
-    ("suffix", "parts", "kind"),
-    [
-        ("mlp.experts.local_experts.3.linear_fc1.weight", ("gate_proj", "up_proj"), "gate_up"),
-        ("mlp.experts.local_experts.3.linear_fc2.weight", ("down_proj",), "rows_of_input"),
-        ("mlp.experts.linear_fc1.weight3", ("gate_proj", "up_proj"), "gate_up"),  # Transformer Engine's grouped product
-        ("mlp.experts.linear_fc2.weight3", ("down_proj",), "rows_of_input"),
-    ],
-)
-def test_experts_are_counted_from_the_first_of_their_rank(suffix: str, parts: tuple[str, ...], kind: str) -> None:
-    names = tuple(f"model.layers.7.mlp.experts.19.{part}.weight" for part in parts)
-    assert layer_slot(suffix, 7, first_expert=16) == Slot(names, kind, is_expert=True)
-
-
-def test_names_of_transformer_engine_and_of_megatron_s_own_layers_mean_the_same_tensors() -> None:
-    for theirs, own in (
-        ("self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"),
-        ("mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"),
-    ):
-        assert layer_slot(theirs, 2, 0) == layer_slot(own, 2, 0)
-    assert layer_slot("mlp.router.weight", 2, 0) == Slot(("model.layers.2.mlp.gate.weight",), "copy")
 
 
 def test_a_checkpoint_in_several_files_is_read_by_its_index(model_folder: Path, tmp_path: Path, device: Device) -> None:

@@ -1,0 +1,105 @@
+"""Plan of a run without GPUs: its sizes, and the memory of its processes as the check at its start counts it. How long
+a step takes is measured, not planned, on a CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from brorl_launcher.planner.model_cost import find_shape
+from nemo_brorl.config.derived import fullest_micro_batch
+from nemo_brorl.config.memory import CpuMemory, cpu_memory, lack_of_memory
+from nemo_brorl.config.model_rules import misfits
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sizes import Size, resolve_sizes
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.machine import Machine, available_gib
+from nemo_brorl.core.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class CpuPlan:
+    """Plan of a run on CPU: what it needs of what is free."""
+
+    config: BroRLConfig  # with all sizes
+    sizes: tuple[Size, ...]  # that were chosen
+    memory: CpuMemory
+    free_gib: float
+    refusal: str  # why it does not fit; "": it does
+
+    @property
+    def fits(self) -> bool:
+        return not self.refusal
+
+
+def machine_with(memory_gib: float | None) -> tuple[int, float]:
+    """Return the cores of this machine and its free memory in GiB, or the one given. Raises ResourceError where it
+    cannot be read."""
+    free = available_gib() if memory_gib is None else memory_gib
+    if free is None:
+        raise ResourceError("the free memory of this machine cannot be read: give it with --host-memory GIB")
+    return len(os.sched_getaffinity(0)), free
+
+
+def make_cpu_plan(
+    config: BroRLConfig,
+    cores: int,
+    free_gib: float,
+    shape: ModelShape | None = None,
+) -> CpuPlan:
+    """Plan a run on CPU as its start would choose its sizes and count its memory. Raises ModelError when nothing tells
+    the model's shape."""
+    shape = shape or find_shape(config)
+    sized, sizes = resolve_sizes(config, shape, Machine(cores, free_gib))
+    memory = cpu_memory(sized, shape, fullest_micro_batch(sized))
+    found = list(misfits(sized, shape))
+    if memory.total > free_gib:
+        found.append(lack_of_memory(sized, memory.total, free_gib))
+    return CpuPlan(sized, sizes, memory, free_gib, "; ".join(found))
+
+
+def print_cpu_plan(plan: CpuPlan) -> None:
+    """Print sizes, and the memory of a policy rank, of an engine and of the machine."""
+    console = Console()
+    console.line(f"{plan.config.policy.model} on CPU")
+    for size in plan.sizes:
+        console.line(f"chosen: {size}")
+    for title, terms in _tables(plan.memory).items():
+        console.line()
+        rows = [[name, f"{gib:.2f}"] for name, gib in terms.items() if gib]
+        rows.append(["all", f"{sum(terms.values()):.2f}"])
+        console.table([title, ""], rows)
+    console.line()
+    console.line(f"{plan.free_gib:.2f} GiB are free")
+    console.line(
+        "how long a step takes is measured, not planned, on a CPU: `brorl try` says it of sampling, the start of "
+        "`brorl train` of learning, too"
+    )
+
+
+def write_cpu_plan(plan: CpuPlan, path: Path) -> None:
+    """Write everything that is printed, by name, as JSON."""
+    data = {
+        "model": plan.config.policy.model,
+        "fits": plan.fits,
+        "refusal": plan.refusal,
+        "sizes": {size.setting: size.value for size in plan.sizes},
+        "memory_gib": _tables(plan.memory),
+        "free_gib": plan.free_gib,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def _tables(memory: CpuMemory) -> Mapping[str, Mapping[str, float]]:
+    """Terms in GiB by table."""
+    node = {
+        f"{memory.num_ranks} policy ranks": memory.num_ranks * sum(memory.rank.values()),
+        f"{memory.num_engines} engines": memory.num_engines * sum(memory.engine.values()),
+        **memory.others,
+    }
+    return {"GiB of a policy rank": memory.rank, "GiB of an engine": memory.engine, "GiB of the machine": node}
