@@ -20,7 +20,9 @@ TRACKERS: dict[str, tuple[str, ...]] = {
     "swanlab": ("project",),
     "trackio": ("project",),
 }
-LOGGER_KEYS = tuple(key for name in TRACKERS for key in (f"create_{name}_logger", f"{name}_logger_kwargs"))
+_SWITCHES = tuple(f"create_{name}_logger" for name in TRACKERS)
+_ARGUMENTS = tuple(f"{name}_logger_kwargs" for name in TRACKERS)
+LOGGER_KEYS = (*_SWITCHES, *_ARGUMENTS)
 PACKAGES = {"dllogger": "git+https://github.com/NVIDIA/dllogger"}  # those that are not called like their logger
 EXAMPLES = {"project": "brorl", "name": "first"}
 SECRETS = ("api_key", "api_token", "token", "password")
