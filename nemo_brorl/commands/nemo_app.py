@@ -53,6 +53,7 @@ log = get_logger(__name__)
 Result = TypeVar("Result")
 
 NEMO_FOLDER = "nemo"  # inside the run folder
+NEMO_TRACKERS = ("wandb", "dllogger", "clearml", "neptune")  # that exp_manager makes, beside TensorBoard
 
 
 @dataclass(frozen=True)
@@ -97,45 +98,39 @@ def open_sinks(config: BroRLConfig, experiment: Experiment) -> list[MetricSink]:
             sinks.append(ClearMLSink(logger))
         else:
             sinks.append(LoggerSink(logger))
-    if chosen.create_mlflow_logger:  # exp_manager of NeMo 3.0.0 gives Lightning's logger its `run_name` twice
+    if chosen.wants("mlflow"):  # exp_manager of NeMo 3.0.0 gives Lightning's logger its `run_name` twice
         beside_the_run = f"sqlite:///{experiment.log_dir.absolute()}/mlflow.db"
         of_mlflow = {
             "experiment_name": "brorl",
             "tracking_uri": os.environ.get("MLFLOW_TRACKING_URI", beside_the_run),
-            **chosen.mlflow_logger_kwargs,
+            **chosen.arguments("mlflow"),
         }
         sinks.append(LoggerSink(MLFlowLogger(**of_mlflow)))
-    if chosen.create_swanlab_logger:
-        arguments = {"log_dir": str(experiment.log_dir / "swanlog"), **chosen.swanlab_logger_kwargs}
+    if chosen.wants("swanlab"):
+        arguments = {"log_dir": str(experiment.log_dir / "swanlog"), **chosen.arguments("swanlab")}
         sinks.append(ModuleSink("swanlab", arguments))
-    if chosen.create_trackio_logger:
-        sinks.append(ModuleSink("trackio", {"embed": False, **chosen.trackio_logger_kwargs}))
+    if chosen.wants("trackio"):
+        sinks.append(ModuleSink("trackio", {"embed": False, **chosen.arguments("trackio")}))
     return sinks
 
 
 def exp_manager_settings(config: BroRLConfig, folder: Path) -> dict[str, object]:
-    """What exp_manager is told."""
+    """Return what exp_manager is told."""
     chosen = config.exp_manager
-    return {
+    told: dict[str, object] = {
         "explicit_log_dir": str(folder),
         "use_datetime_version": False,
         "resume_if_exists": False,  # ours, see above
-        "create_tensorboard_logger": chosen.create_tensorboard_logger,
-        "create_wandb_logger": chosen.create_wandb_logger,
-        "wandb_logger_kwargs": dict(chosen.wandb_logger_kwargs),
-        "create_dllogger_logger": chosen.create_dllogger_logger,
-        "dllogger_logger_kwargs": {
-            "json_file": str(folder / "dllogger.json"),
-            **chosen.dllogger_logger_kwargs,
-        },
-        "create_clearml_logger": chosen.create_clearml_logger,
-        "clearml_logger_kwargs": dict(chosen.clearml_logger_kwargs),
-        "create_neptune_logger": chosen.create_neptune_logger,
-        "neptune_logger_kwargs": dict(chosen.neptune_logger_kwargs),
+        "create_tensorboard_logger": chosen.wants("tensorboard"),
         "create_checkpoint_callback": False,
         "create_preemption_callback": False,  # it asks for the current CUDA device
         "log_step_timing": False,
     }
+    defaults = {"dllogger": {"json_file": str(folder / "dllogger.json")}}
+    for tracker in NEMO_TRACKERS:
+        told[f"create_{tracker}_logger"] = chosen.wants(tracker)
+        told[f"{tracker}_logger_kwargs"] = {**defaults.get(tracker, {}), **chosen.arguments(tracker)}
+    return told
 
 
 def run_with_nemo(line: CommandLine, main: Callable[[BroRLConfig], Result]) -> Result:

@@ -9,13 +9,14 @@ another shipped file in place of `brorl_schema`. Overrides are Hydra's: `rollout
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import re
 import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -35,6 +36,7 @@ from nemo_brorl.config.former_settings import instead_of
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig, groups, help_text, settings
+from nemo_brorl.config.trackers import LOGGER_KEYS, ExpManagerConfig, with_loggers_beside
 from nemo_brorl.core.environment_values import as_written, hidden, literal
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
@@ -52,6 +54,7 @@ TYPE_WORDS = {
     "list": "a list",
     "dict": "a mapping",
 }
+LOGGER_PATHS = tuple(f"exp_manager.{key}." for key in LOGGER_KEYS)
 SECTIONS = {group.path: group for group in groups() if group.path}
 
 
@@ -156,6 +159,7 @@ def hydra_arguments(config_name: str, overrides: Sequence[str], config_path: Pat
 def _schema() -> DictConfig:
     """All settings at their defaults, which Hydra knows as SCHEMA_NAME from then on. Made once."""
     schema = OmegaConf.structured(BroRLConfig)
+    OmegaConf.set_struct(schema.exp_manager, False)  # NeMo's keys stand beside ours
     ConfigStore.instance().store(name=SCHEMA_NAME, node=schema)
     return schema
 
@@ -167,6 +171,7 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
     num_asked = asks()
     try:
         merged = OmegaConf.merge(_schema(), composed)
+        _gather_loggers(merged.exp_manager)
         config = OmegaConf.to_object(merged)
         assert isinstance(config, BroRLConfig), f"composed to {type(config)}"
         if asks() > num_asked:
@@ -176,9 +181,21 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
     return config
 
 
+def _gather_loggers(section: DictConfig) -> None:
+    """Move NeMo's keys, which stand beside ours, into `loggers`. Raises ConfigError for one that is nobody's."""
+    written: Any = OmegaConf.to_container(section, resolve=False)
+    ours = {field.name for field in dataclasses.fields(ExpManagerConfig)}
+    for key in written.keys() - ours:
+        if key not in LOGGER_KEYS:
+            raise ConfigError(unknown_key(f"exp_manager.{key}", f"exp_manager.{key}"))
+        section.pop(key)
+        section.loggers[key] = written[key]
+
+
 def to_yaml(config: BroRLConfig) -> str:
     """All settings as YAML, for `config.yaml` of the run folder; what came from the environment as it was written."""
-    return OmegaConf.to_yaml(OmegaConf.structured(as_written(config)))
+    tree: Any = OmegaConf.to_container(OmegaConf.structured(as_written(config)), resolve=False)
+    return OmegaConf.to_yaml(OmegaConf.create(with_loggers_beside(tree)))
 
 
 def shipped_folder() -> Path:
@@ -241,6 +258,8 @@ def is_key(key: str) -> bool:
 def is_free_form(key: str) -> bool:
     """Whether `key` is a mapping with free keys, or lies in one: `exp_manager.wandb_logger_kwargs.project`."""
     path = f"{_without_indices(key)}."
+    if path.startswith(LOGGER_PATHS):
+        return True
     return any(setting.is_mapping and path.startswith(f"{name}.") for name, setting in settings().items())
 
 
@@ -258,7 +277,8 @@ def near_matches(key: str) -> list[str]:
     """Up to three settings and sections that look like `key` in their last word or as a whole, those of its section
     first."""
     path = _without_indices(key)
-    last_words = {name: name.rpartition(".")[2] for name in [*settings(), *SECTIONS]}
+    names = [*settings(), *SECTIONS, *(path.removesuffix(".") for path in LOGGER_PATHS)]
+    last_words = {name: name.rpartition(".")[2] for name in names}
     near = []
     last_word, known = path.rpartition(".")[2], set(last_words.values())
     for word in difflib.get_close_matches(last_word, known, cutoff=0.75):

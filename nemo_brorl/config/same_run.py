@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nemo_brorl.config.schema import BroRLConfig, settings
+from nemo_brorl.config.trackers import with_loggers_beside
 from nemo_brorl.core.environment_values import as_written, plain
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.recorded_yaml import RecordError, read_record
@@ -35,7 +36,7 @@ def check_same_run(config: BroRLConfig) -> bool:
     new = _unresolved(as_written(config))
     # Earlier versions wrote down what the environment held.
     held = _unresolved(plain(config))
-    may_change = tuple(name for name, setting in settings().items() if setting.may_change)
+    may_change = ("exp_manager.", *(name for name, setting in settings().items() if setting.may_change))
     changed = []
     for name in sorted(old.keys() | new.keys()):
         was, now = old.get(name), new.get(name)
@@ -52,7 +53,8 @@ def check_same_run(config: BroRLConfig) -> bool:
 
 def _unresolved(config: BroRLConfig) -> dict[str, Any]:
     """List settings by dotted name as a record has them, interpolations as text."""
-    return dict(leaves(OmegaConf.to_container(OmegaConf.structured(config), resolve=False)))
+    tree: Any = OmegaConf.to_container(OmegaConf.structured(config), resolve=False)
+    return dict(leaves(with_loggers_beside(tree)))
 
 
 def with_sizes_of_run(config: BroRLConfig) -> BroRLConfig:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nemo_brorl.config.declare import setting
 
-NEEDED_BY_LOGGERS = {
+# Trackers, and the arguments that each cannot do without. All but swanlab and trackio are NeMo's.
+TRACKERS: dict[str, tuple[str, ...]] = {
+    "tensorboard": (),
     "wandb": ("project", "name"),
     "mlflow": (),
     "dllogger": (),
@@ -18,6 +20,9 @@ NEEDED_BY_LOGGERS = {
     "swanlab": ("project",),
     "trackio": ("project",),
 }
+_SWITCHES = tuple(f"create_{name}_logger" for name in TRACKERS)
+_ARGUMENTS = tuple(f"{name}_logger_kwargs" for name in TRACKERS)
+LOGGER_KEYS = (*_SWITCHES, *_ARGUMENTS)
 PACKAGES = {"dllogger": "git+https://github.com/NVIDIA/dllogger"}  # those that are not called like their logger
 EXAMPLES = {"project": "brorl", "name": "first"}
 SECRETS = ("api_key", "api_token", "token", "password")
@@ -29,39 +34,49 @@ class ExpManagerConfig:
 
     explicit_log_dir: str = setting("runs/brorl_cpu", "run folder")
     resume_if_exists: bool = setting(True, "the same command continues the run")
-    create_tensorboard_logger: bool = setting(True, "metrics as TensorBoard events in the run folder")
-    create_wandb_logger: bool = setting(False, "metrics to Weights & Biases")
-    wandb_logger_kwargs: dict[str, Any] = setting({}, "arguments of its logger: name and project at least")
-    create_mlflow_logger: bool = setting(False, "metrics to MLflow")
-    mlflow_logger_kwargs: dict[str, Any] = setting(
-        {}, "arguments of its logger: experiment_name, tracking_uri, …; without an address RUN/mlflow.db"
+    loggers: dict[str, Any] = setting(
+        {"create_tensorboard_logger": True},
+        "trackers of metrics; written beside the two above, as NeMo calls them: exp_manager.create_wandb_logger=true, "
+        "exp_manager.wandb_logger_kwargs={project: …, name: …} (docs/metrics.md)",
     )
-    create_dllogger_logger: bool = setting(False, "metrics to NVIDIA's DLLogger")
-    dllogger_logger_kwargs: dict[str, Any] = setting({}, "json_file (RUN/nemo/dllogger.json), stdout, verbose")
-    create_clearml_logger: bool = setting(False, "metrics to ClearML")
-    clearml_logger_kwargs: dict[str, Any] = setting({}, "arguments of its logger: project, task, tags, …")
-    create_neptune_logger: bool = setting(False, "metrics to Neptune; its key is in NEPTUNE_API_TOKEN")
-    neptune_logger_kwargs: dict[str, Any] = setting({}, "arguments of its logger: name and project at least")
-    create_swanlab_logger: bool = setting(False, "metrics to SwanLab, not through NeMo")
-    swanlab_logger_kwargs: dict[str, Any] = setting({}, "arguments of swanlab.init: project at least; mode, …")
-    create_trackio_logger: bool = setting(False, "metrics to trackio, not through NeMo")
-    trackio_logger_kwargs: dict[str, Any] = setting({}, "arguments of trackio.init: project at least; name, …")
+
+    def wants(self, tracker: str) -> bool:
+        """Return whether metrics go to a tracker."""
+        return bool(self.loggers.get(f"create_{tracker}_logger", False))
+
+    def arguments(self, tracker: str) -> dict[str, Any]:
+        """Return the arguments that are given for a tracker."""
+        return dict(self.loggers.get(f"{tracker}_logger_kwargs") or {})
 
     def violations(self) -> Iterator[str]:
-        for logger, needed in NEEDED_BY_LOGGERS.items():
-            if getattr(self, f"create_{logger}_logger"):
-                yield from self._wrong_logger(logger, needed)
+        for key, value in self.loggers.items():
+            is_switch = key.startswith("create_")
+            if is_switch and not isinstance(value, bool):
+                yield f"exp_manager.{key}={value} must be true or false, for example false"
+            if not is_switch and value is not None and not isinstance(value, Mapping):
+                yield f"exp_manager.{key}={value} must be a mapping, for example {{}}"
+                return
+        for tracker, needed in TRACKERS.items():
+            if tracker != "tensorboard" and self.wants(tracker):
+                yield from self._wrong_tracker(tracker, needed)
 
-    def _wrong_logger(self, logger: str, needed: Sequence[str]) -> Iterator[str]:
-        """What is missing of a logger that is asked for."""
-        given = getattr(self, f"{logger}_logger_kwargs")
-        asked, kwargs = f"exp_manager.create_{logger}_logger=true", f"exp_manager.{logger}_logger_kwargs"
+    def _wrong_tracker(self, tracker: str, needed: tuple[str, ...]) -> Iterator[str]:
+        """Say what is missing of a tracker that is asked for."""
+        given = self.arguments(tracker)
+        asked, kwargs = f"exp_manager.create_{tracker}_logger=true", f"exp_manager.{tracker}_logger_kwargs"
         for name in needed:
             if name not in given:
                 yield f"{asked} needs {kwargs}.{name}: write for example {kwargs}.{name}={EXAMPLES[name]}"
         for name in given:
             if name in SECRETS:
-                yield f"{kwargs}.{name} would be in config.yaml: leave it out, and set {logger}'s environment variable"
-        if importlib.util.find_spec(logger) is None:
-            package = PACKAGES.get(logger, logger)
-            yield f"{asked} needs the package {logger}, which is not installed: pip install {package}, or write false"
+                yield f"{kwargs}.{name} would be in config.yaml: leave it out, and set {tracker}'s environment variable"
+        if importlib.util.find_spec(tracker) is None:
+            package = PACKAGES.get(tracker, tracker)
+            yield f"{asked} needs the package {tracker}, which is not installed: pip install {package}, or write false"
+
+
+def with_loggers_beside(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings as YAML has them: NeMo's keys beside ours in `exp_manager`."""
+    own = dict(settings["exp_manager"])
+    loggers = own.pop("loggers")
+    return {**settings, "exp_manager": {**own, **loggers}}

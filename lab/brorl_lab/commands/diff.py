@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from nemo_brorl.config.same_run import RECORD, leaves, record_leaves
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.trackers import with_loggers_beside
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.recorded_yaml import RecordError
@@ -123,8 +124,8 @@ def differing_settings(
 ) -> list[tuple[str, str, str]]:
     """(name, value of A, value of B) where they differ. One that a run's version did not have is listed where the other
     run has not left it at its default."""
-    structure = OmegaConf.structured(BroRLConfig)
-    defaults = dict(leaves(OmegaConf.to_container(structure), ""))
+    structure: Any = OmegaConf.to_container(OmegaConf.structured(BroRLConfig))
+    defaults = dict(leaves(with_loggers_beside(structure), ""))
     found = []
     for name in sorted(a.keys() | b.keys()):
         was = a.get(name, UNSET)

@@ -109,7 +109,7 @@ def needed(config: BroRLConfig) -> list[str]:
         found.append("pyarrow")
     if kinds - {"reasoning_gym"}:
         found.append("math-verify")
-    if config.exp_manager.create_wandb_logger:
+    if config.exp_manager.wants("wandb"):
         found.append("wandb")
     return found
 

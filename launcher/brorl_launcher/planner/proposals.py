@@ -9,8 +9,9 @@ from itertools import product
 from math import ceil, log
 from typing import Any
 
+from brorl_launcher.planner.hardware import Hardware
 from brorl_launcher.planner.plan import Plan, make_plan
-from brorl_launcher.planner.workload import ASSUMED, Hardware, Lengths
+from brorl_launcher.planner.workload import ASSUMED, Lengths
 from nemo_brorl.config.derived import max_num_seqs, micro_batch_tokens, num_engines, num_policy_ranks
 from nemo_brorl.config.model_rules import misfits, policy_misfits
 from nemo_brorl.config.rules import check_rules

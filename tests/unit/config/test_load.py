@@ -78,7 +78,9 @@ def test_overrides_win_over_yaml() -> None:
 
 def test_free_form_mappings_take_any_key() -> None:
     config = load_config("brorl_cpu", ["exp_manager.wandb_logger_kwargs.project=brorl"])
-    assert config.exp_manager.wandb_logger_kwargs == {"project": "brorl"}
+    assert config.exp_manager.arguments("wandb") == {"project": "brorl"}
+    assert config.exp_manager.wants("tensorboard")
+    assert "\n  wandb_logger_kwargs:\n    project: brorl\n" in to_yaml(config)
 
 
 def test_a_config_in_another_folder_builds_on_the_shipped_ones(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from scripts.configuration_page import PAGE, page
 def test_nested_sections_and_list_elements_are_listed() -> None:
     assert settings()["policy.optim.lr"].annotation == "float"
     assert settings()["data.tasks[].name"].default == "required"
-    assert settings()["exp_manager.wandb_logger_kwargs"].is_mapping
+    assert settings()["exp_manager.loggers"].is_mapping
 
 
 def test_what_a_field_declares_is_listed() -> None:

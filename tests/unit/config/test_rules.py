@@ -132,6 +132,8 @@ WRONG = [
     ),
     (["policy.virtual_pipeline_model_parallel_size=2"], "needs policy.pipeline_model_parallel_size above 1 (now 1)"),
     (["exp_manager.create_wandb_logger=true"], "exp_manager.wandb_logger_kwargs.project=brorl"),
+    (["exp_manager.create_wandb_loger=true"], "Did you mean exp_manager.create_wandb_logger"),
+    (["exp_manager.create_wandb_logger=maybe"], "exp_manager.create_wandb_logger=maybe must be true or false"),
     (["exp_manager.create_trackio_logger=true"], "exp_manager.trackio_logger_kwargs.project=brorl"),
     (["exp_manager.create_dllogger_logger=true"], "pip install git"),
     (
