@@ -29,7 +29,7 @@ from brorl_launcher.planner.workload import (
     micro_batches,
     workload_of,
 )
-from nemo_brorl.config.derived import max_model_len
+from nemo_brorl.config.lengths import max_model_len
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import Size, resolve_sizes

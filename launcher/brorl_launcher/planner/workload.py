@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from brorl_launcher.planner.model_cost import Cut
-from nemo_brorl.config.derived import data_parallel_size, micro_batch_tokens, num_engines, num_gpus, stage_sizes
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 
@@ -94,7 +94,7 @@ def gpu_hardware(
 def configured_hardware(config: BroRLConfig, kind: str = "h100", memory_gib: float | None = None) -> Hardware:
     """The GPUs that the config asks for, of a kind that it does not say. Raises ConfigError on a CPU config, or for an
     unknown kind."""
-    if num_gpus(config) == 0:
+    if config.trainer.num_gpus == 0:
         raise ConfigError("trainer.gpus_per_node=0 is a run on CPU: set trainer.num_nodes and gpus_per_node")
     return gpu_hardware(kind, config.trainer.num_nodes, config.trainer.gpus_per_node, memory_gib)
 
@@ -176,7 +176,7 @@ def workload_of(config: BroRLConfig, lengths: Lengths) -> Workload:
     """Workload of the stage with the most rollouts. What `lengths` leaves open is assumed: prompts an eighth of the
     longest, responses 0.45 of it, and the paper's keep rates (0.41 at N = 16, 0.62 at N = 512, arXiv 2510.01180) with a
     straight line over log N."""
-    num, prompts = max(stage_sizes(config), key=lambda size: (size[0] * size[1], size[0]))
+    num, prompts = max(config.rollouts.stage_sizes(), key=lambda size: (size[0] * size[1], size[0]))
     limit = config.rollouts.max_response_tokens
     rate = 1.0
     if config.dynamic_sampling.enabled:
@@ -221,15 +221,15 @@ def cut_of(config: BroRLConfig) -> Cut:
         virtual=policy.virtual_pipeline_model_parallel_size or 1,
         context=policy.context_parallel_size,
         expert=policy.expert_model_parallel_size,
-        data=data_parallel_size(config),
+        data=RunSizes.of(config).data_parallel,
         has_sequence_parallel=policy.sequence_parallel,
     )
 
 
 def engines_of(config: BroRLConfig) -> Engines:
     """Engines as the config lays them out."""
-    is_colocated = num_gpus(config) > 0 and config.generation.placement == "colocated"
-    return Engines(num_engines(config), config.generation.tensor_parallel_size, is_colocated)
+    is_colocated = config.trainer.num_gpus > 0 and config.generation.placement == "colocated"
+    return Engines(RunSizes.of(config).num_engines, config.generation.tensor_parallel_size, is_colocated)
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class MicroBatches:
 def micro_batches(config: BroRLConfig, work: Workload, cut: Cut) -> MicroBatches:
     """Micro-batches as `packing.py` cuts them: as few micro-batches as hold the responses, with a copy of a prompt for
     each that has some of its group."""
-    budget = micro_batch_tokens(config) * cut.context
+    budget = RunSizes.of(config).micro_batch_tokens * cut.context
     rollouts = work.trained / config.algorithm.num_mini_batches / cut.data
     if config.algorithm.train_rollouts is not None:
         rollouts *= min(1.0, config.algorithm.train_rollouts / work.num_per_prompt)
