@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nemo_brorl.config.rank_memory import NUMBER_BYTES, policy_bytes
+from nemo_brorl.config.rank_parameters import cut_of
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
@@ -22,7 +24,6 @@ ENGINE_GIB = 1.0
 REWARD_WORKER_GIB = 0.15
 STORE_WRITER_GIB = 0.15
 
-NUMBER_BYTES = {"fp32": 4, "bf16": 2}
 LAYERS_IN_BACKWARD = 1.6  # layers' worth of gradients and copies that live beside what a row keeps; measured
 RETAINED = 1.07  # of activations: what the heap holds on to between rows; measured
 BATCH_TOKENS = 4096  # that vLLM's CPU build computes together
@@ -108,11 +109,12 @@ def needed_gib(config: BroRLConfig, shape: ModelShape, with_policy: bool = True)
 
 def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemory:
     """Of a run on CPU, with micro-batches of `tokens` tokens on every rank."""
-    size, sizes = num_parameters(shape), RunSizes.of(config)
+    sizes = RunSizes.of(config)
+    size = num_parameters(shape)
     weights = NUMBER_BYTES[config.policy.precision] * size / GIB
     store = 3 * config.generation.weight_bucket_mib / 1024 + (weights if config.generation.keep_published else 0.0)
     return CpuMemory(
-        rank=_rank_gib(config, shape, size, tokens),
+        rank=_rank_gib(config, shape, tokens),
         engine=_engine_gib(config, shape, size),
         others={
             "driver": DRIVER_GIB,
@@ -138,28 +140,26 @@ def kept_numbers(shape: ModelShape) -> float:
 def _rank_gib(
     config: BroRLConfig,
     shape: ModelShape,
-    size: int,
     tokens: float,
 ) -> dict[str, float]:
     policy, number = config.policy, NUMBER_BYTES[config.policy.precision]
-    replicas = RunSizes.of(config).data_parallel * policy.context_parallel_size
-    held = size / (policy.tensor_model_parallel_size * policy.pipeline_model_parallel_size) / GIB
-    has_reference = config.algorithm.kl.coefficient > 0
+    held = policy_bytes(config, shape, cut_of(config), 0)
+    weights, reference = held.weights / GIB, held.reference / GIB
     layer = number * kept_numbers(shape) * tokens / GIB / policy.tensor_model_parallel_size
     layers = float(shape.num_layers)  # a pipeline's first stage holds as many rows as there are stages
     activations = layer * (layers + LAYERS_IN_BACKWARD)
     if policy.recompute == "full":
         activations = layer * (1 + LAYERS_IN_BACKWARD) + layers * number * shape.hidden_size * tokens / GIB
     output = 4.0 * shape.vocab_size * shape.hidden_size / policy.tensor_model_parallel_size / GIB
-    step = number * held  # the optimizer's scratch, or that of a reference that is swapped in
+    step = weights  # the optimizer's scratch, or that of a reference that is swapped in
     update = RETAINED * activations + output + step
-    saving = held * (number + SAVED_BYTES + (number if has_reference else 0))
+    saving = weights + SAVED_BYTES * held.parameters.total / GIB + reference
     return {
         "process": POLICY_RANK_GIB,
-        "weights": number * held,
-        "gradients": 4 * held,
-        "master weights, Adam": (8 if number == 4 else 12) * held / replicas,
-        "reference": number * held if has_reference else 0.0,
+        "weights": weights,
+        "gradients": held.gradients / GIB,
+        "master weights, Adam": held.optimizer / GIB,
+        "reference": reference,
         "activations": RETAINED * activations,
         "output layer, scratch": output + step,
         "checkpoint": max(0.0, saving - update),  # nothing of an update is held meanwhile

@@ -14,11 +14,13 @@ from typing import Any
 
 from nemo_brorl.config.generation import BLOCK_TOKENS
 from nemo_brorl.config.lengths import longest_response, max_model_len
-from nemo_brorl.config.memory import NUMBER_BYTES, kept_numbers, needed_gib
+from nemo_brorl.config.memory import needed_gib
+from nemo_brorl.config.rank_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes
+from nemo_brorl.config.rank_parameters import cut_of
 from nemo_brorl.config.run_sizes import CACHE_GIB, MICRO_BATCH_TOKENS, SEQUENCES, RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB, Machine
-from nemo_brorl.core.model_shape import ModelShape, num_parameters
+from nemo_brorl.core.model_shape import ModelShape
 
 SHARE_TAKEN = 0.85  # of what is free; above it `check_memory` warns
 MOST_RANKS = 8  # on CPU, policy ranks and engines alike: more share the memory's bandwidth
@@ -242,7 +244,7 @@ def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
     gpu = f"GPUs of {machine.gpu_gib:.0f} GiB"
     chosen.take("policy.data_parallel_size", RunSizes.of(config).data_parallel, "all GPUs that the policy may have")
     chosen.take("generation.num_engines", RunSizes.of(chosen.config).num_engines, "all GPUs that generation may have")
-    policy_gib = _policy_state_gib(config, shape) if with_policy else 0.0
+    policy_gib = _policy_state_gib(chosen.config, shape) if with_policy else 0.0
     share, beside = GPU_SHARE_ALONE, "the policy is elsewhere"
     if with_policy and RunSizes.of(config).shares_gpus:
         left = 1 - (policy_gib + GPU_BESIDE_GIB) / machine.gpu_gib
@@ -255,33 +257,29 @@ def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
     if RunSizes.of(config).shares_gpus and config.generation.sleep == "off":
         engine_gib = RunSizes.of(chosen.config).gpu_share * machine.gpu_gib
     free = machine.gpu_gib - policy_gib - engine_gib - GPU_BESIDE_GIB
-    fitting = SHARE_TAKEN * free * GIB / _activation_bytes(config, shape)
-    tokens = GPU_ROUND_TOKENS * int(min(GPU_MICRO_BATCH_TOKENS, fitting) // GPU_ROUND_TOKENS)
+    tokens = _fitting_tokens(chosen.config, shape, SHARE_TAKEN * free)
     reason = f"{max(0.0, free):.0f} GiB for activations, {gpu}"
     chosen.take("policy.tokens_per_micro_batch", max(_longest_row(config), tokens), reason)
 
 
 def _policy_state_gib(config: BroRLConfig, shape: ModelShape) -> float:
-    """Weights, gradients and the share of the optimizer of the fullest rank, about."""
-    policy = config.policy
-    number = NUMBER_BYTES[policy.precision]
-    state = 12 if policy.precision == "bf16" else 8
-    replicas = RunSizes.of(config).data_parallel * policy.context_parallel_size
-    cut = policy.tensor_model_parallel_size * policy.pipeline_model_parallel_size
-    if shape.moe is not None:
-        cut *= policy.expert_model_parallel_size
-        replicas = max(1, replicas // policy.expert_model_parallel_size)
-    return num_parameters(shape) / cut * (number + 4 + state / replicas) / GIB
+    """Weights, gradients and the share of the optimizer of the fullest rank."""
+    cut = cut_of(config)
+    fullest = 0.0
+    for stage in {0, cut.pipeline - 1}:
+        held = policy_bytes(config, shape, cut, stage)
+        fullest = max(fullest, held.weights + held.fp8_copies + held.gradients + held.optimizer)
+    return fullest / GIB
 
 
-def _activation_bytes(config: BroRLConfig, shape: ModelShape) -> float:
-    """Bytes that a token of a micro-batch keeps for the backward pass on one rank."""
-    policy = config.policy
-    number = NUMBER_BYTES[policy.precision]
-    layer = number * kept_numbers(shape) / policy.tensor_model_parallel_size
-    if not policy.sequence_parallel:
-        layer = number * kept_numbers(shape)
-    layers = float(shape.num_layers)  # a pipeline's first stage holds as many rows as there are stages
-    if policy.recompute == "full":
-        return layers * number * shape.hidden_size + 2 * layer + 12 * shape.hidden_size
-    return layers * layer + 12 * shape.hidden_size
+def _fitting_tokens(config: BroRLConfig, shape: ModelShape, gib: float) -> int:
+    """Tokens of the largest micro-batch whose activations and backward pass take no more, in `GPU_ROUND_TOKENS`."""
+    cut = cut_of(config)
+    for tokens in range(GPU_MICRO_BATCH_TOKENS, 0, -GPU_ROUND_TOKENS):
+        needed = 0.0
+        for stage in {0, cut.pipeline - 1}:
+            kept = activation_bytes(config, shape, cut, stage, tokens)
+            needed = max(needed, kept + backward_bytes(config, shape, cut, stage, tokens))
+        if needed <= gib * GIB:
+            return tokens
+    return 0

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from brorl_launcher.planner.cpu import machine_with, make_cpu_plan, print_cpu_plan, write_cpu_plan
+from brorl_launcher.planner.hardware import GPUS, gpu_hardware
 from brorl_launcher.planner.memory_plan import DeviceMemory
 from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.proposals import Proposal, fewest_nodes, propose, remedies
 from brorl_launcher.planner.step_time import StepTime
-from brorl_launcher.planner.workload import GPUS, Lengths, gpu_hardware
+from brorl_launcher.planner.workload import Lengths
 from nemo_brorl.config.load import DEFAULT_CONFIG, load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console

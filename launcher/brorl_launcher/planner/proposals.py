@@ -9,8 +9,9 @@ from itertools import product
 from math import ceil, log
 from typing import Any
 
+from brorl_launcher.planner.hardware import Hardware
 from brorl_launcher.planner.plan import Plan, make_plan
-from brorl_launcher.planner.workload import ASSUMED, Hardware, Lengths
+from brorl_launcher.planner.workload import ASSUMED, Lengths
 from nemo_brorl.config.model_rules import misfits, policy_misfits
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.run_sizes import RunSizes
