@@ -1,4 +1,4 @@
-"""The tokens of a mini-batch that Clip-Cov and KL-Cov hold, over all ranks that share it (`algorithm.covariance`)."""
+"""The tokens of a mini-batch that Clip-Cov and KL-Cov hold, over all ranks that share it."""
 
 from __future__ import annotations
 
