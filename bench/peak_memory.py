@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from brorl_launcher.planner.memory_plan import activation_bytes, backward_bytes, policy_bytes
-
+from nemo_brorl.config.rank_memory import activation_bytes, backward_bytes, policy_bytes
 from nemo_brorl.core.machine import GIB
 from tests.support import fake_cuda
 from tests.support.traced_update import STATE, Case

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from brorl_launcher.planner.memory_plan import (
-    activation_bytes,
-    backward_bytes,
-    checkpoint_gib,
-    log_prob_bytes,
-    policy_bytes,
-)
-from brorl_launcher.planner.model_cost import SHAPES, Cut
+from brorl_launcher.planner.hardware import configured_hardware, gpu_hardware
+from brorl_launcher.planner.model_cost import SHAPES
+from brorl_launcher.planner.node_memory import checkpoint_gib
 from brorl_launcher.planner.plan import Plan, make_plan
-from brorl_launcher.planner.workload import configured_hardware, gpu_hardware
 
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.rank_memory import activation_bytes, backward_bytes, log_prob_bytes, policy_bytes
+from nemo_brorl.config.rank_parameters import Cut
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.machine import GIB
 

@@ -5,18 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from brorl_launcher.planner.model_cost import (
-    GPT,
-    SHAPES,
-    Cut,
-    active_parameters,
-    find_shape,
-    forward_flops,
-    key_value_bytes,
-    layer_activations,
-    rank_parameters,
-)
+from brorl_launcher.planner.model_cost import SHAPES, active_parameters, find_shape, forward_flops, key_value_bytes
 
+from nemo_brorl.config.layer_memory import GPT, layer_activations
+from nemo_brorl.config.rank_parameters import Cut, rank_parameters
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.model_shape import num_parameters

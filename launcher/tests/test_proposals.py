@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from brorl_launcher.planner.hardware import configured_hardware
 from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.proposals import (
     HEADROOM_GIB,
@@ -14,7 +15,7 @@ from brorl_launcher.planner.proposals import (
     with_changes,
     written,
 )
-from brorl_launcher.planner.workload import ASSUMED, configured_hardware
+from brorl_launcher.planner.workload import ASSUMED
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.model_rules import misfits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from brorl_launcher.planner.hardware import configured_hardware
 from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.step_time import (
     EngineSpeed,
@@ -12,17 +13,10 @@ from brorl_launcher.planner.step_time import (
     mean_cached_tokens,
     prompt_tokens_computed,
 )
-from brorl_launcher.planner.workload import (
-    ASSUMED,
-    Lengths,
-    Workload,
-    configured_hardware,
-    cut_of,
-    micro_batches,
-    workload_of,
-)
+from brorl_launcher.planner.workload import ASSUMED, Lengths, Workload, micro_batches, workload_of
 
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.rank_parameters import cut_of
 from nemo_brorl.config.schema import BroRLConfig
 
 pytestmark = pytest.mark.slow

@@ -18,9 +18,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from brorl_launcher.planner.hardware import configured_hardware
 from brorl_launcher.planner.model_cost import find_shape
 from brorl_launcher.planner.plan import Plan, make_plan
-from brorl_launcher.planner.workload import configured_hardware
 
 from nemo_brorl.config.load import load_config
 from tests.support import fake_cuda

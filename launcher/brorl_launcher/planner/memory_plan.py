@@ -4,151 +4,23 @@ formulas and where they are from.
 Moments of colocated roles (`training/device_handover.py`): *start*, when both roles are on the device and nothing is
 offloaded yet (parity gate, resume); *generate*; *update*; *publish*. Disaggregated, a GPU has one role: *update* for
 the policy's, *generate* for the engines'.
-
-A policy rank's tensors in an update are what it always holds, what a forward pass keeps, and what a backward pass needs
-besides. `bench/peak_memory.py` holds them against a traced update.
-
-Of a node beside its GPUs: host memory, the object store, checkpoints on disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from brorl_launcher.planner.model_cost import (
-    Cut,
-    Parameters,
-    key_value_bytes,
-    layer_activations,
-    layer_scratch,
-    mlp_activations,
-    rank_parameters,
-)
-from brorl_launcher.planner.workload import Engines, Hardware, MicroBatches, Workload
-from nemo_brorl.config.derived import (
-    engine_batch_tokens,
-    gpu_share,
-    max_num_seqs,
-    policy_gives_memory_back,
-    weight_transport,
-)
+from brorl_launcher.planner.hardware import Hardware
+from brorl_launcher.planner.model_cost import key_value_bytes
+from brorl_launcher.planner.workload import Engines, MicroBatches, Workload
+from nemo_brorl.config.rank_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes
+from nemo_brorl.config.rank_parameters import Cut, rank_parameters
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
-
-_TILE_LOGITS = 1 << 27  # of policy/model/log_probs.py on a GPU
-NUMBER_BYTES = {"fp32": 4, "bf16": 2}
-
-
-@dataclass(frozen=True)
-class PolicyBytes:
-    """Bytes of one rank's parts; shared by the plans of GPU, host and disk."""
-
-    weights: float
-    fp8_copies: float
-    gradients: float
-    optimizer: float  # this rank's share
-    reference: float
-    parameters: Parameters
-
-
-def policy_bytes(
-    config: BroRLConfig,
-    shape: ModelShape,
-    cut: Cut,
-    stage: int,
-) -> PolicyBytes:
-    """Megatron's distributed optimizer: weights in the precision, fp32 gradients, and 12 bytes (fp32: 8, weights are
-    their own masters) a parameter over the replicas. Transformer Engine keeps an FP8 copy of a weight for each
-    direction."""
-    policy = config.policy
-    parameters = rank_parameters(shape, cut, stage)
-    number = NUMBER_BYTES[policy.precision]
-    whole = float(number * parameters.total)
-    weights = whole
-    copies = 0.0
-    if policy.fp8 is not None:
-        copies = 2.0 * parameters.linear
-        if policy.fp8_params:
-            weights -= number * parameters.linear
-    state = 12 if policy.precision == "bf16" else 8
-    optimizer = state * (parameters.dense / cut.replicas + parameters.experts / cut.expert_replicas)
-    reference = whole if config.algorithm.kl.coefficient > 0 else 0.0
-    return PolicyBytes(weights, copies, 4.0 * parameters.total, optimizer, reference, parameters)
-
-
-def activation_bytes(
-    config: BroRLConfig,
-    shape: ModelShape,
-    cut: Cut,
-    stage: int,
-    tokens: float,
-) -> float:
-    """Bytes kept for the backward passes of the micro-batches that are under way in this stage, of `tokens` tokens on
-    this rank each: of what is computed again, its input."""
-    number = NUMBER_BYTES[config.policy.precision]
-    kinds = _kinds_of_layers(shape)
-    kept = 0.0
-    for is_moe in kinds:
-        if config.policy.recompute == "full":
-            kept += number * shape.hidden_size / cut.sequence_ranks
-            continue
-        kept += layer_activations(shape, number, cut, is_moe=is_moe)
-        if config.policy.recompute == "selective":
-            kept -= mlp_activations(shape, number, cut, is_moe=is_moe)
-    under_way = float(max(1, cut.pipeline - stage))
-    if cut.virtual > 1:
-        under_way = cut.pipeline * (1 + (cut.pipeline - 1) / (cut.pipeline * cut.virtual))
-    return tokens * under_way * kept / cut.pipeline
-
-
-def backward_bytes(
-    config: BroRLConfig,
-    shape: ModelShape,
-    cut: Cut,
-    stage: int,
-    tokens: float,
-) -> float:
-    """Bytes that a backward pass holds beside what was kept. It begins with the log-probs, on the last stage; then, of
-    one layer at a time, what is computed again is there, and gradients."""
-    number = NUMBER_BYTES[config.policy.precision]
-    largest = 0.0
-    for is_moe in set(_kinds_of_layers(shape)):
-        of_layer = layer_scratch(shape, number, cut, is_moe=is_moe)
-        if config.policy.recompute == "full":
-            of_layer += layer_activations(shape, number, cut, is_moe=is_moe)
-        elif config.policy.recompute == "selective":
-            of_layer += mlp_activations(shape, number, cut, is_moe=is_moe)
-        largest = max(largest, tokens * of_layer)
-    if stage == cut.pipeline - 1:
-        largest = max(largest, log_prob_bytes(config, shape, cut, tokens))
-    return largest
-
-
-def _kinds_of_layers(shape: ModelShape) -> Sequence[bool]:
-    """Of every layer whether it has experts."""
-    return shape.moe.is_moe_layer if shape.moe else (False,) * shape.num_layers
-
-
-def log_prob_bytes(
-    config: BroRLConfig,
-    shape: ModelShape,
-    cut: Cut,
-    tokens: float,
-) -> float:
-    """Bytes of log-probs: hidden states, the last layer's and those of tokens that predict, with their gradient; of a
-    chunk the gradient's sum in fp32, a tile of logits in fp32 and its gradient in the precision. The output layer's own
-    gradient has a place when the tiles are gone (what is in it lies in the gradient buffer)."""
-    number = NUMBER_BYTES[config.policy.precision]
-    rows = shape.padded_vocab_size(cut.tensor) // cut.tensor
-    chunk = min(config.policy.log_prob_chunk_tokens, tokens)
-    tile = (4 + number) * min(_TILE_LOGITS, chunk * rows) + 4 * chunk * shape.hidden_size
-    gradient = number * rows * shape.hidden_size
-    hidden = 3 * number * tokens * shape.hidden_size
-    return max(tile, gradient) + hidden
-
 
 # Assumed, GiB: what processes take of a GPU beside tensors. Not measured by this project.
 POLICY_CONTEXT = 1.2  # CUDA context, cuBLAS and Transformer Engine workspaces
@@ -261,10 +133,11 @@ def engine_plan(
         weights -= (number - 1) * parameters.linear / GIB
     rows = shape.padded_vocab_size(tensor)  # logits are gathered
     ffn = shape.ffn_size if shape.moe is None else shape.moe.experts_per_token * shape.moe.ffn_size
-    batch = (engine_batch_tokens(config) or 0) * number * (4 * shape.hidden_size + 3 * ffn / tensor)
-    logits = 2 * 4 * max_num_seqs(config) * rows
+    sizes = RunSizes.of(config)
+    batch = (sizes.engine_batch_tokens or 0) * number * (4 * shape.hidden_size + 3 * ffn / tensor)
+    logits = 2 * 4 * sizes.max_num_seqs * rows
     working = (batch + logits) / GIB
-    share = gpu_share(config) * hardware.memory_gib
+    share = sizes.gpu_share * hardware.memory_gib
     cache_number = 1 if str(generation.engine_args.get("kv_cache_dtype")).startswith("fp8") else number
     token = key_value_bytes(shape, cache_number) / min(tensor, shape.num_key_value_heads)
     cache = share - weights - working
@@ -274,7 +147,7 @@ def engine_plan(
     beyond = ENGINE_CONTEXT
     if not generation.enforce_eager:
         beyond += CUDA_GRAPHS
-    return EnginePlan(weights, working, cache, beyond, share, token, min(concurrency, max_num_seqs(config)))
+    return EnginePlan(weights, working, cache, beyond, share, token, min(concurrency, sizes.max_num_seqs))
 
 
 def gpu_memory(
@@ -347,7 +220,7 @@ def _policy_terms(
         term("contexts, NCCL", f"{num_communicators(cut)} communicators", **moments(contexts, False)),
         term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", start=buckets, publish=buckets),
     ]
-    if not policy_gives_memory_back(config):
+    if not RunSizes.of(config).gives_memory_back:
         kept = activations + backward + lost
         found.append(term("kept by torch", "freed after the update, for the next one", generate=kept, publish=kept))
     if held.fp8_copies:
@@ -372,7 +245,7 @@ def _engine_terms(config: BroRLConfig, engine: EnginePlan) -> list[Term]:
     weights = dict.fromkeys(with_weights, engine.weights_gib)
     batch = dict.fromkeys(with_cache, engine.working_gib)
     cache = dict.fromkeys(with_cache, max(0.0, engine.cache_gib))
-    cache_note = f"of {gpu_share(config):g} of the GPU: {engine.cache_tokens:,} tokens"
+    cache_note = f"of {RunSizes.of(config).gpu_share:g} of the GPU: {engine.cache_tokens:,} tokens"
     context = dict.fromkeys(MOMENTS, engine.beyond_gib)
     return [
         engine_term("engine weights", f"{generation.precision}, over {generation.tensor_parallel_size}", **weights),
@@ -381,104 +254,3 @@ def _engine_terms(config: BroRLConfig, engine: EnginePlan) -> list[Term]:
         engine_term("engine context", "CUDA context and graphs", **context),
         engine_term("sleep residual", f"generation.sleep={generation.sleep}", update=residual, publish=residual),
     ]
-
-
-# Assumed, GiB of host memory of a process with its imports and a CUDA context.
-RANK_GIB = 4.0
-ENGINE_GIB = 4.0
-VERIFIER_GIB = 0.5
-DRIVER_GIB = 4.0
-# torch rounds a pinned allocation up to a power of two: between 1 and 2 times as much, 1.5 in the mean
-PINNED_ROUNDING = 1.5
-ROLLOUT_TOKEN_BYTES = 8  # int32 token ids and float32 log-probs
-OPTIMIZER_BYTES = 12  # of a parameter in a checkpoint: master weights and two moments in fp32
-
-
-@dataclass(frozen=True)
-class NodeTerm:
-    """One use of a node's memory, or of the shared disk."""
-
-    name: str
-    gib: float
-    note: str
-
-
-@dataclass(frozen=True)
-class NodeMemory:
-    """The first node, which has the driver and the published weights."""
-
-    terms: tuple[NodeTerm, ...]
-    capacity_gib: float
-    object_store_gib: float  # what of it is in Ray's object store
-    checkpoint_gib: float  # of one checkpoint on disk
-    disk_gib: float  # of all that are kept, one more while it is written, and the best weights
-
-    @property
-    def peak(self) -> float:
-        return sum(term.gib for term in self.terms)
-
-    @property
-    def fits(self) -> bool:
-        return self.peak <= self.capacity_gib
-
-    @property
-    def largest(self) -> NodeTerm:
-        return max(self.terms, key=lambda term: term.gib)
-
-
-def node_memory(
-    config: BroRLConfig,
-    shape: ModelShape,
-    hardware: Hardware,
-    held: PolicyBytes,
-    cut: Cut,
-    engines: Engines,
-    work: Workload,
-) -> NodeMemory:
-    """Memory of a node of GPUs that is full of policy ranks, engines, or both."""
-    policy, generation = config.policy, config.generation
-    ranks = hardware.per_node
-    num_engines = max(1, min(engines.num, hardware.per_node // engines.tensor))
-    published = NUMBER_BYTES[policy.precision] * rank_parameters(shape, Cut(), 0).total / GIB
-    moved = {"none": 0.0, "optimizer": held.optimizer, "all": held.optimizer + held.weights}[policy.offload]
-    saved = held.weights + held.optimizer + held.reference
-    sleeping = 0
-    if generation.sleep == "offload":
-        per_gpu = rank_parameters(shape, Cut(tensor=engines.tensor), 0).total
-        sleeping = NUMBER_BYTES[generation.precision] * per_gpu
-    store = _object_store_gib(config, work, published)
-    processes = DRIVER_GIB + ranks * RANK_GIB + num_engines * engines.tensor * ENGINE_GIB
-    pinned = PINNED_ROUNDING * ranks / GIB  # GiB of a node for each byte of a rank
-    terms = (
-        NodeTerm("processes", processes, f"driver, {ranks} ranks, engines"),
-        NodeTerm("reference", pinned * held.reference, "pinned"),
-        NodeTerm("offloaded policy", pinned * moved, f"policy.offload={policy.offload}, pinned"),
-        NodeTerm("checkpoint in flight", pinned * saved, "weights, optimizer and reference, pinned"),
-        NodeTerm("sleeping engines", ranks * sleeping / GIB, f"generation.sleep={generation.sleep}"),
-        NodeTerm("verifiers", config.rewards.num_workers * VERIFIER_GIB, f"{config.rewards.num_workers} workers"),
-        NodeTerm("object store", store, "rollouts of a step, published weights"),
-    )
-    return NodeMemory(terms, hardware.host_memory_gib, store, *checkpoint_gib(config, shape))
-
-
-def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float]:
-    """(one checkpoint, everything a run keeps) on disk: those that are kept, one more while it is written, and the best
-    weights."""
-    number = NUMBER_BYTES[config.policy.precision]
-    weights = number * rank_parameters(shape, Cut(), 0).total / GIB
-    one = weights * (number + OPTIMIZER_BYTES) / number
-    if config.algorithm.kl.coefficient > 0:
-        one += weights  # the reference
-    return one, (config.trainer.keep_checkpoints + 1) * one + weights
-
-
-def _object_store_gib(config: BroRLConfig, work: Workload, published: float) -> float:
-    """GiB of the object store: rollouts of a step and as many surplus ones; one copy of the published weights, and
-    buckets of the next on their way."""
-    surplus = 2.0 if config.dynamic_sampling.max_staleness > 0 or config.rollouts.overlap else 1.0
-    rollouts = surplus * work.sampled * work.response_tokens * ROLLOUT_TOKEN_BYTES / GIB
-    kept = published if config.generation.keep_published else 0.0
-    on_the_way = min(published, 3 * config.generation.weight_bucket_mib / 1024)
-    if weight_transport(config) == "object_store":
-        on_the_way = published
-    return rollouts + kept + on_the_way

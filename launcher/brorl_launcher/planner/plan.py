@@ -5,32 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from brorl_launcher.planner.memory_plan import (
-    DeviceMemory,
-    EnginePlan,
-    NodeMemory,
-    engine_plan,
-    gpu_memory,
-    node_memory,
-    policy_bytes,
-)
-from brorl_launcher.planner.model_cost import Cut, find_shape
+from brorl_launcher.planner.hardware import Hardware, configured_hardware
+from brorl_launcher.planner.memory_plan import DeviceMemory, EnginePlan, engine_plan, gpu_memory
+from brorl_launcher.planner.model_cost import find_shape
+from brorl_launcher.planner.node_memory import NodeMemory, node_memory
 from brorl_launcher.planner.step_time import StepTime, step_time
 from brorl_launcher.planner.workload import (
     ASSUMED,
     Engines,
-    Hardware,
     Lengths,
     MicroBatches,
     Workload,
-    configured_hardware,
-    cut_of,
     engines_of,
     micro_batches,
     workload_of,
 )
-from nemo_brorl.config.derived import max_model_len
+from nemo_brorl.config.lengths import max_model_len
 from nemo_brorl.config.model_rules import misfits
+from nemo_brorl.config.rank_memory import policy_bytes
+from nemo_brorl.config.rank_parameters import Cut, cut_of
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import Size, resolve_sizes
 from nemo_brorl.core.machine import Machine

@@ -11,18 +11,14 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from brorl_launcher.planner.memory_plan import NUMBER_BYTES, EnginePlan, policy_bytes
-from brorl_launcher.planner.model_cost import (
-    Cut,
-    active_parameters,
-    attention_size,
-    forward_flops,
-    key_value_bytes,
-    rank_parameters,
-)
-from brorl_launcher.planner.model_cost import Cut as EngineCut
-from brorl_launcher.planner.workload import Engines, Hardware, MicroBatches, Workload
+from brorl_launcher.planner.hardware import Hardware
+from brorl_launcher.planner.memory_plan import EnginePlan
+from brorl_launcher.planner.model_cost import active_parameters, forward_flops, key_value_bytes
+from brorl_launcher.planner.workload import Engines, MicroBatches, Workload
 from nemo_brorl.config.generation import BLOCK_TOKENS
+from nemo_brorl.config.rank_memory import NUMBER_BYTES, policy_bytes
+from nemo_brorl.config.rank_parameters import Cut, attention_size, rank_parameters
+from nemo_brorl.config.rank_parameters import Cut as EngineCut
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape

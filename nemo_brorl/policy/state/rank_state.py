@@ -18,8 +18,8 @@ from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor, UntypedStorage
 
-from nemo_brorl.config.derived import overlaps_gradients
 from nemo_brorl.config.model_rules import check_policy_fits
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError
@@ -184,7 +184,7 @@ def build_rank_state(
     shape = check_policy_fits(config, model_folder)
     models = build_model(config.policy, shape, layout)
     load_hf(models, shape, model_folder, weight_groups())
-    chunks = wrap_model(models, overlaps_gradients(config), config.policy.overlap_param_gather)
+    chunks = wrap_model(models, RunSizes.of(config).overlaps_gradients, config.policy.overlap_param_gather)
     optimizer = build_optimizer(chunks, config.policy.optim)
     reference = ReferenceWeights(models) if config.algorithm.kl.coefficient > 0 else None
     row_settings = _row_settings(config, layout, device, shape)

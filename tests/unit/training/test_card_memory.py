@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from brorl_launcher.planner.hardware import configured_hardware
 from brorl_launcher.planner.plan import Plan, make_plan
-from brorl_launcher.planner.workload import configured_hardware
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.clock import Stopwatch

@@ -1,0 +1,120 @@
+"""Memory of a node beside its GPUs, term by term: host memory, the object store, checkpoints on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brorl_launcher.planner.hardware import Hardware
+from brorl_launcher.planner.workload import Engines, Workload
+from nemo_brorl.config.rank_memory import NUMBER_BYTES, PolicyBytes
+from nemo_brorl.config.rank_parameters import Cut, rank_parameters
+from nemo_brorl.config.run_sizes import RunSizes
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.machine import GIB
+from nemo_brorl.core.model_shape import ModelShape
+
+# Assumed, GiB of host memory of a process with its imports and a CUDA context.
+RANK_GIB = 4.0
+
+ENGINE_GIB = 4.0
+
+VERIFIER_GIB = 0.5
+
+DRIVER_GIB = 4.0
+
+# torch rounds a pinned allocation up to a power of two: between 1 and 2 times as much, 1.5 in the mean
+PINNED_ROUNDING = 1.5
+
+ROLLOUT_TOKEN_BYTES = 8  # int32 token ids and float32 log-probs
+
+OPTIMIZER_BYTES = 12  # of a parameter in a checkpoint: master weights and two moments in fp32
+
+
+@dataclass(frozen=True)
+class NodeTerm:
+    """One use of a node's memory, or of the shared disk."""
+
+    name: str
+    gib: float
+    note: str
+
+
+@dataclass(frozen=True)
+class NodeMemory:
+    """The first node, which has the driver and the published weights."""
+
+    terms: tuple[NodeTerm, ...]
+    capacity_gib: float
+    object_store_gib: float  # what of it is in Ray's object store
+    checkpoint_gib: float  # of one checkpoint on disk
+    disk_gib: float  # of all that are kept, one more while it is written, and the best weights
+
+    @property
+    def peak(self) -> float:
+        return sum(term.gib for term in self.terms)
+
+    @property
+    def fits(self) -> bool:
+        return self.peak <= self.capacity_gib
+
+    @property
+    def largest(self) -> NodeTerm:
+        return max(self.terms, key=lambda term: term.gib)
+
+
+def node_memory(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    held: PolicyBytes,
+    cut: Cut,
+    engines: Engines,
+    work: Workload,
+) -> NodeMemory:
+    """Memory of a node of GPUs that is full of policy ranks, engines, or both."""
+    policy, generation = config.policy, config.generation
+    ranks = hardware.per_node
+    num_engines = max(1, min(engines.num, hardware.per_node // engines.tensor))
+    published = NUMBER_BYTES[policy.precision] * rank_parameters(shape, Cut(), 0).total / GIB
+    moved = {"none": 0.0, "optimizer": held.optimizer, "all": held.optimizer + held.weights}[policy.offload]
+    saved = held.weights + held.optimizer + held.reference
+    sleeping = 0
+    if generation.sleep == "offload":
+        per_gpu = rank_parameters(shape, Cut(tensor=engines.tensor), 0).total
+        sleeping = NUMBER_BYTES[generation.precision] * per_gpu
+    store = _object_store_gib(config, work, published)
+    processes = DRIVER_GIB + ranks * RANK_GIB + num_engines * engines.tensor * ENGINE_GIB
+    pinned = PINNED_ROUNDING * ranks / GIB  # GiB of a node for each byte of a rank
+    terms = (
+        NodeTerm("processes", processes, f"driver, {ranks} ranks, engines"),
+        NodeTerm("reference", pinned * held.reference, "pinned"),
+        NodeTerm("offloaded policy", pinned * moved, f"policy.offload={policy.offload}, pinned"),
+        NodeTerm("checkpoint in flight", pinned * saved, "weights, optimizer and reference, pinned"),
+        NodeTerm("sleeping engines", ranks * sleeping / GIB, f"generation.sleep={generation.sleep}"),
+        NodeTerm("verifiers", config.rewards.num_workers * VERIFIER_GIB, f"{config.rewards.num_workers} workers"),
+        NodeTerm("object store", store, "rollouts of a step, published weights"),
+    )
+    return NodeMemory(terms, hardware.host_memory_gib, store, *checkpoint_gib(config, shape))
+
+
+def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float]:
+    """(one checkpoint, everything a run keeps) on disk: those that are kept, one more while it is written, and the best
+    weights."""
+    number = NUMBER_BYTES[config.policy.precision]
+    weights = number * rank_parameters(shape, Cut(), 0).total / GIB
+    one = weights * (number + OPTIMIZER_BYTES) / number
+    if config.algorithm.kl.coefficient > 0:
+        one += weights  # the reference
+    return one, (config.trainer.keep_checkpoints + 1) * one + weights
+
+
+def _object_store_gib(config: BroRLConfig, work: Workload, published: float) -> float:
+    """GiB of the object store: rollouts of a step and as many surplus ones; one copy of the published weights, and
+    buckets of the next on their way."""
+    surplus = 2.0 if config.dynamic_sampling.max_staleness > 0 or config.rollouts.overlap else 1.0
+    rollouts = surplus * work.sampled * work.response_tokens * ROLLOUT_TOKEN_BYTES / GIB
+    kept = published if config.generation.keep_published else 0.0
+    on_the_way = min(published, 3 * config.generation.weight_bucket_mib / 1024)
+    if RunSizes.of(config).weight_transport == "object_store":
+        on_the_way = published
+    return rollouts + kept + on_the_way

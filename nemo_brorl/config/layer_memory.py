@@ -1,0 +1,92 @@
+"""Count the bytes of a token that a layer keeps for its backward pass, and what it holds for a moment.
+
+Legend: h hidden size, a heads of d numbers, k key-value heads, f MLP size, b bytes of a number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nemo_brorl.config.rank_parameters import Cut
+from nemo_brorl.core.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """Kind of layer, by what of its forward pass is kept."""
+
+    is_gated: bool = True  # SwiGLU keeps gate and up; GELU one input of f numbers
+    is_flash: bool = True  # no matrix of attention probabilities is kept
+    has_dropout: bool = False  # three masks of a byte per number
+    keeps_rotated: bool = True  # rotated queries and keys beside what they were made of
+
+
+# The layer of Korthikanti et al. (arXiv 2205.05198, section 4.1): s b h (34 + 5 a s / h) bytes with h = a d = k d, f =
+# 4 h, b = 2.
+GPT = LayerKind(is_gated=False, is_flash=False, has_dropout=True, keeps_rotated=False)
+
+
+def layer_activations(
+    shape: ModelShape,
+    number_bytes: int,
+    cut: Cut,
+    kind: LayerKind = LayerKind(),
+    is_moe: bool = False,
+    sequence: int = 0,
+) -> float:
+    """Bytes per token that one layer keeps for its backward pass on one rank. `sequence`: tokens attended to, where not
+    flash.
+
+    Inputs and outputs of both norms (4 h), queries, keys, values, the attention's output, the MLP's inside;
+    tensor-parallel ranks share all but the first, which is cut over them by sequence parallelism only.
+    """
+    width, queries = shape.hidden_size, shape.num_heads * shape.head_size
+    groups = shape.num_key_value_heads * shape.head_size
+    whole = 4.0 * width * number_bytes
+    if kind.has_dropout:
+        whole += 2 * width
+    split = (2.0 * queries + 2.0 * groups) * number_bytes
+    if kind.keeps_rotated:
+        split += (queries + groups) * number_bytes
+    if kind.is_flash:
+        split += 4.0 * shape.num_heads  # the log-sum-exps
+    else:
+        split += 5.0 * shape.num_heads * sequence
+    if cut.has_sequence_parallel:
+        whole /= cut.tensor
+    return whole + split / cut.tensor + mlp_activations(shape, number_bytes, cut, kind, is_moe)
+
+
+def mlp_activations(
+    shape: ModelShape,
+    number_bytes: int,
+    cut: Cut,
+    kind: LayerKind = LayerKind(),
+    is_moe: bool = False,
+) -> float:
+    """The part of `layer_activations` that is inside the MLP, or inside the experts: tokens in the order of experts,
+    and the router's probabilities in fp32."""
+    numbers = 3.0 if kind.is_gated else 2.0
+    if shape.moe is None or not is_moe:
+        return numbers * number_bytes * shape.ffn_size / cut.tensor
+    sent = 1.0 * shape.hidden_size * number_bytes
+    hidden = numbers * number_bytes * shape.moe.ffn_size / cut.expert_tensor
+    chosen = shape.moe.experts_per_token * (sent + hidden)
+    return (chosen + 8.0 * shape.moe.num_experts) / cut.sequence_ranks
+
+
+def layer_scratch(
+    shape: ModelShape,
+    number_bytes: int,
+    cut: Cut,
+    is_moe: bool = False,
+) -> float:
+    """Bytes per token that a layer holds for a moment beside what `layer_activations` has: the gradient of its output
+    (h) and, at SwiGLU, of SwiGLU's input (2 f; that of its output takes the place of what the next product had kept).
+
+    A mixture needs most in its forward pass (h twice): tokens as they were sent and as they came, and the experts'
+    answers as they are and put in order to be sent back, of all chosen experts.
+    """
+    outside = number_bytes * shape.hidden_size / cut.sequence_ranks
+    if shape.moe is None or not is_moe:
+        return outside + 2.0 * number_bytes * shape.ffn_size / cut.tensor
+    return outside * (2.0 + 4.0 * shape.moe.experts_per_token)

@@ -1,0 +1,124 @@
+"""Count the bytes of a policy rank in an update: what it always holds, what a forward pass keeps, and what a backward
+pass needs besides. `bench/peak_memory.py` holds them against a traced update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nemo_brorl.config.layer_memory import layer_activations, layer_scratch, mlp_activations
+from nemo_brorl.config.rank_parameters import Cut, Parameters, rank_parameters
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.model_shape import ModelShape
+
+_TILE_LOGITS = 1 << 27  # of policy/model/log_probs.py on a GPU
+
+NUMBER_BYTES = {"fp32": 4, "bf16": 2}
+
+
+@dataclass(frozen=True)
+class PolicyBytes:
+    """Bytes of one rank's parts; shared by the plans of GPU, host and disk."""
+
+    weights: float
+    fp8_copies: float
+    gradients: float
+    optimizer: float  # this rank's share
+    reference: float
+    parameters: Parameters
+
+
+def policy_bytes(
+    config: BroRLConfig,
+    shape: ModelShape,
+    cut: Cut,
+    stage: int,
+) -> PolicyBytes:
+    """Megatron's distributed optimizer: weights in the precision, fp32 gradients, and 12 bytes (fp32: 8, weights are
+    their own masters) a parameter over the replicas. Transformer Engine keeps an FP8 copy of a weight for each
+    direction."""
+    policy = config.policy
+    parameters = rank_parameters(shape, cut, stage)
+    number = NUMBER_BYTES[policy.precision]
+    whole = float(number * parameters.total)
+    weights = whole
+    copies = 0.0
+    if policy.fp8 is not None:
+        copies = 2.0 * parameters.linear
+        if policy.fp8_params:
+            weights -= number * parameters.linear
+    state = 12 if policy.precision == "bf16" else 8
+    optimizer = state * (parameters.dense / cut.replicas + parameters.experts / cut.expert_replicas)
+    reference = whole if config.algorithm.kl.coefficient > 0 else 0.0
+    return PolicyBytes(weights, copies, 4.0 * parameters.total, optimizer, reference, parameters)
+
+
+def activation_bytes(
+    config: BroRLConfig,
+    shape: ModelShape,
+    cut: Cut,
+    stage: int,
+    tokens: float,
+) -> float:
+    """Bytes kept for the backward passes of the micro-batches that are under way in this stage, of `tokens` tokens on
+    this rank each: of what is computed again, its input."""
+    number = NUMBER_BYTES[config.policy.precision]
+    kinds = _kinds_of_layers(shape)
+    kept = 0.0
+    for is_moe in kinds:
+        if config.policy.recompute == "full":
+            kept += number * shape.hidden_size / cut.sequence_ranks
+            continue
+        kept += layer_activations(shape, number, cut, is_moe=is_moe)
+        if config.policy.recompute == "selective":
+            kept -= mlp_activations(shape, number, cut, is_moe=is_moe)
+    under_way = float(max(1, cut.pipeline - stage))
+    if cut.virtual > 1:
+        under_way = cut.pipeline * (1 + (cut.pipeline - 1) / (cut.pipeline * cut.virtual))
+    return tokens * under_way * kept / cut.pipeline
+
+
+def backward_bytes(
+    config: BroRLConfig,
+    shape: ModelShape,
+    cut: Cut,
+    stage: int,
+    tokens: float,
+) -> float:
+    """Bytes that a backward pass holds beside what was kept. It begins with the log-probs, on the last stage; then, of
+    one layer at a time, what is computed again is there, and gradients."""
+    number = NUMBER_BYTES[config.policy.precision]
+    largest = 0.0
+    for is_moe in set(_kinds_of_layers(shape)):
+        of_layer = layer_scratch(shape, number, cut, is_moe=is_moe)
+        if config.policy.recompute == "full":
+            of_layer += layer_activations(shape, number, cut, is_moe=is_moe)
+        elif config.policy.recompute == "selective":
+            of_layer += mlp_activations(shape, number, cut, is_moe=is_moe)
+        largest = max(largest, tokens * of_layer)
+    if stage == cut.pipeline - 1:
+        largest = max(largest, log_prob_bytes(config, shape, cut, tokens))
+    return largest
+
+
+def _kinds_of_layers(shape: ModelShape) -> Sequence[bool]:
+    """Of every layer whether it has experts."""
+    return shape.moe.is_moe_layer if shape.moe else (False,) * shape.num_layers
+
+
+def log_prob_bytes(
+    config: BroRLConfig,
+    shape: ModelShape,
+    cut: Cut,
+    tokens: float,
+) -> float:
+    """Bytes of log-probs: hidden states, the last layer's and those of tokens that predict, with their gradient; of a
+    chunk the gradient's sum in fp32, a tile of logits in fp32 and its gradient in the precision. The output layer's own
+    gradient has a place when the tiles are gone (what is in it lies in the gradient buffer)."""
+    number = NUMBER_BYTES[config.policy.precision]
+    rows = shape.padded_vocab_size(cut.tensor) // cut.tensor
+    chunk = min(config.policy.log_prob_chunk_tokens, tokens)
+    tile = (4 + number) * min(_TILE_LOGITS, chunk * rows) + 4 * chunk * shape.hidden_size
+    gradient = number * rows * shape.hidden_size
+    hidden = 3 * number * tokens * shape.hidden_size
+    return max(tile, gradient) + hidden
