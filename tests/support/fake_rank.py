@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed._tools.fake_collectives
 from torch import Tensor
 from torch._C._distributed_c10d import FakeWork
 

@@ -15,7 +15,7 @@ from nemo_brorl.policy.state.optimizer import state_tensors
 
 class Offload:
     """One rank's tensors that make room for colocated engines: optimizer state, gradient buffers and weights move to
-    host memory and back. Life cycle: on the device, `offload`, on the host, `onload`, …
+    host memory and back. Life cycle: on the device, `offload`, on the host, `onload`, and so on.
 
     Everything under Megatron is a view of something larger: parameters of DDP's buffers, master weights in fp32 of
     parameters, gradients of the buffers again. So storages move, not tensors: a storage is copied out and shrunk to
