@@ -30,7 +30,7 @@ from brorl_lab.bases.initial_model import build_tokenizer
 from bench.stand_ins import PROMPT_TOKENS, VOCAB_SIZE, BulkPrompts, StandInGenerator, StandInVerifier
 from nemo_brorl.algorithm.packing import Sharing, plan_update
 from nemo_brorl.algorithm.train_batch import make_train_batch
-from nemo_brorl.config.derived import num_engines
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console, format_table
@@ -128,14 +128,14 @@ def settings(load: Load) -> BroRLConfig:
 
 def carry_over_of(config: BroRLConfig, sampler: Sampler) -> CarryOver:
     """What a run has before its first step."""
-    return CarryOver(config.rollouts, config.dynamic_sampling, num_engines(config), BulkPrompts(), sampler)
+    return CarryOver(config.rollouts, config.dynamic_sampling, RunSizes.of(config).num_engines, BulkPrompts(), sampler)
 
 
 def one_step(carry_over: CarryOver, config: BroRLConfig, data_parallel_size: int = 8) -> dict[str, float]:
     """collect → learn → plan, as the trainer does. Seconds of each part, and what came of it."""
     watch, cpu_before = Stopwatch(), time.process_time()
     with watch.measure("collect"):
-        fill = BatchFill(carry_over, RolloutSchedule(config).stage, version=0)
+        fill = BatchFill(carry_over, RolloutSchedule(config.rollouts, config.policy.optim).stage, version=0)
         fill.complete()
         filled = fill.finish()
     with watch.measure("learning_batch"):

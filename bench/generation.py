@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
@@ -200,7 +201,7 @@ def compare_engines(
     """Two engines against one on twice the prompts each, in turns. Only a machine with two idle cores shows what they
     are worth."""
     config = replace(config, generation=replace(config.generation, num_engines=2))
-    two = VllmPool(config, folder)
+    two = VllmPool(config.generation, RunSizes.of(config), folder)
     two.wait_ready()
     rates: dict[str, list[float]] = {"one": [], "two": []}
     for repeat in range(options.repeats + 1):
@@ -238,9 +239,11 @@ def main() -> None:
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.model or make_model(Path(scratch), room)
-        arguments = device.engine_settings(config, folder, 0).arguments
-        pool = VllmPool(config, folder)
-        raw = ray.remote(**(device.actor_options(config) | {"max_concurrency": 1}))(RawVllm).remote(arguments)
+        arguments = device.engine_settings(config.generation, RunSizes.of(config), folder, 0).arguments
+        pool = VllmPool(config.generation, RunSizes.of(config), folder)
+        raw = ray.remote(**(device.actor_options(RunSizes.of(config)) | {"max_concurrency": 1}))(RawVllm).remote(
+            arguments
+        )
         maker = PromptMaker(json.loads((folder / "config.json").read_text())["vocab_size"])
         pool.wait_ready()
         print("engines are ready: pool and raw vLLM in turns", flush=True)

@@ -32,6 +32,7 @@ from brorl_lab.theory.batching import prompt_tokens_computed
 
 from bench.generation import PromptMaker, make_model, time_pool
 from nemo_brorl.config.generation import BLOCK_TOKENS
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.generation.pool import VllmPool
@@ -184,7 +185,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = make_model(Path(scratch), config.generation.max_model_len)
         maker = PromptMaker(json.loads((folder / "config.json").read_text())["vocab_size"])
-        pool = VllmPool(config, folder)
+        pool = VllmPool(config.generation, RunSizes.of(config), folder)
         pool.wait_ready()
         measure_cell(pool, maker, options.prompt_tokens[0], options.response_tokens[0], options.samples, 1)  # warms up
         cells = []

@@ -13,7 +13,7 @@ import numpy as np
 import ray
 
 from nemo_brorl.cluster.actor_transport import RayTransport
-from nemo_brorl.config.derived import max_num_seqs
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.generation.chunk_messages import ChunkMeta, ChunkProgress
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
@@ -109,7 +109,7 @@ class StandInGenerator:
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         generation = self.config.generation
-        placement = ChunkPlacement([], max_num_seqs(self.config), forecast=forecast)
+        placement = ChunkPlacement([], RunSizes.of(self.config).max_num_seqs, forecast=forecast)
         return VllmSession(self.handles, placement, generation, self.call_ids, {0}, self.transport)
 
     def stats(self) -> list[EngineStats]:

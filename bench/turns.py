@@ -30,6 +30,7 @@ from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 
 from bench.generation import PromptMaker, make_model
 from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, format_table
 from nemo_brorl.core.object_store import fetch
@@ -211,7 +212,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = make_model(Path(scratch), config.generation.max_model_len)
         vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
-        pool = VllmPool(config, folder)
+        pool = VllmPool(config.generation, RunSizes.of(config), folder)
         pool.wait_ready()
         judge = TurnJudge(
             NoText(None, None, {}),  # type: ignore[arg-type]

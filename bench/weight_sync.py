@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT))  # the models are those of the tests
 import ray  # noqa: E402
 
 from bench.run_watch import status_kib  # noqa: E402
+from nemo_brorl.config.run_sizes import RunSizes  # noqa: E402
 from nemo_brorl.config.schema import BroRLConfig  # noqa: E402
 from nemo_brorl.core.console import format_table  # noqa: E402
 from nemo_brorl.core.object_store import fetch  # noqa: E402
@@ -118,7 +119,7 @@ def measure(folder: Path, other: Path, transport: str, keep: bool, options: argp
     config.generation.weight_transport = transport
     config.generation.keep_published = keep
     config.algorithm.kl.coefficient = 0.0
-    pool, policy = VllmPool(config, other), MegatronPolicy(config, folder)
+    pool, policy = VllmPool(config.generation, RunSizes.of(config), other), MegatronPolicy(config, folder)
     try:
         policy.wait_ready()
         pool.wait_ready()

@@ -19,8 +19,8 @@ from nemo_brorl.algorithm.packing import Sharing, plan_update
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.commands import wiring
 from nemo_brorl.commands.run import sized
-from nemo_brorl.config.derived import micro_batch_tokens
 from nemo_brorl.config.load import load_config, parse_command_line
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console
@@ -80,7 +80,7 @@ def plan_step(config: BroRLConfig, groups: Sequence[ScoredGroup], step: int, num
         make_train_batch(informative, config, step),
         num_mini_batches=config.algorithm.num_mini_batches,
         data_parallel_size=num_ranks,
-        token_budget=micro_batch_tokens(config),
+        token_budget=RunSizes.of(config).micro_batch_tokens,
         sharing=Sharing(config.policy.shared_prompt),
         version=step,
         learning_rate=config.policy.optim.lr,

@@ -14,6 +14,7 @@ import numpy as np
 import ray
 
 from bench.gpu.setting import GIB, Setting
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.pool import VllmPool
@@ -60,8 +61,8 @@ def start(config: BroRLConfig, engine_model: Path, policy_model: Path | None = N
 
     cpu = {} if config.trainer.gpus_per_node else {"num_cpus": 2, "num_gpus": 0}
     ray.init(include_dashboard=False, logging_level="ERROR", object_store_memory=8 * GIB if not cpu else GIB, **cpu)
-    places = Places(plan_roles(config))
-    pool = VllmPool(config, engine_model, places)
+    places = Places(plan_roles(RunSizes.of(config)))
+    pool = VllmPool(config.generation, RunSizes.of(config), engine_model, places)
     policy = MegatronPolicy(config, policy_model, places=places) if policy_model is not None else None
     try:
         pool.wait_ready()

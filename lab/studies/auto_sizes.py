@@ -22,9 +22,8 @@ from pathlib import Path
 from statistics import median
 
 from bench.run_watch import read_rows, watch
-from nemo_brorl.config.derived import fullest_micro_batch
 from nemo_brorl.config.load import load_config, load_run_config
-from nemo_brorl.config.memory import cpu_memory
+from nemo_brorl.config.memory import cpu_memory, fullest_micro_batch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.model_shape import read_model_shape

@@ -25,6 +25,7 @@ import ray
 
 from bench.generation import PromptMaker, make_model
 from lab.studies.cluster_model.curve import EngineCurve, fit
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.generation import device
@@ -134,8 +135,10 @@ def main() -> None:
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.model or make_model(Path(scratch), config.generation.max_model_len)
-        arguments = device.engine_settings(config, folder, 0).arguments
-        timer = ray.remote(**(device.actor_options(config) | {"max_concurrency": 1}))(StepTimer).remote(arguments)
+        arguments = device.engine_settings(config.generation, RunSizes.of(config), folder, 0).arguments
+        timer = ray.remote(**(device.actor_options(RunSizes.of(config)) | {"max_concurrency": 1}))(StepTimer).remote(
+            arguments
+        )
         maker = PromptMaker(json.loads((folder / "config.json").read_text())["vocab_size"])
         points = measure(timer, maker, options)
         prompts = [maker.make(16, max(options.prompts)) for _ in range(options.repeats)]

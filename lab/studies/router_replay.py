@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.policy.process.device import open_device
@@ -73,7 +74,8 @@ def sample(folder: Path, vocab_size: int, num_responses: int) -> tuple[Prompt, C
     from nemo_brorl.generation.pool import VllmPool
 
     ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
-    pool = VllmPool(replayed_config(), folder)
+    config = replayed_config()
+    pool = VllmPool(config.generation, RunSizes.of(config), folder, records_routes=True)
     token_ids = np.random.default_rng(0).integers(3, vocab_size, PROMPT_TOKENS)
     prompt = Prompt("a", "task", "verifier", tuple(token_ids.tolist()), {})
     sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=RESPONSE_TOKENS)

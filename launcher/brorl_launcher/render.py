@@ -28,7 +28,6 @@ from brorl_launcher.planner.hardware import gpu_hardware
 from brorl_launcher.planner.plan import make_plan
 from brorl_launcher.planner.proposals import advice
 from brorl_launcher.site import Site, load_site, seconds_of
-from nemo_brorl.config.derived import num_gpus, time_limit_s
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.same_run import check_same_run
@@ -137,7 +136,7 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
         )
     if code.revision.changed:
         notes.append(f"the code differs from its commit and is frozen as it is: {code.revision}")
-    limit_s = time_limit_s(job.config)
+    limit_s = job.config.trainer.time_limit_s
     if limit_s is not None and limit_s < seconds_of(job.site.time) - job.site.signal_s:
         notes.append(
             f"trainer.time_limit={job.config.trainer.time_limit} ends each job before its time of {job.site.time}:"
@@ -155,7 +154,7 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
 def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str]:
     """What the planner says of a run on GPUs. Raises ResourceError when it does not fit; the message says how to find
     what would."""
-    if num_gpus(config) == 0:
+    if config.trainer.num_gpus == 0:
         return []  # `check_memory` looks at the machine itself when the run starts
     hardware = gpu_hardware(
         site.gpu_kind, config.trainer.num_nodes, config.trainer.gpus_per_node, site.gpu_memory_gib, site.host_memory_gib

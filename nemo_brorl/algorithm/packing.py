@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nemo_brorl.algorithm.advantages import disagree
-from nemo_brorl.config.derived import micro_batch_tokens
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import (
     Bool,
@@ -227,7 +227,7 @@ def plan_step(
         batch,
         num_mini_batches=config.algorithm.num_mini_batches,
         data_parallel_size=data_parallel_size,
-        token_budget=micro_batch_tokens(config) * config.policy.context_parallel_size,
+        token_budget=RunSizes.of(config).micro_batch_tokens * config.policy.context_parallel_size,
         sharing=Sharing(config.policy.shared_prompt, config.policy.least_shared_tokens),
         version=version,
         learning_rate=learning_rate,

@@ -19,8 +19,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from nemo_brorl.config.derived import num_engines, num_gpus, num_policy_ranks
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.core.errors import ResourceError
 
 # An engine reserves one, a policy rank a tenth.
@@ -46,34 +45,34 @@ class RolePlan:
     share: float  # of a GPU that one process reserves
 
 
-def plan_roles(config: BroRLConfig) -> RolePlan | None:
+def plan_roles(sizes: RunSizes) -> RolePlan | None:
     """Plan who is on which GPU; None on CPU, where both placements run on the same cores and differ in who takes turns.
     The rules have passed."""
-    if num_gpus(config) == 0:
+    if sizes.num_gpus == 0:
         return None
-    if config.generation.placement == "colocated":
-        return _colocated(config)
-    return _disaggregated(config)
+    if sizes.is_colocated:
+        return _colocated(sizes)
+    return _disaggregated(sizes)
 
 
-def _colocated(config: BroRLConfig) -> RolePlan:
-    on_node, degree = config.trainer.gpus_per_node, config.generation.tensor_parallel_size
-    places = [Place(gpu // on_node, gpu % on_node) for gpu in range(num_gpus(config))]
+def _colocated(sizes: RunSizes) -> RolePlan:
+    on_node, degree = sizes.gpus_per_node, sizes.gpus_per_engine
+    places = [Place(gpu // on_node, gpu % on_node) for gpu in range(sizes.num_gpus)]
     engines = []
-    for engine in range(num_engines(config)):
+    for engine in range(sizes.num_engines):
         first = engine * degree
         engines.append(tuple(places[first : first + degree]))
     return RolePlan(
-        nodes=((1,) * on_node,) * config.trainer.num_nodes,
-        policy=tuple(places[: num_policy_ranks(config)]),
+        nodes=((1,) * on_node,) * sizes.num_nodes,
+        policy=tuple(places[: sizes.num_ranks]),
         engines=tuple(engines),
         share=0.5,
     )
 
 
-def _disaggregated(config: BroRLConfig) -> RolePlan:
-    on_node, degree = config.trainer.gpus_per_node, config.generation.tensor_parallel_size
-    nodes: list[list[int]] = [[] for _ in range(config.trainer.num_nodes)]
+def _disaggregated(sizes: RunSizes) -> RolePlan:
+    on_node, degree = sizes.gpus_per_node, sizes.gpus_per_engine
+    nodes: list[list[int]] = [[] for _ in range(sizes.num_nodes)]
     first_gpu = 0
 
     def take(num: int) -> Place:
@@ -83,8 +82,8 @@ def _disaggregated(config: BroRLConfig) -> RolePlan:
         first_gpu += num
         return Place(node, len(nodes[node]) - 1)
 
-    policy = tuple(take(1) for _ in range(num_policy_ranks(config)))
-    engines = tuple((take(degree),) for _ in range(num_engines(config)))
+    policy = tuple(take(1) for _ in range(sizes.num_ranks))
+    engines = tuple((take(degree),) for _ in range(sizes.num_engines))
     return RolePlan(tuple(map(tuple, nodes)), policy, engines, share=1.0)
 
 
@@ -195,9 +194,8 @@ class CpuPlaces(Places):
         return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
 
 
-def places_of(config: BroRLConfig) -> Places:
+def places_of(sizes: RunSizes) -> Places:
     """Say where this run's processes go. Needs an initialised Ray; raises ResourceError."""
-    if config.trainer.gpus_per_node == 0 and config.trainer.num_nodes > 1:
-        ranks = num_policy_ranks(config)
-        return CpuPlaces(config.trainer.num_nodes, ranks, num_engines(config))
-    return Places(plan_roles(config))
+    if sizes.gpus_per_node == 0 and sizes.num_nodes > 1:
+        return CpuPlaces(sizes.num_nodes, sizes.num_ranks, sizes.num_engines)
+    return Places(plan_roles(sizes))

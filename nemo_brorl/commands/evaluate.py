@@ -12,7 +12,6 @@ from typing import Any
 
 from nemo_brorl.commands.convert import write_converted
 from nemo_brorl.commands.run import run_command, sized
-from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.same_run import RECORD, recorded_settings
 from nemo_brorl.config.schema import BroRLConfig
@@ -51,7 +50,7 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     from nemo_brorl.commands.wiring import prepare_sandbox  # Ray: only for settings that hold
 
     settings = config.evaluation
-    stop = StopRequest(time_limit_s(config))
+    stop = StopRequest(config.trainer.time_limit_s)
     tokenizer = load_tokenizer(model_folder)
     benchmarks = read_benchmarks(config, tokenizer)
     prepare_sandbox(config, all_verifiers(benchmarks))

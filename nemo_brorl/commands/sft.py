@@ -13,11 +13,11 @@ from pathlib import Path
 
 from nemo_brorl.commands.run import resolve_model, run_command
 from nemo_brorl.commands.trackers import LoggerSink, MetricFan
-from nemo_brorl.config.derived import micro_batch_tokens, time_limit_s
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.memory import check_memory
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.rules import check_demonstrations
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes
@@ -79,7 +79,7 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, le
 
     start = time.monotonic()
     run_folder = claim_run_folder(config)
-    stop = StopRequest(time_limit_s(config), grace_s(os.environ))
+    stop = StopRequest(config.trainer.time_limit_s, grace_s(os.environ))
     stop.install()
     heartbeat = Heartbeat()
     stalls = StallWatch(heartbeat, run_folder, config.trainer.stall_warning_s, config.trainer.stall_timeout_s)
@@ -131,7 +131,7 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
             console.line(f"chosen: {size}")
     check_memory(alone, folder=folder)
     config = replace(config, policy=alone.policy)
-    budget = micro_batch_tokens(config) * config.policy.context_parallel_size
+    budget = RunSizes.of(config).micro_batch_tokens * config.policy.context_parallel_size
     if longest > budget:
         raise ConfigError(
             f"sft.max_tokens={longest} is more than a micro-batch holds, policy.tokens_per_micro_batch × "

@@ -12,7 +12,6 @@ from pathlib import Path
 from nemo_brorl.algorithm.train_batch import check_functions
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.commands.trackers import MetricFan
-from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch, grace_s
@@ -55,7 +54,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
         run_folder = claim_run_folder(config)
     with watch.measure("constants"):
         rehearse.look_at_questions(config, inputs, console)
-    stop = StopRequest(time_limit_s(config), grace_s(os.environ))
+    stop = StopRequest(config.trainer.time_limit_s, grace_s(os.environ))
     stop.install()
     heartbeat = Heartbeat(Timeline(config.timeline.enabled))
     stalls = watch_over(heartbeat, run_folder, config)

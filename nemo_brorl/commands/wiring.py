@@ -21,6 +21,7 @@ from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.run import resolve_model
 from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console, get_logger
@@ -77,7 +78,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     """Load tokenizer and prompts, which may use the names that this process was given (`registry.configure`). Raises
     ModelError, DataError, ConfigError for a verifier of the user's own, or ResourceError where programs are to be run
     and there is no sandbox."""
-    device.check(config)
+    device.check(config.generation, RunSizes.of(config))
     check_params()
     tokenizer = load_tokenizer(model_folder)
     for _, section in config.data.sources():
@@ -133,10 +134,11 @@ def start_actors(
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
             stack.enter_context(RayCluster(config.trainer))
-        places = places_of(config)
+        sizes = RunSizes.of(config)
+        places = places_of(sizes)
         stack.callback(places.close)
         timeline = heartbeat.timeline if heartbeat is not None else None
-        generator = VllmPool(config, model_folder, places, timeline)
+        generator = VllmPool(config.generation, sizes, model_folder, places, timeline, config.policy.moe.router_replay)
         stack.callback(generator.close)
         policy = None
         if with_policy:
@@ -258,7 +260,7 @@ def policy_alone(
     with contextlib.ExitStack() as stack:
         with start_limit(config.trainer.start_timeout_s):
             stack.enter_context(RayCluster(config.trainer))
-            places = places_of(config)
+            places = places_of(RunSizes.of(config))
             stack.callback(places.close)
             policy = MegatronPolicy(config, model_folder, heartbeat, places)
             stack.callback(policy.close)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from nemo_brorl.config.algorithm import ADVANTAGES, NOT_BY_TURN
 from nemo_brorl.config.declare import FUNCTION
-from nemo_brorl.config.derived import data_parallel_size, stage_sizes
 from nemo_brorl.config.needs import needs
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 
 AGGREGATIONS_OF_RESPONSES = "sequence_mean or constant or turn_mean or sequence_turn_mean"
@@ -54,9 +54,9 @@ def reference_is_there(run: BroRLConfig) -> Iterator[str]:
 
 
 def groups_fill_mini_batches(run: BroRLConfig) -> Iterator[str]:
-    mini_batches, replicas = run.algorithm.num_mini_batches, data_parallel_size(run)
+    mini_batches, replicas = run.algorithm.num_mini_batches, RunSizes.of(run).data_parallel
     trained = run.algorithm.train_rollouts
-    for sampled, prompts in stage_sizes(run):
+    for sampled, prompts in run.rollouts.stage_sizes():
         num = sampled if trained is None else min(sampled, trained)
         name = "rollouts.num_per_prompt" if num == sampled else "algorithm.advantage_params.train_rollouts"
         samples = num * prompts
@@ -76,7 +76,7 @@ def groups_fill_mini_batches(run: BroRLConfig) -> Iterator[str]:
 
 def groups_are_large_enough(run: BroRLConfig) -> Iterator[str]:
     algorithm = run.algorithm
-    sizes = [num for num, _ in stage_sizes(run)] or [run.rollouts.num_per_prompt]
+    sizes = [num for num, _ in run.rollouts.stage_sizes()] or [run.rollouts.num_per_prompt]
     smallest = min(sizes)
     smallest = min(smallest, algorithm.train_rollouts or smallest)
     if algorithm.advantage == "pass_at_k" and algorithm.pass_at_k > smallest:

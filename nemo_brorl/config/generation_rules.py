@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nemo_brorl.config.derived import num_engines, num_gpus, num_policy_ranks
 from nemo_brorl.config.needs import COLOCATED, needs, needs_gpus, needs_gpus_shared_with_engines
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 
 
@@ -27,7 +27,8 @@ def devices_are_of_the_kind(run: BroRLConfig) -> Iterator[str]:
 
 
 def engines_fill_their_devices(run: BroRLConfig) -> Iterator[str]:
-    gpus, generation, for_policy = num_gpus(run), run.generation, 0
+    sizes, generation, for_policy = RunSizes.of(run), run.generation, 0
+    gpus = sizes.num_gpus
     degree, on_node = generation.tensor_parallel_size, run.trainer.gpus_per_node
     if gpus == 0:
         return
@@ -43,8 +44,8 @@ def engines_fill_their_devices(run: BroRLConfig) -> Iterator[str]:
                 "policy.data_parallel_size"
             )
             return
-        for_policy = num_policy_ranks(run)
-    wanted, left = num_engines(run) * degree, gpus - for_policy
+        for_policy = sizes.num_ranks
+    wanted, left = sizes.num_engines * degree, gpus - for_policy
     if for_policy and wanted < left:
         yield (
             f"the policy takes {for_policy} GPUs and generation {wanted}, which leaves {left - wanted} of {gpus} idle: "
@@ -52,7 +53,7 @@ def engines_fill_their_devices(run: BroRLConfig) -> Iterator[str]:
         )
     if wanted > left:
         yield (
-            f"generation.num_engines={num_engines(run)} × generation.tensor_parallel_size={degree} = {wanted} GPUs "
+            f"generation.num_engines={sizes.num_engines} × generation.tensor_parallel_size={degree} = {wanted} GPUs "
             f"and {left} are there for generation: write generation.num_engines=null to fill them"
         )
     if on_node % degree == 0 and for_policy % degree:
@@ -64,7 +65,7 @@ def engines_fill_their_devices(run: BroRLConfig) -> Iterator[str]:
 
 
 def kernels_exist(run: BroRLConfig) -> Iterator[str]:
-    engine_args, is_on_gpu = run.generation.engine_args, num_gpus(run) > 0
+    engine_args, is_on_gpu = run.generation.engine_args, run.trainer.num_gpus > 0
     quantises = "generation.engine_args quantises what samples (quantization, kv_cache_dtype)"
     if run.generation.is_quantised and not is_on_gpu:
         yield f"{quantises}, which needs GPUs: leave it out on CPU"

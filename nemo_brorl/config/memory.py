@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nemo_brorl.config.derived import (
-    data_parallel_size,
-    fullest_micro_batch,
-    kv_cache_gib,
-    max_num_seqs,
-    micro_batch_tokens,
-    num_engines,
-    num_gpus,
-    num_policy_ranks,
-)
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, policy_bytes
 from nemo_brorl.config.rank_parameters import cut_of
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ResourceError
@@ -66,7 +58,7 @@ def check_memory(config: BroRLConfig, with_policy: bool = True, folder: Path | N
     """
     free = available_gib()
     folder = folder or local_model(config.policy.model)
-    if free is None or folder is None or num_gpus(config) > 0:
+    if free is None or folder is None or config.trainer.num_gpus > 0:
         return
     needed = needed_gib(config, read_model_shape(folder), with_policy)
     if needed > free:
@@ -77,13 +69,14 @@ def check_memory(config: BroRLConfig, with_policy: bool = True, folder: Path | N
 
 def lack_of_memory(config: BroRLConfig, needed: float, free: float) -> str:
     """Say that a run needs more GiB than are free, and what of it can be made smaller."""
-    sizes = {
-        "policy.data_parallel_size": data_parallel_size(config),
-        "generation.num_engines": num_engines(config),
-        "generation.kv_cache_gib": kv_cache_gib(config),
-        "policy.tokens_per_micro_batch": micro_batch_tokens(config),
+    sizes = RunSizes.of(config)
+    lowered = {
+        "policy.data_parallel_size": sizes.data_parallel,
+        "generation.num_engines": sizes.num_engines,
+        "generation.kv_cache_gib": sizes.kv_cache_gib,
+        "policy.tokens_per_micro_batch": sizes.micro_batch_tokens,
     }
-    named = ", ".join(f"{name} ({value:g})" for name, value in sizes.items())
+    named = ", ".join(f"{name} ({value:g})" for name, value in lowered.items())
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
     return (
         f"this run needs about {needed:.1f} GiB of memory and {free:.1f} GiB are free: leave {named} to `auto` or "
@@ -91,6 +84,21 @@ def lack_of_memory(config: BroRLConfig, needed: float, free: float) -> str:
         "(data.max_prompt_tokens, rollouts.max_response_tokens); policy.recompute=full and policy.precision=bf16 "
         "generation.precision=bf16 need less, and so does a smaller model"
     )
+
+
+def fullest_micro_batch(config: BroRLConfig) -> int:
+    """Tokens of the fullest micro-batch that a context-parallel rank can get: what it may hold, or the rank's whole
+    share of a mini-batch, with every prompt and response as long as they may be, where that is less."""
+    longest = config.rollouts.max_response_tokens
+    prompt = config.data.max_prompt_tokens
+    sizes = RunSizes.of(config)
+    most = 1
+    for num, prompts in config.rollouts.stage_sizes():
+        trained = prompts * min(num, config.algorithm.train_rollouts or num)
+        share = math.ceil(trained / config.algorithm.num_mini_batches / sizes.data_parallel)
+        copies = min(share, prompts + 1) if config.policy.shared_prompt else share
+        most = max(most, share * longest + copies * prompt)
+    return min(sizes.micro_batch_tokens, math.ceil(most / config.policy.context_parallel_size))
 
 
 def needed_gib(config: BroRLConfig, shape: ModelShape, with_policy: bool = True) -> float:
@@ -101,6 +109,7 @@ def needed_gib(config: BroRLConfig, shape: ModelShape, with_policy: bool = True)
 
 def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemory:
     """Of a run on CPU, with micro-batches of `tokens` tokens on every rank."""
+    sizes = RunSizes.of(config)
     size = num_parameters(shape)
     weights = NUMBER_BYTES[config.policy.precision] * size / GIB
     store = 3 * config.generation.weight_bucket_mib / 1024 + (weights if config.generation.keep_published else 0.0)
@@ -113,8 +122,8 @@ def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemo
             "rollout store": STORE_WRITER_GIB if config.store.enabled else 0.0,
             "object store": min(store, OBJECT_STORE_GIB),
         },
-        num_ranks=num_policy_ranks(config),
-        num_engines=num_engines(config),
+        num_ranks=sizes.num_ranks,
+        num_engines=sizes.num_engines,
     )
 
 
@@ -158,11 +167,11 @@ def _rank_gib(
 
 
 def _engine_gib(config: BroRLConfig, shape: ModelShape, size: int) -> dict[str, float]:
-    number = NUMBER_BYTES[config.generation.precision]
-    logits = 3 * 4 * max_num_seqs(config) * shape.vocab_size / GIB
+    sizes, number = RunSizes.of(config), NUMBER_BYTES[config.generation.precision]
+    logits = 3 * 4 * sizes.max_num_seqs * shape.vocab_size / GIB
     return {
         "process": ENGINE_GIB,
         "weights": number * size / GIB,
-        "KV cache": kv_cache_gib(config),
+        "KV cache": sizes.kv_cache_gib,
         "batch": logits + number * kept_numbers(shape) * BATCH_TOKENS / GIB,
     }

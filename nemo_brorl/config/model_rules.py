@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_brorl.config.derived import longest_response, max_model_len, num_gpus
+from nemo_brorl.config.lengths import longest_response, max_model_len
 from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
@@ -168,7 +168,7 @@ def _fp8(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
                 f"policy.{name}={layers} is more than the {per_stage} layers of a pipeline stage: write {per_stage} or "
                 "less"
             )
-    if num_gpus(config):
+    if config.trainer.num_gpus:
         yield from _fp8_features(policy, shape)
 
 

@@ -98,6 +98,11 @@ class PolicyConfig:
     optim: OptimConfig = section(OptimConfig)
 
     @property
+    def model_parallel_size(self) -> int:
+        """Ranks that hold one replica: TP × PP × CP."""
+        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+
+    @property
     def num_bf16_layers(self) -> int:
         """Layers that stay out of FP8."""
         return self.fp8_bf16_first_layers + self.fp8_bf16_last_layers

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nemo_brorl.config.derived import (
-    data_parallel_size,
-    model_parallel_size,
-    num_engines,
-    num_gpus,
-    num_policy_ranks,
-    overlaps_gradients,
-)
 from nemo_brorl.config.needs import needs, needs_gpus, needs_gpus_shared_with_engines
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig, as_yaml
 
 
@@ -65,7 +58,8 @@ def fp8_is_possible(run: BroRLConfig) -> Iterator[str]:
 
 
 def policy_fills_its_devices(run: BroRLConfig) -> Iterator[str]:
-    gpus, model_size, ranks = num_gpus(run), model_parallel_size(run), num_policy_ranks(run)
+    sizes = RunSizes.of(run)
+    gpus, model_size, ranks = sizes.num_gpus, sizes.model_parallel, sizes.num_ranks
     is_chosen_later = gpus == 0 and run.policy.data_parallel_size is None
     experts, stage = run.policy.expert_model_parallel_size, ranks // run.policy.pipeline_model_parallel_size
     if stage % experts and not is_chosen_later:
@@ -74,9 +68,9 @@ def policy_fills_its_devices(run: BroRLConfig) -> Iterator[str]:
             "stage, from which it takes its ranks: write a divisor, or raise policy.data_parallel_size"
         )
     if gpus == 0:
-        if not is_chosen_later and run.trainer.num_nodes > min(ranks, num_engines(run)):
+        if not is_chosen_later and run.trainer.num_nodes > min(ranks, sizes.num_engines):
             yield (
-                f"trainer.num_nodes={run.trainer.num_nodes} with {ranks} policy ranks and {num_engines(run)} "
+                f"trainer.num_nodes={run.trainer.num_nodes} with {ranks} policy ranks and {sizes.num_engines} "
                 "engines on CPU: a node would have none of them; lower it, or raise policy.data_parallel_size and "
                 "generation.num_engines"
             )
@@ -87,14 +81,14 @@ def policy_fills_its_devices(run: BroRLConfig) -> Iterator[str]:
         )
     elif run.generation.placement == "colocated" and ranks != gpus:
         yield (
-            f"{gpus} GPUs cannot be filled by {data_parallel_size(run)} policy replicas of TP × PP × CP = "
+            f"{gpus} GPUs cannot be filled by {sizes.data_parallel} policy replicas of TP × PP × CP = "
             f"{model_size}: choose sizes whose product is the number of GPUs, and leave policy.data_parallel_size=null"
         )
 
 
 def gathers_overlap_where_gradients_do(run: BroRLConfig) -> Iterator[str]:
     """Check Megatron's own rule for weights that are gathered while it computes (Megatron-LM, arguments.py)."""
-    if run.policy.overlap_param_gather and not overlaps_gradients(run):
+    if run.policy.overlap_param_gather and not RunSizes.of(run).overlaps_gradients:
         yield (
             "policy.overlap_param_gather=true needs gradients that overlap, and "
             f"policy.overlap_grad_reduce={as_yaml(run.policy.overlap_grad_reduce)} has them reduced in one piece here: "

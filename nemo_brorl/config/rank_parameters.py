@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from nemo_brorl.config.derived import data_parallel_size
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.model_shape import ModelShape
 
@@ -52,7 +52,7 @@ def cut_of(config: BroRLConfig) -> Cut:
         virtual=policy.virtual_pipeline_model_parallel_size or 1,
         context=policy.context_parallel_size,
         expert=policy.expert_model_parallel_size,
-        data=data_parallel_size(config),
+        data=RunSizes.of(config).data_parallel,
         has_sequence_parallel=policy.sequence_parallel,
     )
 

@@ -121,6 +121,25 @@ class RolloutsConfig:
     overlap: bool = setting(False, "the next batch is sampled while the policy learns (one step off-policy)")
     schedule: ScheduleConfig = section(ScheduleConfig)
 
+    def stage_sizes(self) -> list[tuple[int, int]]:
+        """(N, prompts per step) of every stage of `schedule`. Under a sample budget, prompts shrink as N grows."""
+        numbers = [stage.num_per_prompt for stage in self.schedule.stages]
+        if self.schedule.kind == "constant":
+            numbers = [self.num_per_prompt]
+        elif self.schedule.kind == "on_plateau":
+            numbers.insert(0, self.num_per_prompt)
+        sizes = []
+        for num in numbers:
+            prompts = self.prompts_per_step
+            if self.schedule.sample_budget is not None:
+                prompts = max(1, min(prompts, self.schedule.sample_budget // num))
+            sizes.append((num, prompts))
+        return sizes
+
+    def stage_samples(self) -> list[int]:
+        """Rollouts in one update, N × prompts, of every stage."""
+        return [num * prompts for num, prompts in self.stage_sizes()]
+
     def violations(self) -> Iterator[str]:
         yield from self.schedule.violations()
         stages = self.schedule.stages

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from nemo_brorl.config import algorithm_rules, generation_rules, policy_rules, records_rules, sampling_rules
 from nemo_brorl.config.declare import wrong_values
-from nemo_brorl.config.derived import benchmark_limits, longest_response, max_model_len, num_gpus, parity_bound
+from nemo_brorl.config.lengths import benchmark_limits, longest_response, max_model_len
 from nemo_brorl.config.named_verifiers import services_are_set_as_endpoints
 from nemo_brorl.config.needs import needs
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.environment_values import hidden
 from nemo_brorl.core.errors import ConfigError
@@ -103,7 +104,7 @@ def lengths_fit(config: BroRLConfig) -> Iterator[str]:
 def heads_have_kernels(config: BroRLConfig) -> Iterator[str]:
     hidden, heads = config.sft.new.hidden_size, config.sft.new.num_attention_heads
     head_dim, rest = divmod(hidden, heads)
-    if rest == 0 and head_dim < MIN_CPU_HEAD_DIM and num_gpus(config) == 0:
+    if rest == 0 and head_dim < MIN_CPU_HEAD_DIM and config.trainer.num_gpus == 0:
         yield (
             f"sft.new.hidden_size={hidden} over sft.new.num_attention_heads={heads} gives "
             f"heads of {head_dim}, and vLLM's CPU build needs {MIN_CPU_HEAD_DIM}: write fewer heads"
@@ -112,7 +113,7 @@ def heads_have_kernels(config: BroRLConfig) -> Iterator[str]:
 
 def parity_can_be_met(config: BroRLConfig) -> Iterator[str]:
     parity, is_bf16 = config.parity, "bf16" in (config.policy.precision, config.generation.precision)
-    if parity.enabled and is_bf16 and parity_bound(config) < BF16_PARITY_BOUND:
+    if parity.enabled and is_bf16 and RunSizes.of(config).parity_bound < BF16_PARITY_BOUND:
         yield (
             f"parity.max_mean_abs_diff={parity.max_mean_abs_diff} is tighter than bf16 can meet: write "
             "parity.max_mean_abs_diff=auto, which is 0.05, or fp32 for policy.precision and generation.precision"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nemo_brorl.config.derived import stage_sizes
 from nemo_brorl.config.needs import needs, needs_older_weights
 from nemo_brorl.config.schema import BroRLConfig
 
@@ -49,7 +48,7 @@ def batches_can_be_filled(run: BroRLConfig) -> Iterator[str]:
 
 def steps_sample_the_least_groups(run: BroRLConfig) -> Iterator[str]:
     least = run.dynamic_sampling.min_groups
-    fewest = min((prompts for _, prompts in stage_sizes(run)), default=least)
+    fewest = min((prompts for _, prompts in run.rollouts.stage_sizes()), default=least)
     if least > fewest:
         yield (
             f"dynamic_sampling.min_groups={least} is more than the {fewest} groups that a step samples: write {fewest} "

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from nemo_brorl.config import derived
 from nemo_brorl.config.generation import BLOCK_TOKENS
+from nemo_brorl.config.lengths import longest_response, max_model_len
 from nemo_brorl.config.memory import needed_gib
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes
 from nemo_brorl.config.rank_parameters import cut_of
+from nemo_brorl.config.run_sizes import CACHE_GIB, MICRO_BATCH_TOKENS, SEQUENCES, RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB, Machine
 from nemo_brorl.core.model_shape import ModelShape
@@ -62,15 +63,15 @@ def resolve_sizes(
     """The settings with a number wherever one was left to be chosen, and what was chosen, with the reason.
     `with_policy=False`: engines and verifiers alone, as an evaluation has them."""
     chosen = _Chosen(config)
-    prompt, response = config.data.max_prompt_tokens, derived.longest_response(config)
+    prompt, response = config.data.max_prompt_tokens, longest_response(config)
     room = f"prompts of at most {prompt:,} tokens, responses of {response:,}"
-    chosen.take("generation.max_model_len", derived.max_model_len(config), room)
-    if derived.num_gpus(config):
+    chosen.take("generation.max_model_len", max_model_len(config), room)
+    if config.trainer.num_gpus:
         _fit_gpu(chosen, shape, machine, with_policy)
     else:
         _fit_cpu(chosen, shape, machine, with_policy)
     precision = f"policy in {config.policy.precision}, engines in {config.generation.precision}"
-    chosen.take("parity.max_mean_abs_diff", derived.parity_bound(config), precision)
+    chosen.take("parity.max_mean_abs_diff", RunSizes.of(config).parity_bound, precision)
     return chosen.config, tuple(chosen.sizes.values())
 
 
@@ -116,13 +117,13 @@ class _CpuSizes:
         for setting, value, wish, reason in zip(CPU_SETTINGS, values, wishes, reasons, strict=True):
             short = f"{machine.free_gib or 0:.1f} GiB are free; with more {wish:g}"
             chosen.take(setting, value, reason if value == wish else short)
-        ranks = derived.num_policy_ranks(chosen.config)
+        ranks = RunSizes.of(chosen.config).num_ranks
         chosen.take(THREADS, max(1, machine.cores // ranks), f"{cores}, {ranks} ranks")
-        cache = derived.kv_cache_gib(chosen.config)
+        cache = RunSizes.of(chosen.config).kv_cache_gib
         fitting = int(cache / _cache_gib(chosen.config, shape, 1))
-        batch = chosen.config.generation.max_num_batched_tokens or derived.SEQUENCES
-        sequences = max(1, min(derived.SEQUENCES, fitting, batch))
-        held = f"what {cache:.2g} GiB of cache hold, at most {derived.SEQUENCES}"
+        batch = chosen.config.generation.max_num_batched_tokens or SEQUENCES
+        sequences = max(1, min(SEQUENCES, fitting, batch))
+        held = f"what {cache:.2g} GiB of cache hold, at most {SEQUENCES}"
         chosen.take("generation.max_num_seqs", sequences, held)
 
 
@@ -139,15 +140,15 @@ def _fit_cpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
 def _wanted_on_cpu(config: BroRLConfig, shape: ModelShape, machine: Machine) -> _CpuSizes:
     """Sizes where memory is no question."""
     cores = max(1, min(MOST_RANKS, machine.cores))
-    smallest = min(derived.stage_samples(config)) // config.algorithm.num_mini_batches
+    smallest = min(config.rollouts.stage_samples()) // config.algorithm.num_mini_batches
     processes = max(1, min(MOST_RANKS, machine.cores // _cores_of_rank(shape)))
-    ranks = min(processes // derived.model_parallel_size(config), smallest)
+    ranks = min(processes // config.policy.model_parallel_size, smallest)
     fewest = _fewest_ranks(config)
     return _CpuSizes(
         ranks=max(fewest, ranks // fewest * fewest),
         engines=max(cores, config.trainer.num_nodes),
-        micro_batch=max(_longest_row(config), derived.MICRO_BATCH_TOKENS),
-        cache=max(derived.CACHE_GIB, _rounded(_cache_gib(config, shape, CACHED_RESPONSES))),
+        micro_batch=max(_longest_row(config), MICRO_BATCH_TOKENS),
+        cache=max(CACHE_GIB, _rounded(_cache_gib(config, shape, CACHED_RESPONSES))),
     )
 
 
@@ -224,7 +225,7 @@ def _cache_gib(config: BroRLConfig, shape: ModelShape, num: int) -> float:
 
 def _sequence_gib(config: BroRLConfig, shape: ModelShape, response_share: float, prompt_share: float) -> float:
     """Keys and values of one response and its prompt, of shares of their greatest lengths, in whole blocks."""
-    response = response_share * derived.longest_response(config)
+    response = response_share * longest_response(config)
     prompt = prompt_share * config.data.max_prompt_tokens
     block = BLOCK_TOKENS
     tokens = block * math.ceil((response + prompt) / block)
@@ -241,20 +242,20 @@ def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
     """GPUs: engines and ranks fill them by count; micro-batches and the engines' share by what the other leaves."""
     config = chosen.config
     gpu = f"GPUs of {machine.gpu_gib:.0f} GiB"
-    chosen.take("policy.data_parallel_size", derived.data_parallel_size(config), "all GPUs that the policy may have")
-    chosen.take("generation.num_engines", derived.num_engines(chosen.config), "all GPUs that generation may have")
+    chosen.take("policy.data_parallel_size", RunSizes.of(config).data_parallel, "all GPUs that the policy may have")
+    chosen.take("generation.num_engines", RunSizes.of(chosen.config).num_engines, "all GPUs that generation may have")
     policy_gib = _policy_state_gib(chosen.config, shape) if with_policy else 0.0
     share, beside = GPU_SHARE_ALONE, "the policy is elsewhere"
-    if with_policy and derived.shares_gpus(config):
+    if with_policy and RunSizes.of(config).shares_gpus:
         left = 1 - (policy_gib + GPU_BESIDE_GIB) / machine.gpu_gib
         share = min(GPU_SHARES[1], max(GPU_SHARES[0], math.floor(20 * left) / 20))
         beside = f"{policy_gib:.0f} GiB of policy beside it, {gpu}"
     chosen.take("generation.gpu_memory_utilization", share, beside)
-    sequences = min(derived.SEQUENCES, config.generation.max_num_batched_tokens or derived.SEQUENCES)
+    sequences = min(SEQUENCES, config.generation.max_num_batched_tokens or SEQUENCES)
     chosen.take("generation.max_num_seqs", sequences, "vLLM admits what its cache holds")
     engine_gib = 0.0
-    if derived.shares_gpus(config) and config.generation.sleep == "off":
-        engine_gib = derived.gpu_share(chosen.config) * machine.gpu_gib
+    if RunSizes.of(config).shares_gpus and config.generation.sleep == "off":
+        engine_gib = RunSizes.of(chosen.config).gpu_share * machine.gpu_gib
     free = machine.gpu_gib - policy_gib - engine_gib - GPU_BESIDE_GIB
     tokens = _fitting_tokens(chosen.config, shape, SHARE_TAKEN * free)
     reason = f"{max(0.0, free):.0f} GiB for activations, {gpu}"

@@ -61,6 +61,19 @@ class TrainerConfig:
     max_skipped_updates: int = setting(10, "non-finite mini-batches in the whole run before it stops", at_least=0)
     observers: list[ObserverConfig] = setting([], "observers that are added to the run's own", may_change=True)
 
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the whole run; 0 means that everything runs on CPU."""
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """Seconds of `time_limit`, whose format is checked; None: no limit."""
+        if self.time_limit is None:
+            return None
+        hours, minutes, seconds = (int(part) for part in self.time_limit.split(":"))
+        return 3600.0 * hours + 60.0 * minutes + seconds
+
     def violations(self) -> Iterator[str]:
         limit, warning, timeout = self.time_limit, self.stall_warning_s, self.stall_timeout_s
         if limit is not None and not TIME_LIMIT.fullmatch(limit):

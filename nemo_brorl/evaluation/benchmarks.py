@@ -16,8 +16,8 @@ from brorl_graders.verifiers.payload import ENVIRONMENT
 from brorl_graders.verifiers.registry import check_payload, names_in
 from brorl_graders.verifiers.services import is_remote
 
-from nemo_brorl.config.derived import HELD_OUT, benchmark_limits
 from nemo_brorl.config.evaluation import BenchmarkConfig
+from nemo_brorl.config.lengths import HELD_OUT, benchmark_limits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import BroRLError, DataError

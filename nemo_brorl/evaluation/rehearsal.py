@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_brorl.algorithm.success_prior import expected_keep_rate
-from nemo_brorl.config.derived import data_parallel_size, micro_batch_tokens, num_gpus, stage_sizes
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation.shown_responses import Decode, response_ids, shown_responses
@@ -104,7 +104,7 @@ def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
     """How many groups will be informative at the run's N."""
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
     sizes = [len(group.rewards) for group in groups]
-    num, _ = stage_sizes(config)[0]
+    num, _ = config.rollouts.stage_sizes()[0]
     kept = expected_keep_rate(successes, sizes, num)
     line = (
         f"  informative groups to expect at N = {num}: {kept.mean:.0%} (80 % interval {kept.low:.0%} … {kept.high:.0%})"
@@ -119,7 +119,7 @@ def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
 def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) -> str:
     """Seconds of a step, at the pace of the rehearsal."""
     groups = rehearsed.groups
-    num, prompts = stage_sizes(config)[0]
+    num, prompts = config.rollouts.stage_sizes()[0]
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
     kept = 1.0
     if config.dynamic_sampling.enabled and config.dynamic_sampling.fill == "full":
@@ -130,7 +130,7 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
     sampling = num * prompts / kept * mean / max(1.0, rehearsed.num_tokens / rehearsed.seconds)
     line = f"  a step: {num} × {prompts} rollouts of {mean:.0f} tokens; sampling about {sampling:,.0f} s at this pace"
     if policy is None:
-        return f"{line}; learning: brorl plan" if num_gpus(config) else line
+        return f"{line}; learning: brorl plan" if config.trainer.num_gpus else line
     return f"{line}, learning about {learning_s(config, groups, policy, mean):,.0f} s"
 
 
@@ -142,8 +142,8 @@ def learning_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Polic
         prompts.append(list(group.prompt.token_ids))
         responses.append(response_ids(group, 0))
     num_tokens = sum(map(len, prompts)) + sum(map(len, responses))
-    if num_gpus(config):
-        num_times = max(1, micro_batch_tokens(config) // num_tokens)
+    if config.trainer.num_gpus:
+        num_times = max(1, RunSizes.of(config).micro_batch_tokens // num_tokens)
         prompts *= num_times
         responses *= num_times
         num_tokens *= num_times
@@ -152,9 +152,9 @@ def learning_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Polic
     start = time.monotonic()
     policy.log_probs(prompts, responses, with_fp8=False)
     per_token = (time.monotonic() - start) / num_tokens
-    num, num_prompts = stage_sizes(config)[0]
+    num, num_prompts = config.rollouts.stage_sizes()[0]
     mini_batches = config.algorithm.num_mini_batches
     passes = FORWARD_PASSES + (mini_batches - 1) / mini_batches
     passes += config.algorithm.kl.coefficient > 0
     passes += config.policy.recompute == "full"
-    return passes * num * num_prompts * mean_tokens * per_token / data_parallel_size(config)
+    return passes * num * num_prompts * mean_tokens * per_token / RunSizes.of(config).data_parallel

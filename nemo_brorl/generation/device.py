@@ -14,16 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nemo_brorl.config.derived import (
-    engine_batch_tokens,
-    gpu_share,
-    kv_cache_gib,
-    max_model_len,
-    max_num_seqs,
-    num_gpus,
-)
-from nemo_brorl.config.generation import BLOCK_TOKENS
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.generation import BLOCK_TOKENS, GenerationConfig
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.environment_values import plain
 from nemo_brorl.core.errors import ConfigError
@@ -90,20 +82,15 @@ class EngineSettings:
     records_routes: bool = False  # by `RouteRecorder`, which vLLM's CPU build needs for it
 
 
-def is_on_cpu(config: BroRLConfig) -> bool:
-    """Say whether this run has no GPUs."""
-    return num_gpus(config) == 0
-
-
-def check(config: BroRLConfig) -> None:
+def check(generation: GenerationConfig, sizes: RunSizes) -> None:
     """Raise ConfigError for what the device, or the installed vLLM, cannot do."""
-    degree = config.generation.tensor_parallel_size
-    if is_on_cpu(config) and degree != 1:
+    degree = generation.tensor_parallel_size
+    if sizes.num_gpus == 0 and degree != 1:
         raise ConfigError(
             f"generation.tensor_parallel_size={degree} needs GPUs; on CPU (trainer.gpus_per_node=0) write 1 and use "
             "generation.num_engines"
         )
-    check_engine_arguments(config.generation.engine_args)
+    check_engine_arguments(generation.engine_args)
 
 
 def prepare_process(
@@ -142,43 +129,44 @@ def _version(package: str) -> tuple[int, ...]:
     return tuple(map(int, found.groups())) if found else ()
 
 
-def actor_options(config: BroRLConfig) -> dict[str, Any]:
+def actor_options(sizes: RunSizes) -> dict[str, Any]:
     """Return the Ray options of an engine actor.
 
     On CPU an engine and a policy rank share cores in turns, so it reserves a tenth of one. GPUs come with its place
     (`nemo_brorl.cluster.process_placement`).
     """
     return {
-        "num_cpus": 0.1 if is_on_cpu(config) else 1,
+        "num_cpus": 0.1 if sizes.num_gpus == 0 else 1,
         # The pool restarts engines itself, with the weights they had.
         "max_restarts": 0,
         "max_task_retries": 0,
         # Coroutines: one per chunk in flight, and control calls.
-        "max_concurrency": max_num_seqs(config) + 64,
+        "max_concurrency": sizes.max_num_seqs + 64,
     }
 
 
-def _executor(config: BroRLConfig) -> str:
+def _executor(generation: GenerationConfig) -> str:
     """Say how vLLM runs an engine's workers: in the actor itself, in processes beside it, or, where each shares its GPU
     with a policy rank, as Ray actors in the bundles of those GPUs (a Ray process can reserve parts of one GPU only)."""
-    if config.generation.tensor_parallel_size == 1:
+    if generation.tensor_parallel_size == 1:
         return "uni"
-    return "ray" if config.generation.placement == "colocated" else "mp"
+    return "ray" if generation.placement == "colocated" else "mp"
 
 
 def engine_settings(
-    config: BroRLConfig,
+    generation: GenerationConfig,
+    sizes: RunSizes,
     model_folder: Path,
     index: int,
     worker_environment: Mapping[str, str] = _NOTHING,
+    records_routes: bool = False,
 ) -> EngineSettings:
-    """Return the settings of engine `index`."""
-    generation = config.generation
+    """Return the settings of engine `index`. `records_routes`: it says which experts every token went to."""
     arguments: dict[str, Any] = {
         "model": str(model_folder),
         "dtype": _DTYPES[generation.precision],
-        "max_model_len": max_model_len(config),
-        "max_num_seqs": max_num_seqs(config),
+        "max_model_len": sizes.max_model_len,
+        "max_num_seqs": sizes.max_num_seqs,
         "block_size": BLOCK_TOKENS,
         "enable_prefix_caching": True,
         "enforce_eager": generation.enforce_eager,
@@ -190,10 +178,10 @@ def engine_settings(
         # Why: see `vllm_adapter.count_prefix_cache`.
         "disable_log_stats": True,
     }
-    batch_tokens = engine_batch_tokens(config)
+    batch_tokens = sizes.engine_batch_tokens
     if batch_tokens is not None:
         arguments["max_num_batched_tokens"] = batch_tokens
-    arguments |= _device_arguments(config)
+    arguments |= _device_arguments(generation, sizes, records_routes)
     further = plain(generation.engine_args)
     overrides = {**arguments.get("hf_overrides", {}), **further.pop("hf_overrides", {})}
     if overrides:
@@ -202,26 +190,26 @@ def engine_settings(
     return EngineSettings(
         index=index,
         model_folder=str(model_folder),
-        on_cpu=is_on_cpu(config),
+        on_cpu=sizes.num_gpus == 0,
         sleep=generation.sleep,
         worker_environment=dict(worker_environment),
         arguments=arguments,
-        records_routes=is_on_cpu(config) and config.policy.moe.router_replay,
+        records_routes=sizes.num_gpus == 0 and records_routes,
     )
 
 
-def _device_arguments(config: BroRLConfig) -> dict[str, Any]:
+def _device_arguments(generation: GenerationConfig, sizes: RunSizes, records_routes: bool) -> dict[str, Any]:
     """Return those that vLLM's CPU build does not have, or has for itself."""
-    if is_on_cpu(config):
+    if sizes.num_gpus == 0:
         # An explicit size skips memory profiling.
-        return {"kv_cache_memory_bytes": int(kv_cache_gib(config) * 2**30)}
+        return {"kv_cache_memory_bytes": int(sizes.kv_cache_gib * 2**30)}
     arguments: dict[str, Any] = {
-        "gpu_memory_utilization": gpu_share(config),
-        "enable_sleep_mode": config.generation.sleep != "off",
-        "distributed_executor_backend": _executor(config),
-        "enable_return_routed_experts": config.policy.moe.router_replay,
+        "gpu_memory_utilization": sizes.gpu_share,
+        "enable_sleep_mode": generation.sleep != "off",
+        "distributed_executor_backend": _executor(generation),
+        "enable_return_routed_experts": records_routes,
     }
-    if config.generation.precision == "bf16":
+    if generation.precision == "bf16":
         # Products of the output layer come in fp32, as the policy's: in bf16 a logit of 16 is rounded to an eighth.
         arguments["hf_overrides"] = {"head_dtype": "float32"}
     return arguments

@@ -13,8 +13,8 @@ import ray
 
 from nemo_brorl.cluster.actor_transport import RayTransport
 from nemo_brorl.cluster.process_placement import Places
-from nemo_brorl.config.derived import max_model_len, max_num_seqs, num_engines, weight_transport
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.generation import GenerationConfig
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.timeline import Timeline
@@ -45,28 +45,29 @@ class VllmPool:
 
     def __init__(
         self,
-        config: BroRLConfig,
+        generation: GenerationConfig,
+        sizes: RunSizes,
         model_folder: Path,
         places: Places | None = None,
         timeline: Timeline | None = None,
+        records_routes: bool = False,
     ) -> None:
-        """`places` on a machine with GPUs; `timeline` is told when engines loaded weights."""
+        """`places` on a machine with GPUs; `timeline` is told when engines loaded weights; with `records_routes`
+        they say which experts every token went to."""
         places = places or Places(None)
-        device.check(config)
+        device.check(generation, sizes)
         # A broken folder is refused here, not in an actor.
         read_shapes(model_folder)
-        self._generation = replace(
-            config.generation, max_num_seqs=max_num_seqs(config), max_model_len=max_model_len(config)
-        )
+        self._generation = replace(generation, max_num_seqs=sizes.max_num_seqs, max_model_len=sizes.max_model_len)
         self._versions = {0}  # that were published, and the model folder's
         self._call_ids = itertools.count()
         self._transport = RayTransport()
         self._session: VllmSession | None = None
         self._handles: list[EngineHandle] = []
-        actor_class: Any = ray.remote(**device.actor_options(config))(RolloutEngine)
-        for index in range(num_engines(config)):
+        actor_class: Any = ray.remote(**device.actor_options(sizes))(RolloutEngine)
+        for index in range(sizes.num_engines):
             environment = places.worker_environment(index)
-            settings = device.engine_settings(config, model_folder, index, environment)
+            settings = device.engine_settings(generation, sizes, model_folder, index, environment, records_routes)
             placed_class = actor_class.options(**places.engine_options(index))
             start_actor = functools.partial(_start_actor, placed_class, settings)
             handle = EngineHandle(
@@ -82,7 +83,7 @@ class VllmPool:
             self._handles,
             self._generation.weight_timeout_s,
             num_workers=len(self._handles) * self._generation.tensor_parallel_size,
-            is_collective=weight_transport(config) == "collective",
+            is_collective=sizes.weight_transport == "collective",
             transport=self._transport,
             timeline=timeline,
         )

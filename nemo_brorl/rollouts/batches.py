@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nemo_brorl.config.derived import num_engines
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.ports import Policy, PromptSource
 from nemo_brorl.rollouts.batch_fill import BatchFill
@@ -22,11 +22,11 @@ class Batches:
 
     def __init__(self, config: BroRLConfig, prompts: PromptSource, sampler: Sampler) -> None:
         self.sampler = sampler
-        self.schedule = RolloutSchedule(config)
+        self.schedule = RolloutSchedule(config.rollouts, config.policy.optim)
         self.carry_over = CarryOver(
             config.rollouts,
             config.dynamic_sampling,
-            num_engines(config),
+            RunSizes.of(config).num_engines,
             prompts,
             sampler,
         )

@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config.derived import stage_samples, stage_sizes
 from nemo_brorl.config.policy import OptimConfig
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.rollouts.plateau import PlateauDetector
 
@@ -33,9 +32,10 @@ class Stage:
 class RolloutSchedule:
     """Which stage a run is in. `before_step` and `after_validation` say why when a new one begins."""
 
-    def __init__(self, config: BroRLConfig) -> None:
-        self.config = config
-        self.settings = config.rollouts.schedule
+    def __init__(self, rollouts: RolloutsConfig, optim: OptimConfig) -> None:
+        self.rollouts = rollouts
+        self.optim = optim
+        self.settings = rollouts.schedule
         self.index = 0
         self.stage_start = 0  # steps done when the current stage began
         self.rollouts_before = 0  # sampled when it began
@@ -44,9 +44,9 @@ class RolloutSchedule:
     @property
     def stage(self) -> Stage:
         """The current stage."""
-        num_per_prompt, prompts = stage_sizes(self.config)[self.index]
+        num_per_prompt, prompts = self.rollouts.stage_sizes()[self.index]
         exponent = _EXPONENTS[self.settings.learning_rate_scaling]
-        base = stage_samples(self.config)[0]
+        base = self.rollouts.stage_samples()[0]
         growth = num_per_prompt * prompts / base
         return Stage(
             index=self.index,
@@ -57,7 +57,7 @@ class RolloutSchedule:
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of a step, counted from 1, under the current stage."""
-        base = learning_rate(self.config.policy.optim, step)
+        base = learning_rate(self.optim, step)
         return base * self.stage.learning_rate_factor
 
     def metrics(self, step: int) -> dict[str, float]:
@@ -99,7 +99,7 @@ class RolloutSchedule:
 
     @property
     def _is_last(self) -> bool:
-        return self.index + 1 >= len(stage_sizes(self.config))
+        return self.index + 1 >= len(self.rollouts.stage_sizes())
 
     def _advance(self, steps_done: int, reason: str) -> str:
         self.index += 1
@@ -117,7 +117,7 @@ class RolloutSchedule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises CheckpointError when the run was in a stage that the settings no longer have."""
-        stages = len(stage_sizes(self.config))
+        stages = len(self.rollouts.stage_sizes())
         if state["index"] >= stages:
             raise CheckpointError(
                 f"the run was in stage {state['index'] + 1} of its schedule and the settings have {stages}: write the"

@@ -16,8 +16,8 @@ from itertools import pairwise
 import numpy as np
 from brorl_graders.verifiers.payload import ENVIRONMENT
 
-from nemo_brorl.config.derived import parity_bound
 from nemo_brorl.config.parity import ParityConfig
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ParityError
@@ -101,7 +101,7 @@ def check_parity(
         num_tokens=len(vllm),
         fp8=fp8,
     )
-    bound = parity_bound(config)
+    bound = RunSizes.of(config).parity_bound
     # Asked this way round, a NaN is not within.
     is_within = report.worst <= bound
     if not is_within or not np.isfinite(fp8 or 0.0):

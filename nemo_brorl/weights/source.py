@@ -10,8 +10,7 @@ from typing import Any
 import ray
 
 from nemo_brorl.cluster.ray_adapter import start_stream
-from nemo_brorl.config.derived import weight_transport
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import WeightSyncError
 from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
 from nemo_brorl.weights.buckets import bucket_bytes, bucket_sizes
@@ -31,15 +30,16 @@ class WeightSource:
     def __init__(
         self,
         ranks: Sequence[Any],
-        config: BroRLConfig,
+        generation: GenerationConfig,
+        transport: str,
         wait: Wait,
     ) -> None:
-        self.transport = weight_transport(config)
+        self.transport = transport
         self._ranks = ranks
         self._wait = wait
-        self._timeout_s = config.generation.weight_timeout_s
-        self._limit = bucket_bytes(config.generation)
-        self._with_copies = config.generation.keep_published
+        self._timeout_s = generation.weight_timeout_s
+        self._limit = bucket_bytes(generation)
+        self._with_copies = generation.keep_published
         self._manifest: list[TensorInfo] | None = None
         self._receivers: tuple[str, ...] | None = None  # who the open group was made for; None: no group
         self._joining: tuple[tuple[str, ...], Any] | None = None  # receivers, and rank 0's wait for them

@@ -16,7 +16,7 @@ import ray
 import torch
 
 from nemo_brorl.cluster.actor_transport import RayTransport
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
 from nemo_brorl.types import BucketNotice, StreamedBucket, TensorInfo, WeightLink
@@ -109,14 +109,15 @@ class LightPolicy:
     weight_transport = "collective"
 
     def __init__(self, *hangs_at: int | None) -> None:
-        config = BroRLConfig()
-        config.generation.weight_transport = "collective"
-        config.generation.weight_timeout_s = TIMEOUT_S
-        config.generation.weight_bucket_mib = 256 / 2**20
-        config.generation.keep_published = False
+        generation = GenerationConfig(weight_timeout_s=TIMEOUT_S, weight_bucket_mib=256 / 2**20, keep_published=False)
         self.ranks = [ray.remote(num_cpus=0.1)(LightRank).remote(number, at) for number, at in enumerate(hangs_at)]
         ray.get([rank.ready.remote() for rank in self.ranks])
-        self.source = WeightSource(self.ranks, config, lambda calls, _: ray.get([reference for _, reference in calls]))
+        self.source = WeightSource(
+            self.ranks,
+            generation,
+            self.weight_transport,
+            lambda calls, _: ray.get([reference for _, reference in calls]),
+        )
         self.weight_manifest, self.open_weight_link = self.source.manifest, self.source.open_link
 
     def weight_stream(self) -> Iterator[StreamedBucket]:

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.object_store import fetch
@@ -51,7 +52,7 @@ def stack(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     """A policy and engines that begin with other weights, and the folder of the policy's."""
     base = tmp_path_factory.mktemp("models")
     config, mine = transport_config("collective"), make_tiny_model(base / "policy", seed=1)
-    pool = VllmPool(config, make_tiny_model(base / "engines", seed=0))
+    pool = VllmPool(config.generation, RunSizes.of(config), make_tiny_model(base / "engines", seed=0))
     policy = MegatronPolicy(config, mine)
     policy.wait_ready()
     yield policy, pool, mine

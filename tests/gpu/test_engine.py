@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling
 from tests.support.tiny_model import make_tiny_model
@@ -43,8 +44,8 @@ def pool(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
 
     config = engine_config("fp32", eager=request.param == "eager")
     ray.init(include_dashboard=False, logging_level="ERROR")
-    places = Places(plan_roles(config))
-    made = VllmPool(config, folder, places)
+    places = Places(plan_roles(RunSizes.of(config)))
+    made = VllmPool(config.generation, RunSizes.of(config), folder, places)
     yield made
     made.close()
     places.close()

@@ -13,7 +13,7 @@ from typing import Any
 
 from brorl_launcher.planner.plan import Plan
 
-from nemo_brorl.config.derived import policy_gives_memory_back
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.types import StreamedBucket, TensorInfo
 from tests.support.fakes import FakeGenerator, FakePolicy
 
@@ -88,7 +88,7 @@ class CardPolicy(FakePolicy):
         self.config = plan.config
         self.terms = {term.name: term for term in plan.devices[0].terms if term.role == "policy"}
         self.memory = CachingAllocator(card, "policy")
-        self.gives_back = gives_back and policy_gives_memory_back(plan.config)
+        self.gives_back = gives_back and RunSizes.of(plan.config).gives_memory_back
         for name in ("contexts, NCCL", *STATE):
             self.memory.allocate(name, self.terms[name].at("start"))
 

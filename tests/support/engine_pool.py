@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.pool import VllmPool
@@ -29,14 +30,13 @@ def start_pool(
     folder: Path, num_engines: int, max_num_seqs: int = 512, router_replay: bool = False, precision: str = "fp32"
 ) -> VllmPool:
     config = BroRLConfig()
-    config.policy.moe.router_replay = router_replay
     config.generation.precision = precision
     config.generation.num_engines = num_engines
     config.generation.max_num_seqs = max_num_seqs
     config.generation.max_model_len = 256
     config.generation.kv_cache_gib = 0.0625
     config.generation.max_restarts = 2
-    return VllmPool(config, folder)
+    return VllmPool(config.generation, RunSizes.of(config), folder, records_routes=router_replay)
 
 
 def prompt_of(length: int, uid: str = "a") -> Prompt:

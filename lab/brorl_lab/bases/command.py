@@ -15,7 +15,6 @@ from brorl_lab.bases.result_table import result_header, result_rows
 from brorl_lab.bases.trainer import WarmUpResult, fingerprint, finish, is_cached, warm_up
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.commands.sft import fine_tune
-from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine
 from nemo_brorl.config.rules import check_demonstrations
 from nemo_brorl.config.schema import BroRLConfig
@@ -125,7 +124,7 @@ def warm_up_precision(config: BroRLConfig) -> str:
     """The policy's precision in the warm-up. A processor without bf16 instructions emulates them, slower than fp32."""
     if config.sft.new.precision != "auto":
         return config.sft.new.precision
-    if num_gpus(config) > 0:
+    if config.trainer.num_gpus > 0:
         return "bf16"
     try:
         flags = Path("/proc/cpuinfo").read_text()

@@ -36,7 +36,6 @@ from brorl_launcher.doctor.report import (
     table_rows,
     write_json,
 )
-from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.load import CommandLine, load_config, parse_command_line
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
@@ -81,7 +80,7 @@ def examine_node(
     checks = [machine.check_python()]
     checks += machine.check_nodes(config, this.size)
     checks += versions.check_packages(config)
-    if num_gpus(config) > 0:
+    if config.trainer.num_gpus > 0:
         checks += gpus.check_gpus(config)
         checks.append(machine.check_compiler())
     checks.append(machine.check_memory(config, shape))
@@ -140,7 +139,7 @@ def examine(
     reports = options.report
     if reports is None and options.job:
         reports = folder
-    gpus = config.trainer.gpus_per_node if num_gpus(config) else 0
+    gpus = config.trainer.gpus_per_node if config.trainer.num_gpus else 0
     wanted = Wanted(folder, reports, gpus, options.deadline, options.all_reduce)
     return examine_job(this, wanted, lambda: examine_node(config, this, ports))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from brorl_launcher.doctor.probe import answer, ask
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
-from nemo_brorl.config.derived import gpu_share
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 
@@ -49,7 +49,7 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
     yield judge_count(wanted, seen.data)
     devices = seen.data["devices"]
     if devices:
-        yield judge_memory(gpu_share(config), devices)
+        yield judge_memory(RunSizes.of(config).gpu_share, devices)
     if overview is None:
         found = "nvidia-smi is not here or does not answer: driver, errors and other processes were not looked at"
         yield Check("gpu driver", WARN, found)

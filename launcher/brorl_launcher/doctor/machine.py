@@ -15,8 +15,8 @@ from pathlib import Path
 
 from brorl_launcher.doctor.probe import within
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
-from nemo_brorl.config.derived import num_engines, num_gpus, num_policy_ranks, stage_samples
 from nemo_brorl.config.memory import needed_gib
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.core.errors import ResourceError
@@ -81,7 +81,7 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
     advice = "empty it, or set TMPDIR to a local disk with room, by a short path"
     yield check_room("disk, tmp", scratch, TMP_GIB, advice, is_for_ray=True)
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
-    tokens = max(stage_samples(config)) * longest * TOKEN_BYTES
+    tokens = max(config.rollouts.stage_samples()) * longest * TOKEN_BYTES
     item = 2 if config.generation.precision == "bf16" else 4
     weights = item * size if config.generation.keep_published else 0
     rollouts = 2 * tokens / max(config.trainer.num_nodes, 1)
@@ -171,7 +171,7 @@ def check_memory(config: BroRLConfig, shape: ModelShape | None) -> Check:
     free = available_gib()
     if free is None:
         return Check("memory", WARN, "unknown: neither /proc/meminfo nor the container's limit can be read")
-    if num_gpus(config) > 0 or shape is None:
+    if config.trainer.num_gpus > 0 or shape is None:
         return Check("memory", OK, f"{free:,.1f} GiB free")
     config, _ = resolve_sizes(config, shape, this_machine())
     needed = needed_gib(config, shape)
@@ -217,7 +217,8 @@ def _processes(config: BroRLConfig) -> int:
     """Number of processes of one node, about: ranks, engines and their workers, verifiers, Ray's own."""
     nodes = max(config.trainer.num_nodes, 1)
     verifiers = 2 * config.rewards.num_workers
-    actors = num_policy_ranks(config) + 2 * num_engines(config)
+    sizes = RunSizes.of(config)
+    actors = sizes.num_ranks + 2 * sizes.num_engines
     return 16 + verifiers + actors // nodes
 
 

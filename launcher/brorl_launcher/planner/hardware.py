@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 
@@ -88,6 +87,6 @@ def gpu_hardware(
 def configured_hardware(config: BroRLConfig, kind: str = "h100", memory_gib: float | None = None) -> Hardware:
     """The GPUs that the config asks for, of a kind that it does not say. Raises ConfigError on a CPU config, or for an
     unknown kind."""
-    if num_gpus(config) == 0:
+    if config.trainer.num_gpus == 0:
         raise ConfigError("trainer.gpus_per_node=0 is a run on CPU: set trainer.num_nodes and gpus_per_node")
     return gpu_hardware(kind, config.trainer.num_nodes, config.trainer.gpus_per_node, memory_gib)

@@ -15,14 +15,9 @@ from types import MappingProxyType
 from brorl_launcher.planner.hardware import Hardware
 from brorl_launcher.planner.model_cost import key_value_bytes
 from brorl_launcher.planner.workload import Engines, MicroBatches, Workload
-from nemo_brorl.config.derived import (
-    engine_batch_tokens,
-    gpu_share,
-    max_num_seqs,
-    policy_gives_memory_back,
-)
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes
 from nemo_brorl.config.rank_parameters import Cut, rank_parameters
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
@@ -138,10 +133,11 @@ def engine_plan(
         weights -= (number - 1) * parameters.linear / GIB
     rows = shape.padded_vocab_size(tensor)  # logits are gathered
     ffn = shape.ffn_size if shape.moe is None else shape.moe.experts_per_token * shape.moe.ffn_size
-    batch = (engine_batch_tokens(config) or 0) * number * (4 * shape.hidden_size + 3 * ffn / tensor)
-    logits = 2 * 4 * max_num_seqs(config) * rows
+    sizes = RunSizes.of(config)
+    batch = (sizes.engine_batch_tokens or 0) * number * (4 * shape.hidden_size + 3 * ffn / tensor)
+    logits = 2 * 4 * sizes.max_num_seqs * rows
     working = (batch + logits) / GIB
-    share = gpu_share(config) * hardware.memory_gib
+    share = sizes.gpu_share * hardware.memory_gib
     cache_number = 1 if str(generation.engine_args.get("kv_cache_dtype")).startswith("fp8") else number
     token = key_value_bytes(shape, cache_number) / min(tensor, shape.num_key_value_heads)
     cache = share - weights - working
@@ -151,7 +147,7 @@ def engine_plan(
     beyond = ENGINE_CONTEXT
     if not generation.enforce_eager:
         beyond += CUDA_GRAPHS
-    return EnginePlan(weights, working, cache, beyond, share, token, min(concurrency, max_num_seqs(config)))
+    return EnginePlan(weights, working, cache, beyond, share, token, min(concurrency, sizes.max_num_seqs))
 
 
 def gpu_memory(
@@ -224,7 +220,7 @@ def _policy_terms(
         term("contexts, NCCL", f"{num_communicators(cut)} communicators", **moments(contexts, False)),
         term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", start=buckets, publish=buckets),
     ]
-    if not policy_gives_memory_back(config):
+    if not RunSizes.of(config).gives_memory_back:
         kept = activations + backward + lost
         found.append(term("kept by torch", "freed after the update, for the next one", generate=kept, publish=kept))
     if held.fp8_copies:
@@ -249,7 +245,7 @@ def _engine_terms(config: BroRLConfig, engine: EnginePlan) -> list[Term]:
     weights = dict.fromkeys(with_weights, engine.weights_gib)
     batch = dict.fromkeys(with_cache, engine.working_gib)
     cache = dict.fromkeys(with_cache, max(0.0, engine.cache_gib))
-    cache_note = f"of {gpu_share(config):g} of the GPU: {engine.cache_tokens:,} tokens"
+    cache_note = f"of {RunSizes.of(config).gpu_share:g} of the GPU: {engine.cache_tokens:,} tokens"
     context = dict.fromkeys(MOMENTS, engine.beyond_gib)
     return [
         engine_term("engine weights", f"{generation.precision}, over {generation.tensor_parallel_size}", **weights),

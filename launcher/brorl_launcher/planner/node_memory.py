@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 from brorl_launcher.planner.hardware import Hardware
 from brorl_launcher.planner.workload import Engines, Workload
-from nemo_brorl.config.derived import (
-    weight_transport,
-)
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, PolicyBytes
 from nemo_brorl.config.rank_parameters import Cut, rank_parameters
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
@@ -117,6 +115,6 @@ def _object_store_gib(config: BroRLConfig, work: Workload, published: float) -> 
     rollouts = surplus * work.sampled * work.response_tokens * ROLLOUT_TOKEN_BYTES / GIB
     kept = published if config.generation.keep_published else 0.0
     on_the_way = min(published, 3 * config.generation.weight_bucket_mib / 1024)
-    if weight_transport(config) == "object_store":
+    if RunSizes.of(config).weight_transport == "object_store":
         on_the_way = published
     return rollouts + kept + on_the_way

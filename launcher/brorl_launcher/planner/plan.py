@@ -20,7 +20,7 @@ from brorl_launcher.planner.workload import (
     micro_batches,
     workload_of,
 )
-from nemo_brorl.config.derived import max_model_len
+from nemo_brorl.config.lengths import max_model_len
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.rank_memory import policy_bytes
 from nemo_brorl.config.rank_parameters import Cut, cut_of

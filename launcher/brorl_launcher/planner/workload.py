@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from nemo_brorl.config.derived import micro_batch_tokens, num_engines, num_gpus, stage_sizes
 from nemo_brorl.config.rank_parameters import Cut
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 
 
@@ -88,7 +88,7 @@ def workload_of(config: BroRLConfig, lengths: Lengths) -> Workload:
     """Workload of the stage with the most rollouts. What `lengths` leaves open is assumed: prompts an eighth of the
     longest, responses 0.45 of it, and the paper's keep rates (0.41 at N = 16, 0.62 at N = 512, arXiv 2510.01180) with a
     straight line over log N."""
-    num, prompts = max(stage_sizes(config), key=lambda size: (size[0] * size[1], size[0]))
+    num, prompts = max(config.rollouts.stage_sizes(), key=lambda size: (size[0] * size[1], size[0]))
     limit = config.rollouts.max_response_tokens
     rate = 1.0
     if config.dynamic_sampling.enabled:
@@ -126,8 +126,8 @@ class Engines:
 
 def engines_of(config: BroRLConfig) -> Engines:
     """Engines as the config lays them out."""
-    is_colocated = num_gpus(config) > 0 and config.generation.placement == "colocated"
-    return Engines(num_engines(config), config.generation.tensor_parallel_size, is_colocated)
+    is_colocated = config.trainer.num_gpus > 0 and config.generation.placement == "colocated"
+    return Engines(RunSizes.of(config).num_engines, config.generation.tensor_parallel_size, is_colocated)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class MicroBatches:
 def micro_batches(config: BroRLConfig, work: Workload, cut: Cut) -> MicroBatches:
     """Micro-batches as `packing.py` cuts them: as few micro-batches as hold the responses, with a copy of a prompt for
     each that has some of its group."""
-    budget = micro_batch_tokens(config) * cut.context
+    budget = RunSizes.of(config).micro_batch_tokens * cut.context
     rollouts = work.trained / config.algorithm.num_mini_batches / cut.data
     if config.algorithm.train_rollouts is not None:
         rollouts *= min(1.0, config.algorithm.train_rollouts / work.num_per_prompt)

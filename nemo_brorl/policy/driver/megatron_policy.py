@@ -14,14 +14,15 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from nemo_brorl.cluster.process_placement import Places
 from nemo_brorl.cluster.ray_adapter import end_in_order
-from nemo_brorl.config.derived import shares_gpus
 from nemo_brorl.config.model_rules import check_policy_fits
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, RankLostError
 from nemo_brorl.core.stall_watch import Heartbeat
+from nemo_brorl.policy.driver.stalled_ranks import ProgressPoll, values_of
 from nemo_brorl.policy.process.layout import layout_of, rank_process
-from nemo_brorl.policy.process.rank_progress import POLL_GROUP, ProgressPoll, values_of
+from nemo_brorl.policy.process.rank_progress import POLL_GROUP
 from nemo_brorl.policy.rank.worker import LearnerMethod, PolicyWorker
 from nemo_brorl.types import Float32, KeptCopy, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
 from nemo_brorl.weights.source import SLICE_S, Calls, WeightSource
@@ -60,11 +61,12 @@ class MegatronPolicy:
         """`heartbeat` hears where the ranks are; `places` on a machine with GPUs. Raises ConfigError or ModelError
         where the folder alone shows that it cannot work."""
         check_policy_fits(config, model_folder)
+        sizes = RunSizes.of(config)
         self.layout = layout_of(config)
         self.heartbeat = heartbeat or Heartbeat()
         self.model_folder = model_folder
         self.ranks = self._start_ranks(config, places or Places(None))
-        self.weights = WeightSource(self.ranks, config, self._wait)
+        self.weights = WeightSource(self.ranks, config.generation, sizes.weight_transport, self._wait)
         self.poll = ProgressPoll({})  # of the call under way
         self._updating: _Call | None = None
         self._asked_at = 0.0  # when ranks were last called together
@@ -72,7 +74,7 @@ class MegatronPolicy:
         self._starting: Calls = []
         for number, rank in enumerate(self.ranks):
             self._starting.append((number, rank.prepare.remote()))
-        self.loads_last = shares_gpus(config)
+        self.loads_last = sizes.shares_gpus
         if not self.loads_last:
             self._begin_loading()
 

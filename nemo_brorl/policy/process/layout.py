@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.config.derived import data_parallel_size, weight_transport
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -55,7 +55,7 @@ def layout_of(config: BroRLConfig) -> ParallelLayout:
     return ParallelLayout(
         tensor=policy.tensor_model_parallel_size,
         pipeline=policy.pipeline_model_parallel_size,
-        data=data_parallel_size(config),
+        data=RunSizes.of(config).data_parallel,
         context=policy.context_parallel_size,
         expert=policy.expert_model_parallel_size,
         virtual_pipeline=policy.virtual_pipeline_model_parallel_size,
@@ -72,7 +72,7 @@ def rank_environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:
         # Megatron asks for it under tensor parallelism; engines do not want it
         "CUDA_DEVICE_MAX_CONNECTIONS": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
     }
-    if weight_transport(config) == "cuda_ipc":
+    if RunSizes.of(config).weight_transport == "cuda_ipc":
         for name in _ALLOCATOR:
             if name in os.environ:
                 variables[name] = _without_expandable_segments(os.environ[name])

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from megatron.core import parallel_state
 
-from nemo_brorl.config.derived import micro_batch_tokens, policy_gives_memory_back, weight_transport
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.torch_device import release_cache
 from nemo_brorl.policy.model.log_probs import TokenScores
@@ -23,8 +23,9 @@ from nemo_brorl.policy.rank.pipeline import score_rows
 from nemo_brorl.policy.rank.update import Update
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
 from nemo_brorl.policy.state import saving
+from nemo_brorl.policy.state.offload import Offload
 from nemo_brorl.policy.state.optimizer import clear_state
-from nemo_brorl.policy.state.rank_state import Offload, build_rank_state
+from nemo_brorl.policy.state.rank_state import build_rank_state
 from nemo_brorl.policy.state.saving import BackgroundSave
 from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, UpdateReport, WeightBucket
 from nemo_brorl.weights.buckets import bucket_bytes
@@ -61,7 +62,7 @@ class Learner:
         self.bucket_bytes = bucket_bytes(config.generation)
         is_first_rank = torch.distributed.get_rank() == 0
         with_copies = config.generation.keep_published
-        self.sender = WeightSender(weight_transport(config), is_first_rank, with_copies)
+        self.sender = WeightSender(RunSizes.of(config).weight_transport, is_first_rank, with_copies)
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
         """Collective: every mini-batch of the plan. What this rank did; metrics only on the last pipeline stage."""
@@ -94,7 +95,7 @@ class Learner:
     def _within_budget(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[list[PackedSegment]]:
         """Micro-batches of at most tokens_per_micro_batch tokens per context-parallel rank. The index of a response is
         its number among all."""
-        tokens_per_rank = micro_batch_tokens(self.state.config)
+        tokens_per_rank = RunSizes.of(self.state.config).micro_batch_tokens
         budget = tokens_per_rank * self.state.layout.context
         micro_batches: list[list[PackedSegment]] = []
         num_tokens = budget
@@ -196,7 +197,7 @@ class Learner:
     def release(self) -> None:
         """Hand memory that is kept for later back to the device, where somebody else needs it there (or, on CPU, holes
         between micro-batches would add up over steps)."""
-        if policy_gives_memory_back(self.state.config):
+        if RunSizes.of(self.state.config).gives_memory_back:
             release_cache()
 
     def offload(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_brorl.algorithm.packing import Sharing, plan_update
-from nemo_brorl.config.derived import micro_batch_tokens
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.types import (
@@ -102,7 +102,7 @@ def supervised_plan(
         supervised_batch(examples),
         num_mini_batches=num_mini_batches,
         data_parallel_size=data_parallel_size,
-        token_budget=micro_batch_tokens(config) * config.policy.context_parallel_size,
+        token_budget=RunSizes.of(config).micro_batch_tokens * config.policy.context_parallel_size,
         sharing=Sharing(),
         version=version,
         learning_rate=learning_rate(config.sft, step, num_steps),

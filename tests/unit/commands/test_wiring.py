@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from nemo_brorl.commands.wiring import Actors, wait_ready
-from nemo_brorl.config.derived import shares_gpus
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.core.clock import Stopwatch
 
 
@@ -30,8 +30,8 @@ def test_a_policy_that_shares_gpus_loads_when_the_engines_have_taken_theirs() ->
 
 
 def test_gpus_are_shared_where_roles_are_colocated_on_them() -> None:
-    assert shares_gpus(load_config("brorl_1gpu"))
-    assert not shares_gpus(load_config("brorl_cpu"))
-    assert not shares_gpus(load_config("brorl_64gpu", ["generation.placement=disaggregated",
+    assert RunSizes.of(load_config("brorl_1gpu")).shares_gpus
+    assert not RunSizes.of(load_config("brorl_cpu")).shares_gpus
+    assert not RunSizes.of(load_config("brorl_64gpu", ["generation.placement=disaggregated",
                                                       "generation.num_engines=32",
-                                                      "generation.sleep=off"]))  # fmt: skip
+                                                      "generation.sleep=off"])).shares_gpus  # fmt: skip

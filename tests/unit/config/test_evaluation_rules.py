@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_brorl.config.derived import BenchmarkLimits, benchmark_limits
+from nemo_brorl.config.lengths import BenchmarkLimits, benchmark_limits
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.errors import ConfigError
 

@@ -3,8 +3,8 @@
 import pytest
 
 from nemo_brorl.config.algorithm_rules import reference_is_there
-from nemo_brorl.config.derived import overlaps_gradients
 from nemo_brorl.config.policy_rules import fp8_is_possible, gathers_overlap_where_gradients_do, ranks_are_there
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 
 
@@ -63,13 +63,13 @@ def test_fp8_weights_train_without_a_reference() -> None:
 def test_replicas_on_gpus_reduce_gradients_while_they_compute_and_others_do_not() -> None:
     config = BroRLConfig()
     config.policy.data_parallel_size = 2
-    assert not overlaps_gradients(config)  # on CPU
+    assert not RunSizes.of(config).overlaps_gradients  # on CPU
     config.trainer.gpus_per_node = 2
-    assert overlaps_gradients(config)
+    assert RunSizes.of(config).overlaps_gradients
     config.policy.data_parallel_size = 1
-    assert not overlaps_gradients(config)
+    assert not RunSizes.of(config).overlaps_gradients
     config.policy.context_parallel_size = 2  # its ranks are replicas for gradients
-    assert overlaps_gradients(config)
+    assert RunSizes.of(config).overlaps_gradients
 
 
 def test_weights_overlap_only_where_gradients_do() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nemo_brorl.config import algorithm, derived, rules
+from nemo_brorl.config import algorithm, rules
 from nemo_brorl.config.load import is_free_form, load_config
 from nemo_brorl.config.rules import check_demonstrations
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig, settings
 from nemo_brorl.core.errors import ConfigError
 
@@ -265,17 +266,17 @@ def test_disaggregated_engines_get_the_gpus_that_the_policy_leaves() -> None:
             "generation.tensor_parallel_size=2",
         ],
     )
-    assert (derived.num_policy_ranks(config), derived.num_engines(config)) == (4, 2)
+    assert (RunSizes.of(config).num_ranks, RunSizes.of(config).num_engines) == (4, 2)
     config = load_config("brorl_cpu", [*ON_GPUS, "generation.placement=disaggregated", "generation.num_engines=2"])
-    assert (derived.num_policy_ranks(config), derived.num_engines(config)) == (6, 2)
+    assert (RunSizes.of(config).num_ranks, RunSizes.of(config).num_engines) == (6, 2)
 
 
 def test_null_sizes_mean_all_gpus_or_the_cpu_defaults() -> None:
     cpu, gpu = load_config("brorl_cpu"), load_config("brorl_64gpu")
-    assert (derived.data_parallel_size(cpu), derived.num_engines(cpu)) == (1, 2)
-    assert (derived.data_parallel_size(gpu), derived.num_engines(gpu)) == (64, 64)
+    assert (RunSizes.of(cpu).data_parallel, RunSizes.of(cpu).num_engines) == (1, 2)
+    assert (RunSizes.of(gpu).data_parallel, RunSizes.of(gpu).num_engines) == (64, 64)
 
 
 def test_a_time_limit_becomes_seconds() -> None:
-    assert derived.time_limit_s(load_config("brorl_cpu", ["trainer.time_limit=01:02:03"])) == 3723.0
-    assert derived.time_limit_s(load_config("brorl_cpu")) is None
+    assert load_config("brorl_cpu", ["trainer.time_limit=01:02:03"]).trainer.time_limit_s == 3723.0
+    assert load_config("brorl_cpu").trainer.time_limit_s is None

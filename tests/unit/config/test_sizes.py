@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.config import derived
 from nemo_brorl.config.load import load_config, to_yaml
-from nemo_brorl.config.memory import needed_gib
+from nemo_brorl.config.memory import fullest_micro_batch, needed_gib
 from nemo_brorl.config.same_run import RECORD, check_same_run, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import SHARE_TAKEN, resolve_sizes
@@ -116,8 +115,8 @@ def test_memory_is_counted_for_what_a_batch_really_fills() -> None:
     few = ["rollouts.num_per_prompt=8", "rollouts.prompts_per_step=4", "algorithm.num_mini_batches=1"]
     config = load_config("brorl_cpu", [*few, "policy.data_parallel_size=2"])
     # 32 rollouts over two ranks: 16 responses of 32 tokens and, of 4 prompts, one of which may be cut in two, 5 of 160
-    assert derived.fullest_micro_batch(config) == 16 * 32 + 5 * 160
-    assert derived.fullest_micro_batch(load_config("brorl_cpu")) == 8192
+    assert fullest_micro_batch(config) == 16 * 32 + 5 * 160
+    assert fullest_micro_batch(load_config("brorl_cpu")) == 8192
 
 
 def test_every_size_is_said_with_its_reason(shape: ModelShape) -> None:

@@ -6,26 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.config import derived
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.generation import device
+
+
+def settings_of(config: BroRLConfig, index: int = 0) -> device.EngineSettings:
+    return device.engine_settings(config.generation, RunSizes.of(config), Path("model"), index)
 
 
 def test_tensor_parallel_engines_on_cpu_are_refused() -> None:
     config = BroRLConfig()
     config.generation.tensor_parallel_size = 2
     with pytest.raises(ConfigError, match="tensor_parallel_size=2 needs GPUs"):
-        device.check(config)
+        device.check(config.generation, RunSizes.of(config))
 
 
 def test_cpu_engines_share_cores_and_get_an_explicit_cache() -> None:
     config = BroRLConfig()
-    options = device.actor_options(config)
+    options = device.actor_options(RunSizes.of(config))
     assert options["num_cpus"] == 0.1
     assert "num_gpus" not in options
     assert "runtime_env" not in options, "it would keep engines out of Ray's prestarted workers"
-    arguments = device.engine_settings(config, Path("model"), 0).arguments
+    arguments = settings_of(config).arguments
     assert arguments["kv_cache_memory_bytes"] == 2**28
     assert "gpu_memory_utilization" not in arguments
 
@@ -67,12 +71,12 @@ def test_gpu_engines_see_none_of_the_cpu_settings() -> None:
     config.trainer.gpus_per_node = 8
     config.generation.tensor_parallel_size = 2
     config.generation.precision = "bf16"
-    device.check(config)
-    arguments = device.engine_settings(config, Path("model"), 3).arguments
+    device.check(config.generation, RunSizes.of(config))
+    arguments = settings_of(config, 3).arguments
     assert arguments["distributed_executor_backend"] == "ray", "its workers share their GPUs with policy ranks"
     assert arguments["enable_sleep_mode"] is False
     assert arguments["dtype"] == "bfloat16"
-    assert arguments["gpu_memory_utilization"] == derived.gpu_share(config)
+    assert arguments["gpu_memory_utilization"] == RunSizes.of(config).gpu_share
     assert "kv_cache_memory_bytes" not in arguments
     assert arguments["max_num_batched_tokens"] == 8192, "vLLM's own for an engine of ours is 2,048"
     assert arguments["hf_overrides"] == {"head_dtype": "float32"}
@@ -80,24 +84,24 @@ def test_gpu_engines_see_none_of_the_cpu_settings() -> None:
 
 def test_the_number_of_tokens_in_a_step_can_be_set_and_holds_every_response() -> None:
     config = BroRLConfig()
-    assert "max_num_batched_tokens" not in device.engine_settings(config, Path("model"), 0).arguments
+    assert "max_num_batched_tokens" not in settings_of(config).arguments
     config.trainer.gpus_per_node = 1
     config.generation.max_num_seqs = 10_000
-    assert device.engine_settings(config, Path("model"), 0).arguments["max_num_batched_tokens"] == 10_000
+    assert settings_of(config).arguments["max_num_batched_tokens"] == 10_000
     config.generation.max_num_batched_tokens = 500
     (message,) = config.generation.violations()
     assert "max_num_batched_tokens=500 is less than one token for each of generation.max_num_seqs=10000" in message
     config.generation.max_num_batched_tokens = 16_384
-    assert device.engine_settings(config, Path("model"), 0).arguments["max_num_batched_tokens"] == 16_384
+    assert settings_of(config).arguments["max_num_batched_tokens"] == 16_384
 
 
 def test_an_engine_in_anothers_place_asks_for_its_cache_and_not_for_a_share_of_the_card() -> None:
     """The policy has its memory by then, and may change it while vLLM would measure."""
     config = BroRLConfig()
-    on_cpu = device.engine_settings(config, Path("model"), 0)
+    on_cpu = settings_of(config)
     assert device.with_cache(on_cpu, 5 * 2**30) == on_cpu
     config.trainer.gpus_per_node = 1
-    first = device.engine_settings(config, Path("model"), 0)
+    first = settings_of(config)
     second = device.with_cache(first, 5 * 2**30)
     assert second.arguments["kv_cache_memory_bytes"] == 5 * 2**30
     assert second.arguments["gpu_memory_utilization"] < 0.05
@@ -109,7 +113,7 @@ def test_engines_with_gpus_of_their_own_run_their_workers_beside_them() -> None:
     config.trainer.gpus_per_node = 8
     config.generation.placement = "disaggregated"
     config.generation.tensor_parallel_size = 2
-    assert device.engine_settings(config, Path("model"), 0).arguments["distributed_executor_backend"] == "mp"
+    assert settings_of(config).arguments["distributed_executor_backend"] == "mp"
 
 
 def test_workers_that_vllm_starts_through_ray_learn_their_bundles(monkeypatch: pytest.MonkeyPatch) -> None:

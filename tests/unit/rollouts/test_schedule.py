@@ -22,14 +22,18 @@ def config(
     return made
 
 
+def schedule_of(config: BroRLConfig) -> RolloutSchedule:
+    return RolloutSchedule(config.rollouts, config.policy.optim)
+
+
 def test_a_constant_schedule_is_the_settings_themselves() -> None:
-    stage = RolloutSchedule(config("constant", num=512, prompts=16)).stage
+    stage = schedule_of(config("constant", num=512, prompts=16)).stage
     assert (stage.num_per_prompt, stage.prompts_per_step, stage.learning_rate_factor) == (512, 16, 1.0)
 
 
 def test_brorl_follows_prorl_with_the_papers_batch_and_learning_rate() -> None:
     # 16 × 512 = 8,192 → 512 × 128 = 65,536 rollouts; √8 = 2.83
-    schedule = RolloutSchedule(config("on_plateau", StageConfig(512), budget=65_536))
+    schedule = schedule_of(config("on_plateau", StageConfig(512), budget=65_536))
     assert schedule.stage.prompts_per_step == 512
     reason = None
     for step in range(8):
@@ -45,7 +49,7 @@ def test_brorl_follows_prorl_with_the_papers_batch_and_learning_rate() -> None:
 
 def test_stages_follow_their_step_counts() -> None:
     stages = [StageConfig(16, 3), StageConfig(64, 2), StageConfig(256)]
-    schedule = RolloutSchedule(config("staged", *stages, prompts=8))
+    schedule = schedule_of(config("staged", *stages, prompts=8))
     seen = []
     for steps_done in range(8):
         schedule.before_step(steps_done)
@@ -56,11 +60,11 @@ def test_stages_follow_their_step_counts() -> None:
 def test_stages_of_a_budget_follow_the_rollouts_that_were_sampled() -> None:
     stages = [StageConfig(16, None, 1000), StageConfig(64, None, 500), StageConfig(256)]
     made = config("budget", *stages, prompts=8)
-    schedule = RolloutSchedule(made)
+    schedule = schedule_of(made)
     seen = []
     for steps_done, num_sampled in enumerate([0, 600, 1200, 1600, 1700, 99_999]):
         if steps_done == 3:
-            resumed = RolloutSchedule(made)
+            resumed = schedule_of(made)
             resumed.load_state_dict(schedule.state_dict())
             schedule = resumed
         schedule.before_step(steps_done, num_sampled)
@@ -72,14 +76,14 @@ def test_stages_of_a_budget_follow_the_rollouts_that_were_sampled() -> None:
 def test_the_learning_rate_follows_the_batch(scaling: str, factor: float) -> None:
     made = config("staged", StageConfig(16, 1), StageConfig(256), prompts=8)
     made.rollouts.schedule.learning_rate_scaling = scaling
-    schedule = RolloutSchedule(made)
+    schedule = schedule_of(made)
     schedule.before_step(1)
     assert schedule.stage.learning_rate_factor == pytest.approx(factor)
 
 
 def test_a_resumed_run_is_in_the_same_stage() -> None:
     made = config("staged", StageConfig(16, 3), StageConfig(64, 2), StageConfig(256), prompts=8)
-    whole, resumed = RolloutSchedule(made), RolloutSchedule(made)
+    whole, resumed = schedule_of(made), schedule_of(made)
     for steps_done in range(4):
         whole.before_step(steps_done)
     resumed.load_state_dict(whole.state_dict())

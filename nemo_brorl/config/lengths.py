@@ -1,0 +1,44 @@
+"""Derive how long prompts and responses may be, and what benchmarks ask for, from several sections."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nemo_brorl.config.evaluation import BenchmarkConfig
+from nemo_brorl.config.schema import BroRLConfig
+
+HELD_OUT = "held_out"  # what the held-out prompts of `data` are called among benchmarks
+
+
+def longest_response(config: BroRLConfig) -> int:
+    """Tokens of the longest response that training or evaluation asks for."""
+    return max(config.rollouts.max_response_tokens, config.evaluation.max_response_tokens or 0)
+
+
+def max_model_len(config: BroRLConfig) -> int:
+    """Tokens of a prompt and its response together that an engine has room for."""
+    if config.generation.max_model_len is not None:
+        return config.generation.max_model_len
+    room = config.data.max_prompt_tokens + longest_response(config)
+    for _, benchmark in config.evaluation.selected():
+        limits = benchmark_limits(config, benchmark)
+        room = max(room, limits.max_prompt_tokens + limits.max_response_tokens)
+    return room
+
+
+class BenchmarkLimits(NamedTuple):
+    """What a benchmark asks of the engines, defaults filled in."""
+
+    num_samples: int  # responses of each prompt
+    max_prompt_tokens: int
+    max_response_tokens: int
+
+
+def benchmark_limits(config: BroRLConfig, benchmark: BenchmarkConfig | None) -> BenchmarkLimits:
+    """Limits of a benchmark, or of the held-out prompts (None)."""
+    shared, own = config.evaluation, benchmark or BenchmarkConfig(name=HELD_OUT)
+    return BenchmarkLimits(
+        own.samples_per_prompt or shared.samples_per_prompt,
+        own.max_prompt_tokens or config.data.max_prompt_tokens,
+        own.max_response_tokens or shared.max_response_tokens or config.rollouts.max_response_tokens,
+    )

@@ -1,0 +1,139 @@
+"""Resolve the sizes of a run once: how many ranks and engines, on what, and what each may hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nemo_brorl.config.lengths import max_model_len
+from nemo_brorl.config.schema import BroRLConfig
+
+GPU_BATCH_TOKENS = 8192  # generation.max_num_batched_tokens: null with GPUs
+CPU_ENGINES = 2  # generation.num_engines, before `sizes.py` has looked at the machine
+MICRO_BATCH_TOKENS = 8192  # likewise policy.tokens_per_micro_batch
+CACHE_GIB = 0.25  # generation.kv_cache_gib
+GPU_SHARE = 0.6  # generation.gpu_memory_utilization
+SEQUENCES = 512  # generation.max_num_seqs
+FP32_PARITY, BF16_PARITY = 1e-3, 0.05  # nats; by the coarser precision of policy and engines
+
+
+@dataclass(frozen=True)
+class RunSizes:
+    """Sizes that follow from the settings, with what `null` stands for filled in."""
+
+    num_nodes: int
+    gpus_per_node: int  # 0: everything on CPU
+    is_colocated: bool  # policy and engines take turns on the same devices
+    model_parallel: int  # ranks that hold one replica of the policy: TP × PP × CP
+    data_parallel: int  # replicas of the policy
+    num_engines: int
+    gpus_per_engine: int
+    overlaps_gradients: bool  # replicas reduce gradients while the backward pass goes on
+    gives_memory_back: bool  # ranks hand memory that they keep for later back at the end of a turn
+    micro_batch_tokens: int  # at most, on each context-parallel rank
+    max_model_len: int  # tokens of a prompt and its response together that an engine has room for
+    max_num_seqs: int  # responses that an engine decodes together, at most
+    engine_batch_tokens: int | None  # that an engine computes in one step; None: vLLM's own number, 2,048
+    kv_cache_gib: float  # of an engine, on CPU
+    gpu_share: float  # of a GPU's memory that an engine has
+    weight_transport: str  # how weights reach the engines
+    parity_bound: float  # nats by which log-probs of two stacks may differ in the mean
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the whole run; 0 means that everything runs on CPU."""
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether policy ranks and engines are on the same GPUs."""
+        return self.num_gpus > 0 and self.is_colocated
+
+    @property
+    def num_ranks(self) -> int:
+        """Policy actors."""
+        return self.data_parallel * self.model_parallel
+
+    @classmethod
+    def of(cls, config: BroRLConfig) -> RunSizes:
+        """Return the sizes of a run."""
+        policy, generation, replicas = config.policy, config.generation, _data_parallel(config)
+        sequences = generation.max_num_seqs or SEQUENCES
+        return cls(
+            num_nodes=config.trainer.num_nodes,
+            gpus_per_node=config.trainer.gpus_per_node,
+            is_colocated=generation.placement == "colocated",
+            model_parallel=policy.model_parallel_size,
+            data_parallel=replicas,
+            num_engines=_num_engines(config, replicas * policy.model_parallel_size),
+            gpus_per_engine=generation.tensor_parallel_size,
+            overlaps_gradients=_overlaps_gradients(config, replicas),
+            gives_memory_back=_gives_memory_back(config),
+            micro_batch_tokens=policy.tokens_per_micro_batch or MICRO_BATCH_TOKENS,
+            max_model_len=max_model_len(config),
+            max_num_seqs=sequences,
+            engine_batch_tokens=_engine_batch_tokens(config, sequences),
+            kv_cache_gib=generation.kv_cache_gib or CACHE_GIB,
+            gpu_share=generation.gpu_memory_utilization or GPU_SHARE,
+            weight_transport=_weight_transport(config),
+            parity_bound=_parity_bound(config),
+        )
+
+
+def _data_parallel(config: BroRLConfig) -> int:
+    """`policy.data_parallel_size: null` means all GPUs that the policy may have, or 1 on CPU. Colocated it may have
+    all, disaggregated those that `generation.num_engines` leaves."""
+    if config.policy.data_parallel_size is not None:
+        return config.policy.data_parallel_size
+    gpus = config.trainer.num_gpus
+    if config.generation.placement == "disaggregated":
+        gpus -= (config.generation.num_engines or 0) * config.generation.tensor_parallel_size
+    return max(1, gpus // config.policy.model_parallel_size)
+
+
+def _num_engines(config: BroRLConfig, num_ranks: int) -> int:
+    """`generation.num_engines: null` fills the GPUs that are left to generation, or means 2 on CPU."""
+    if config.generation.num_engines is not None:
+        return config.generation.num_engines
+    gpus = config.trainer.num_gpus
+    if gpus == 0:
+        return CPU_ENGINES
+    if config.generation.placement == "disaggregated":
+        gpus -= num_ranks
+    return max(1, gpus // config.generation.tensor_parallel_size)
+
+
+def _overlaps_gradients(config: BroRLConfig, data_parallel: int) -> bool:
+    """`policy.overlap_grad_reduce: null` means on GPUs, where there is more than one replica."""
+    if config.policy.overlap_grad_reduce is not None:
+        return config.policy.overlap_grad_reduce
+    return config.trainer.num_gpus > 0 and data_parallel * config.policy.context_parallel_size > 1
+
+
+def _gives_memory_back(config: BroRLConfig) -> bool:
+    """On CPU always, on GPUs where engines sleep in them: torch keeps what is freed for its own process, and vLLM maps
+    what it needs when it wakes."""
+    if config.trainer.num_gpus == 0:
+        return True
+    return config.generation.placement == "colocated" and config.generation.sleep != "off"
+
+
+def _engine_batch_tokens(config: BroRLConfig, max_num_seqs: int) -> int | None:
+    if config.generation.max_num_batched_tokens is not None or config.trainer.num_gpus == 0:
+        return config.generation.max_num_batched_tokens
+    return max(GPU_BATCH_TOKENS, max_num_seqs)
+
+
+def _weight_transport(config: BroRLConfig) -> str:
+    """`auto`: through memory of the GPU they share, by broadcast between GPUs, else shared memory."""
+    chosen = config.generation.weight_transport
+    if chosen != "auto":
+        return chosen
+    if config.trainer.num_gpus == 0:
+        return "object_store"
+    return "cuda_ipc" if config.generation.placement == "colocated" else "collective"
+
+
+def _parity_bound(config: BroRLConfig) -> float:
+    if config.parity.max_mean_abs_diff is not None:
+        return config.parity.max_mean_abs_diff
+    return BF16_PARITY if "bf16" in (config.policy.precision, config.generation.precision) else FP32_PARITY
