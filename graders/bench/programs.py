@@ -54,7 +54,7 @@ code.close()
 def seconds(folder: Path, kind: str, num: int) -> float:
     """Seconds for a program on one side."""
     tests, response = KINDS[kind]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}"}
     given = json.dumps([tests, response, num])
     command = [sys.executable, "-c", SIDE]
     done = subprocess.run(
