@@ -10,7 +10,7 @@
 # make fuzz          10,000 hostile settings, data rows, payloads, answers and files of a run folder; ARGS="--examples 1000 --seed 7" tries others
 # make campaign      20 faults over a small real run, drawn by seed: kills, full disks, damaged files, a clock that jumps …; ARGS="--faults 5 --seed 7" tries others
 # make site          the documentation as a site in runs/site, strictly (mkdocs-material)
-# make lint          ruff, mypy, the architecture test
+# make lint          ruff, mypy, import-linter, and what no linter has: the style and architecture tests
 #
 # CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack,
 # WORKERS=4 runs that many test files at a time; FORK=0 has Ray start the actors of tests, which else are forked,
@@ -41,7 +41,7 @@ KEPT_APART := evaluation.first_prompt=64 evaluation.num_prompts=256 evaluation.s
 
 # Tests of one file share fixtures and go to one worker, the longest file first (tests/conftest.py). A worker starts Ray of its own.
 PYTEST := OMP_NUM_THREADS=1 BRORL_TESTS_FORK=$(FORK) $(PYTHON) -m pytest
-PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 STYLE := tests/test_architecture.py tests/test_style.py
 
 .PHONY: help env train real-model base test check test-cluster test-numbers attacks fuzz campaign checkers lint bench docs site clean
@@ -98,12 +98,13 @@ checkers: env
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+	.venv/bin/lint-imports
 
 lint: checkers
 	$(PYTEST) -q $(STYLE)
 
 bench: env
-	@for script in bench/*.py; do echo "== $$script"; OMP_NUM_THREADS=1 PYTHONPATH=. $(PYTHON) $$script || exit 1; done
+	@for script in bench/*.py graders/bench/*.py; do echo "== $$script"; OMP_NUM_THREADS=1 PYTHONPATH=. $(PYTHON) $$script || exit 1; done
 
 # The pages as a site, every link checked. MKDOCS is another environment's: mkdocs-material is no part of ours.
 site:

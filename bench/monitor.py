@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from nemo_brorl.algorithm.token_batch import Sequences, TokenBatch
-from nemo_brorl.policy.rank.update import MeasuredGain
+from nemo_brorl.policy.rank.measured_gain import MeasuredGain
 from nemo_brorl.rollouts.ledger import sampled_mass
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.scoring.response_arrays import response_keys

@@ -18,7 +18,7 @@ NUM_HEADS, NUM_KV, HEAD_SIZE = 8, 2, 64
 def make_row(prompt_length: int, lengths: list[int], least_shared: int = 0) -> Any:
     """A shared segment and a document, padded for FlexAttention. All tokens are the same: where more than the prompt is
     shared, stretches stand on each other."""
-    from nemo_brorl.policy.model.attention import ROW_MULTIPLE
+    from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
     from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, RowSettings
     from nemo_brorl.policy.rows.row_builder import build_row
 
@@ -50,7 +50,8 @@ TREES = pytest.mark.parametrize("least_shared", [0, 5], ids=["prompts", "trees"]
 @TREES
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-3), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
 def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float, least_shared: int) -> None:
-    from nemo_brorl.policy.model.attention import attend_by_blocks, attend_with_flex
+    from nemo_brorl.policy.model.attention_blocks import attend_by_blocks
+    from nemo_brorl.policy.model.attention_flex import attend_with_flex
 
     for shape in SHAPES:
         row = make_row(*shape, least_shared)
@@ -64,7 +65,7 @@ def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float, least_
 
 @TREES
 def test_flash_equals_the_block_loop(least_shared: int) -> None:
-    from nemo_brorl.policy.model.attention import attend_by_blocks
+    from nemo_brorl.policy.model.attention_blocks import attend_by_blocks
     from nemo_brorl.policy.model.attention_flash import attend_with_flash
 
     for shape in SHAPES:
@@ -81,8 +82,8 @@ def test_flex_of_a_shared_prompt_is_the_cpu_path(gpu_device: Any) -> None:
     """The mask that every response sees, against the kernel that CPU runs train with."""
     from dataclasses import replace
 
-    from nemo_brorl.policy.cpu.kernels import attend_on_cpu
-    from nemo_brorl.policy.model.attention import attend_with_flex
+    from nemo_brorl.policy.cpu.attention import attend_on_cpu
+    from nemo_brorl.policy.model.attention_flex import attend_with_flex
 
     for shape in SHAPES:
         row = make_row(*shape)
@@ -102,7 +103,7 @@ def test_flex_of_a_shared_prompt_is_the_cpu_path(gpu_device: Any) -> None:
 def test_rows_of_other_lengths_compile_nothing_new() -> None:
     from torch._dynamo.utils import counters
 
-    from nemo_brorl.policy.model.attention import attend_with_flex
+    from nemo_brorl.policy.model.attention_flex import attend_with_flex
 
     for num in (4, 9):  # the first lengths, of more than one block
         outputs_and_gradients(attend_with_flex, make_row(64, [100] * num), torch.bfloat16)

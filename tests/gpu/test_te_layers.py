@@ -104,7 +104,7 @@ def test_the_fused_swiglu_is_silu_times_up(gpu_device: Any) -> None:
 def test_the_norm_fused_into_a_product_is_ours_before_it(gpu_device: Any) -> None:
     import transformer_engine.pytorch as te
 
-    from nemo_brorl.policy.cpu.kernels import rms_norm
+    from nemo_brorl.policy.cpu.rms_norm import rms_norm
 
     layer = te.LayerNormLinear(
         128, 256, eps=1e-6, normalization="RMSNorm", bias=False, params_dtype=torch.bfloat16, device="cuda"

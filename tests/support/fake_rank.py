@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed._tools.fake_collectives
 from torch import Tensor
 from torch._C._distributed_c10d import FakeWork
 
@@ -57,10 +56,11 @@ def show_gpu(watch: LiveStorages) -> None:
     """Have torch answer as with one Hopper, whose streams do nothing, and count what it would compile as one kernel."""
     import torch._inductor.utils  # looks at torch.cuda's functions
 
-    from nemo_brorl.policy.cpu import megatron
+    from nemo_brorl.policy.cpu.cuda_stand_in import stand_in
 
+    on_cpu = stand_in()
     for name in _CUDA:
-        setattr(torch.cuda, name, getattr(megatron._STAND_IN, name))
+        setattr(torch.cuda, name, getattr(on_cpu, name))
     torch.cuda.current_device = lambda: 0
     torch.cuda.manual_seed = lambda seed: None
     torch.cuda.get_device_capability = lambda *arguments: (9, 0)
@@ -80,10 +80,10 @@ def prepare_megatron(watch: LiveStorages) -> None:
     from megatron.core.optimizer import clip_grads, distrib_optimizer
     from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
-    from nemo_brorl.policy.cpu.kernels import _RMSNorm
-    from nemo_brorl.policy.cpu.megatron import FusedAdam
+    from nemo_brorl.policy.cpu.adam import FusedAdam
+    from nemo_brorl.policy.cpu.rms_norm import _RMSNorm
     from nemo_brorl.policy.model import log_probs, model
-    from nemo_brorl.policy.state import rank_state
+    from nemo_brorl.policy.state import reference
 
     moe_utils.__dict__.setdefault("te_general_gemm", None)
     optimizer.Adam = distrib_optimizer.Adam = FusedAdam
@@ -94,7 +94,7 @@ def prepare_megatron(watch: LiveStorages) -> None:
     random._get_cuda_rng_state = lambda *arguments, **settings: torch.empty(0)
     random._set_cuda_rng_state = lambda *arguments, **settings: None
     token_dispatcher.MoEAlltoAllTokenDispatcher.preprocess = _spread_evenly
-    rank_state._check_is_plain = lambda param: None
+    reference._check_is_plain = lambda param: None
     layer_specs = model.layer_specs
     model.layer_specs = lambda config, on_gpu, stage: _grouped(layer_specs(config, False, stage))
     for name in ("forward", "backward"):

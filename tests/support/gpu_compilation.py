@@ -49,7 +49,7 @@ def rows_of_many_lengths() -> list[Any]:
     import numpy as np
     import torch
 
-    from nemo_brorl.policy.model.attention import ROW_MULTIPLE
+    from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
     from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, RowSettings
     from nemo_brorl.policy.rows.row_builder import build_row
 
@@ -83,7 +83,7 @@ def attend(with_gradient: bool) -> None:
     import torch
     from torch._subclasses import FakeTensorMode
 
-    from nemo_brorl.policy.model.attention import attend_with_flex
+    from nemo_brorl.policy.model.attention_flex import attend_with_flex
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     for packing in rows_of_many_lengths():
@@ -126,7 +126,7 @@ def rotate_heads() -> None:
     import torch
     from torch._subclasses import FakeTensorMode
 
-    from nemo_brorl.policy.model.attention import rotate
+    from nemo_brorl.policy.model.rotary import rotate
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         for number in range(NUM_LENGTHS):

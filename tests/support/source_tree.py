@@ -34,12 +34,8 @@ def load_script(name: str) -> ModuleType:
 
 
 def package_files() -> list[Path]:
-    """The files of `nemo_brorl`."""
-    return sorted(PACKAGE.rglob("*.py"))
-
-
-def launcher_files() -> list[Path]:
-    return sorted(LAUNCHER.rglob("*.py"))
+    """The files of our packages."""
+    return sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 
 def python_files() -> list[Path]:
@@ -79,35 +75,3 @@ def modules() -> dict[str, Path]:
             parts = path.relative_to(package.parent).with_suffix("").parts
             found[".".join(parts).removesuffix(".__init__")] = path
     return found
-
-
-def module_of(dotted: str) -> str | None:
-    """The module that an imported name is, or is a name of; None for other packages."""
-    known = modules()
-    if dotted in known:
-        return dotted
-    parent = dotted.rpartition(".")[0]
-    return parent if parent in known else None
-
-
-@cache
-def import_graph() -> dict[str, set[str]]:
-    """Module -> modules of the package that it imports, in whatever way."""
-    graph: dict[str, set[str]] = {}
-    for module, path in modules().items():
-        targets = {module_of(imported) for _, imported in imports(path)}
-        graph[module] = {target for target in targets if target is not None and target != module}
-    return graph
-
-
-def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The sets of modules that import each other, in a circle of any length."""
-    left = {module: set(targets) for module, targets in graph.items()}
-    while True:
-        ends = {module for module, targets in left.items() if not targets & left.keys()}
-        imported = set().union(*left.values()) if left else set()
-        starts = left.keys() - imported
-        if not ends | starts:
-            break
-        left = {module: targets for module, targets in left.items() if module not in ends | starts}
-    return [sorted(left)] if left else []

@@ -145,7 +145,8 @@ def _state(plan: Plan, layout: Any, watch: FakeValues) -> Any:
     from nemo_brorl.policy.model.model import build_model
     from nemo_brorl.policy.process.device import Device
     from nemo_brorl.policy.state.optimizer import build_optimizer, wrap_model
-    from nemo_brorl.policy.state.rank_state import RankState, ReferenceWeights, _row_settings
+    from nemo_brorl.policy.state.rank_state import RankState, _row_settings
+    from nemo_brorl.policy.state.reference import ReferenceWeights
 
     config, shape = plan.config, plan.shape
     device = Device(torch.device("cuda", 0), "fake")

@@ -49,8 +49,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def install(folder: Path, version: str) -> None:
     """Import Transformer Engine from an unpacked wheel: `folder` holds the package `transformer_engine`."""
     import torch
-    import torch._dynamo
-    import torch._inductor.utils
 
     os.environ["NVTE_PROJECT_BUILDING"] = "1"  # loads no library
     torch.cuda.is_available = lambda: True

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def main(argv: Sequence[str]) -> int:
         server = make_server(pages, token, options.port)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"--port {options.port}: {error}; write a free port, or leave it out") from error
+    # A background job of a shell inherits Ctrl-C as ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     console = Console()
     with server:
         console.line(f"http://{HOST}:{server.server_port}/?token={token}")

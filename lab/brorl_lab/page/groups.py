@@ -221,8 +221,9 @@ def rate_shares(
     sizes: np.ndarray,
     right: np.ndarray,
 ) -> list[float]:
-    """Share of prompts by success rate: none right, one bin between two neighbours of RATE_EDGES each (the first and
-    the last are open), all right. [len(RATE_EDGES) + 3]"""
+    """Return the shares of prompts by success rate [len(RATE_EDGES) + 3].
+
+    None right, one bin between two neighbours of RATE_EDGES each (the first and the last are open), all right."""
     highest = len(RATE_EDGES) + 2
     bins = 1 + np.digitize(right / sizes, RATE_EDGES)
     bins[right == 0] = 0

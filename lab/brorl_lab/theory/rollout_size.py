@@ -131,8 +131,9 @@ def theorem_1(
     num_draws: int,
     rewards: Rewards,
 ) -> MassBalance:
-    """Theorem 1 of the paper as it stands there, for the distinct-set rule. Its terms group what `mass_balance` groups
-    otherwise:
+    """Theorem 1 of the paper as it stands there, for the distinct-set rule.
+
+    Its terms group what `mass_balance` groups otherwise:
 
         ΔQ_pos / η = [(R_c − S_R) Q_neg A₂ + (S_R − R_w) Q_pos B₂ + S_R (Q_pos U_neg,2 − Q_neg U_pos,2)] / N
 

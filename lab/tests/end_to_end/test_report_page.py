@@ -262,9 +262,12 @@ def served(runs: list[Path]) -> Iterator[str]:
     command = [sys.executable, "-m", "nemo_brorl", "watch", str(runs[0])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        try:
+            yield process.stdout.readline().strip()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
 
 
 def test_a_page_that_is_served_shows_what_the_run_writes_and_every_response(

@@ -1,1 +1,1 @@
-"""The planner: does a run fit its devices, and how long does a step take? (`docs/planner.md`)"""
+"""The planner: does a run fit its devices, and how long does a step take? `docs/planner.md` has its tables."""

@@ -285,3 +285,9 @@ def histories(model: torch.nn.Module) -> set[str]:
         if isinstance(module, EmulatedLinear):
             names.add(f"{name}._extra_state")
     return names
+
+
+def follow_forwards(model: Any) -> None:
+    """Let the emulation of a built model chunk, if it has one, see where its forward passes begin and end."""
+    for chunk in chunks_of(model):
+        chunk.attach(model.decoder)

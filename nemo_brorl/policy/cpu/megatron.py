@@ -11,211 +11,23 @@ While such a module is compiled, the names by which it reaches the CUDA device a
 
 torch itself is not patched: no cost per operation, other libraries in the process do not notice, and it holds in every
 thread. Line numbers are kept, so tracebacks point at Megatron's real source.
-
-`Adam` is for the CPU, with the interface and the state layout of Transformer Engine's and Apex's FusedAdam.
-
-Megatron-core 0.16.1 cannot save and load its distributed optimizer around torch's own Adam: `state_dict()` asserts
-before the first step, loading looks for a `step` per group, and the loaded step becomes one tensor that all parameters
-share and advance once each, which makes the bias correction wrong without a word. Here `step` is a number of the
-parameter group.
-
-SwiGLU (arXiv 2002.05202) takes the place of the fused function that Megatron would leave to torch.compile. Its backward
-writes both halves of the gradient where they belong instead of joining them, a few rows at a time, which stay
-in the processor's cache. Same numbers as torch's silu and its gradient, bit for bit.
 """
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import importlib.abc
 import importlib.machinery
 import sys
 import types
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-
-class FusedAdam(torch.optim.Optimizer):
-    """Adam (arXiv 1412.6980), or AdamW (arXiv 1711.05101) when `adam_w_mode`; runs torch's fused kernel."""
-
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        adam_w_mode: bool = True,
-    ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, defaults)
-        self.kernel = torch._fused_adamw_ if adam_w_mode else torch._fused_adam_
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """Update every parameter that has a gradient."""
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
-            if params:
-                group["step"] = group.get("step", 0) + 1
-                self._update(group, params)
-
-    def _update(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
-        gradients = []
-        means = []
-        squares = []
-        for param in params:
-            state = self.state[param]
-            if not state:
-                state["exp_avg"] = torch.zeros_like(param)
-                state["exp_avg_sq"] = torch.zeros_like(param)
-            gradients.append(param.grad)
-            means.append(state["exp_avg"])
-            squares.append(state["exp_avg_sq"])
-        step = torch.tensor(float(group["step"]))
-        beta1, beta2 = group["betas"]
-        self.kernel(
-            params,
-            gradients,
-            means,
-            squares,
-            [],
-            [step] * len(params),
-            lr=group["lr"],
-            beta1=beta1,
-            beta2=beta2,
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            amsgrad=False,
-            maximize=False,
-        )
-
-
-_TILE = 1 << 17  # numbers
-
-
-class SwiGLU(torch.autograd.Function):
-    """silu(gate) * up of [n, 2 f] = (gate, up); the signature is that of Megatron's `SwiGLUFunction`."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        gate_and_up: Tensor,
-        fp8_input_store: bool,
-        cpu_offload_input: bool,
-    ) -> Tensor:
-        assert not fp8_input_store and not cpu_offload_input, "neither is there on CPU"
-        ctx.save_for_backward(gate_and_up)
-        gate, up = gate_and_up.chunk(2, -1)
-        return F.silu(gate).mul_(up)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (gate_and_up,) = ctx.saved_tensors
-        result = torch.empty_like(gate_and_up)
-        row_size = max(1, grad.size(-1))
-        num_rows = max(1, _TILE // row_size)
-        for start in range(0, len(grad), num_rows):
-            tile = slice(start, start + num_rows)
-            gate, up = gate_and_up[tile].chunk(2, -1)
-            gate_grad, up_grad = result[tile].chunk(2, -1)
-            torch.mul(grad[tile], F.silu(gate), out=up_grad)
-            silu_grad = grad[tile] * up
-            torch.ops.aten.silu_backward.grad_input(silu_grad, gate, grad_input=gate_grad)
-        return result, None, None
-
+from nemo_brorl.policy.cpu.adam import FusedAdam
+from nemo_brorl.policy.cpu.cuda_stand_in import do_nothing, stand_in
+from nemo_brorl.policy.cpu.swiglu import SwiGLU
 
 _PACKAGE = "megatron.core"
 _FAKED_CALLS = ("cuda", "record_stream")  # methods that return their own tensor on CPU
-
-
-class _Idle:
-    """A CUDA stream or event on a machine that has none: every method does nothing and returns the object."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-
-    def __getattr__(self, name: str) -> Callable[..., _Idle]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *args, **kwargs: self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-
-class _Generators:
-    """torch.cuda.default_generators: Megatron's RNG tracker then drives torch's CPU generator."""
-
-    def __getitem__(self, index: int) -> torch.Generator:
-        return torch.default_generator
-
-
-class _CudaStandIn(types.SimpleNamespace):
-    """What megatron.core sees as torch.cuda; names that are not listed come from torch.cuda itself."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch.cuda, name)
-
-
-def _do_nothing(*args: Any, **kwargs: Any) -> None:
-    return None
-
-
-def _no_context(*args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
-
-def _stand_in() -> _CudaStandIn:
-    idle = _Idle()
-    device = torch.device("cpu")
-
-    def get_rng_state(device: Any = None) -> torch.Tensor:
-        return torch.get_rng_state()
-
-    return _CudaStandIn(
-        current_device=lambda: device,
-        device_count=lambda: 1,
-        set_device=_do_nothing,
-        synchronize=_do_nothing,
-        empty_cache=_do_nothing,
-        current_stream=lambda *args: idle,
-        default_stream=lambda *args: idle,
-        stream=_no_context,
-        device=_no_context,
-        Stream=_Idle,
-        Event=_Idle,
-        is_current_stream_capturing=lambda: False,
-        nvtx=types.SimpleNamespace(
-            range_push=_do_nothing,
-            range_pop=_do_nothing,
-            range=_no_context,
-        ),
-        random=types.SimpleNamespace(get_rng_state=get_rng_state),
-        get_rng_state=get_rng_state,
-        set_rng_state=lambda state, *args, **kwargs: torch.set_rng_state(state),
-        manual_seed=torch.manual_seed,
-        default_generators=_Generators(),
-        _lazy_call=lambda call, **kwargs: call(),
-        _lazy_init=_do_nothing,
-        amp=types.SimpleNamespace(
-            custom_fwd=lambda function=None, **kwargs: torch.amp.custom_fwd(function, device_type="cpu", **kwargs),
-            custom_bwd=lambda function=None, **kwargs: torch.amp.custom_bwd(function, device_type="cpu"),
-        ),
-        FloatTensor=torch.FloatTensor,
-        HalfTensor=torch.HalfTensor,
-        BFloat16Tensor=torch.BFloat16Tensor,
-        memory_allocated=lambda *args: 0,
-        max_memory_allocated=lambda *args: 0,
-        memory_reserved=lambda *args: 0,
-    )
 
 
 class _CudaToCpu(ast.NodeTransformer):
@@ -311,7 +123,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
     def exec_module(self, module: types.ModuleType) -> None:
         module.__dict__["__cuda__"] = _STAND_IN
         super().exec_module(module)
-        _AFTER_IMPORT.get(module.__name__, _do_nothing)(module)
+        _AFTER_IMPORT.get(module.__name__, do_nothing)(module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -329,12 +141,12 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-_STAND_IN = _stand_in()
+_STAND_IN = stand_in()
 
 
 def install() -> None:
     """Add the hook; calling it again does nothing. Must run before anything imports megatron.core."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
-    assert _PACKAGE not in sys.modules, "cpu_megatron.install() must run before megatron.core is imported"
+    assert _PACKAGE not in sys.modules, "install() must run before megatron.core is imported"
     sys.meta_path.insert(0, _Finder())

@@ -20,8 +20,9 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, RankLostError
 from nemo_brorl.core.stall_watch import Heartbeat
+from nemo_brorl.policy.driver.stalled_ranks import ProgressPoll, values_of
 from nemo_brorl.policy.process.layout import layout_of, rank_process
-from nemo_brorl.policy.process.rank_progress import POLL_GROUP, ProgressPoll, values_of
+from nemo_brorl.policy.process.rank_progress import POLL_GROUP
 from nemo_brorl.policy.rank.worker import LearnerMethod, PolicyWorker
 from nemo_brorl.types import Float32, KeptCopy, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
 from nemo_brorl.weights.source import SLICE_S, Calls, WeightSource

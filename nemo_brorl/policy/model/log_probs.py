@@ -393,5 +393,5 @@ def tile_gradient(
 
 
 def _is_target(products: Tensor, column: Tensor) -> Tensor:
-    """[c, w]"""
+    """Which entries of the tile are targets: [c, w]."""
     return torch.arange(products.size(1), device=products.device) == column

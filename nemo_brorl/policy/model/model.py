@@ -27,22 +27,14 @@ from torch import Tensor
 
 from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
-from nemo_brorl.policy.cpu.kernels import RMSNorm
-from nemo_brorl.policy.model.attention import PackedAttention, PackedRotary, inverse_frequencies
+from nemo_brorl.policy.cpu.fp8_emulation import emulated_layers, follow_forwards
+from nemo_brorl.policy.cpu.rms_norm import RMSNorm
+from nemo_brorl.policy.model.attention import PackedAttention
 from nemo_brorl.policy.model.log_probs import take_rows, token_scores, vocab_slice
-from nemo_brorl.policy.model.moe import (
-    BalancedRouter,
-    RouterReplay,
-    add_router_replay,
-    moe_settings,
-    prepare_experts,
-)
-from nemo_brorl.policy.model.precision import (
-    follow_forwards,
-    precision_settings,
-    sum_gradients_in_buffers,
-    with_fp8_emulated,
-)
+from nemo_brorl.policy.model.moe import BalancedRouter, moe_settings, prepare_experts
+from nemo_brorl.policy.model.precision import precision_settings, sum_gradients_in_buffers
+from nemo_brorl.policy.model.rotary import PackedRotary, inverse_frequencies
+from nemo_brorl.policy.model.router_replay import RouterReplay, add_router_replay
 from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.policy.rows.packed_rows import Packing
 
@@ -247,9 +239,12 @@ def _build_chunk(
     stage: int | None,
 ) -> PolicyModel:
     specs = layer_specs(config, layout.on_gpu, stage)
+    if policy.fp8 is not None and not layout.on_gpu:
+        first = get_transformer_layer_offset(config, vp_stage=stage)
+        specs = emulated_layers(specs, policy, config.num_layers, first)
     model = PolicyModel(
         config,
-        with_fp8_emulated(specs, policy, layout, config, stage),
+        specs,
         vocab_size=shape.padded_vocab_size(layout.tensor),
         max_sequence_length=shape.max_positions,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),

@@ -1,5 +1,5 @@
 """Number formats: fp32 or bf16 parameters, and FP8 for the matrix products: Transformer Engine's on GPUs, its emulation
-on CPU."""
+on CPU (`cpu.fp8_emulation`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
-from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.policy.cpu.fp8_emulation import ChunkEmulation, chunks_of, emulated_layers
+from nemo_brorl.policy.cpu.fp8_emulation import ChunkEmulation, chunks_of
 from nemo_brorl.policy.process.layout import ParallelLayout
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -31,8 +27,8 @@ def param_dtype(config: PolicyConfig) -> torch.dtype:
 
 
 def precision_settings(config: PolicyConfig, on_gpu: bool) -> dict[str, Any]:
-    """Keyword arguments for Megatron's TransformerConfig; FP8 is only there on GPUs, on CPU `with_fp8_emulated` does
-    it.
+    """Keyword arguments for Megatron's TransformerConfig; FP8 is only there on GPUs, on CPU `cpu.fp8_emulation`
+    does it.
 
     The history of the delayed recipe counts forward passes of micro-batches. Which settings go together is in
     `config.rules`.
@@ -75,27 +71,6 @@ def row_multiple(config: PolicyConfig, layout: ParallelLayout) -> int:
     if config.fp8_recipe == "blockwise" and ranks > 1:
         return ranks * _FP8_GATHERED_ROWS
     return ranks * _FP8_ROWS
-
-
-def with_fp8_emulated(
-    layers: TransformerBlockSubmodules,
-    policy: PolicyConfig,
-    layout: ParallelLayout,
-    config: TransformerConfig,
-    stage: int | None,
-) -> TransformerBlockSubmodules:
-    """The layers of one model chunk as `policy.fp8` wants them: on CPU with emulated linears, on GPUs as they are."""
-    if policy.fp8 is None or layout.on_gpu:
-        return layers
-    pipeline_rank = parallel_state.get_pipeline_model_parallel_rank()
-    first = get_transformer_layer_offset(config, stage, pipeline_rank)
-    return emulated_layers(layers, policy, config.num_layers, first)
-
-
-def follow_forwards(model: Any) -> None:
-    """Let the emulation of a built model chunk, if it has one, see where its forward passes begin and end."""
-    for chunk in chunks_of(model):
-        chunk.attach(model.decoder)
 
 
 @contextmanager

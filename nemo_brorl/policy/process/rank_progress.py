@@ -1,7 +1,7 @@
-"""Progress of the ranks: noted by the thread that computes, read while it may hang, and told as who stands still.
+"""Progress of one rank: noted by the thread that computes, and read while it may hang.
 
 On a rank, `PROGRESS` is marked as work goes on, and a second thread of the actor reads it; what took how long goes
-along with the rank's next answer. On the driver, `ProgressPoll` asks for it while a call takes long. No torch here.
+along with the rank's next answer. No torch here: the driver reads the answers (`driver.stalled_ranks`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-import ray
-from ray.exceptions import RayError
-
-from nemo_brorl.core.timeline import Exchange, Timeline, Work
+from nemo_brorl.core.timeline import Work
 
 # Whoever is in one of these files of torch and Megatron waits for other ranks.
 COLLECTIVE_FILES = ("distributed_c10d.py", "param_and_grad_buffer.py", "p2p_communication.py")
@@ -28,10 +25,6 @@ MAX_FRAMES = 12  # looked at from the innermost on
 IDLE = "idle"
 
 POLL_GROUP = "progress"  # the concurrency group in which a rank answers
-POLL_EVERY_S = 4.0
-ANSWER_S = 1.0  # a rank's own answering thread waits for nothing but the interpreter's lock
-SILENT_S = 8.0  # without an answer for longer, a rank counts as one that does not answer
-MAX_NAMED = 8
 
 MAX_WORK = 2000  # pieces that a rank keeps for its next answer, the newest ones
 SHORTEST_S = 1e-3  # a part that took less is none
@@ -166,122 +159,3 @@ def _collective_of(frame: FrameType | None) -> str | None:
             found = frame.f_code.co_name
         frame = frame.f_back
     return found
-
-
-class Answer(NamedTuple):
-    """The last thing that was heard of a rank."""
-
-    progress: RankProgress | None  # None: nothing yet
-    heard_at: float  # time.monotonic()
-
-
-class ProgressPoll:
-    """Ranks with a call under way, and where they said they are. One question is in flight for each at a time."""
-
-    def __init__(self, ranks: Mapping[int, Any]) -> None:
-        """`ranks`: actor by rank number."""
-        self.ranks = ranks
-        self.answers = dict.fromkeys(ranks, Answer(None, time.monotonic()))
-        self._asked: dict[int, Any] = {}
-        self._asked_at = time.monotonic()
-
-    def ask(self) -> bool:
-        """Ask all, for a second; whether one has moved since it was asked before. Not asked again within a few
-        seconds."""
-        if time.monotonic() - self._asked_at < POLL_EVERY_S or not self.ranks:
-            return False
-        self._asked_at = time.monotonic()
-        for number in self.ranks.keys() - self._asked.keys():
-            progress = self.ranks[number].progress.options(concurrency_group=POLL_GROUP)
-            self._asked[number] = progress.remote()
-        references = list(self._asked.values())
-        ready, _ = ray.wait(references, num_returns=len(references), timeout=ANSWER_S)
-        has_moved = False
-        for number, reference in list(self._asked.items()):
-            if reference in ready:
-                del self._asked[number]
-                has_moved |= self._hear(number, reference)
-        return has_moved
-
-    def stalled(self, seconds: float) -> list[str]:
-        """Who has not moved for longer than this; those first who keep the others waiting. From any thread."""
-        return stalled_ranks(dict(self.answers), time.monotonic(), seconds)
-
-    def furthest_behind(self) -> str:
-        """Where the rank is that has passed the fewest marks."""
-        last: tuple[int, int] | None = None
-        text = ""
-        for number, answer in self.answers.items():
-            if answer.progress is None:
-                continue
-            order = (answer.progress.num_marks, number)
-            if last is None or order < last:
-                last = order
-                text = f"rank {number} at {answer.progress.place}"
-        return text
-
-    def _hear(self, number: int, reference: Any) -> bool:
-        """Whether the rank has moved since its last answer."""
-        try:
-            now: RankProgress = ray.get(reference)
-        except RayError:  # the rank is gone; whoever waits for its call is told, and explains
-            return False
-        before = self.answers[number].progress
-        self.answers[number] = Answer(now, time.monotonic())
-        if before is None:
-            return True
-        return before.place != now.place or before.num_marks != now.num_marks
-
-
-def values_of(
-    calls: Sequence[tuple[int, Any]],
-    answers: Sequence[Any],
-    asked_at: float,
-    timeline: Timeline,
-) -> list[Any]:
-    """Values of answers to calls given as (rank, reference); the timeline is told of the work that came along."""
-    known_at = timeline.now()
-    values = []
-    for (number, _), answer in zip(calls, answers, strict=True):
-        if not isinstance(answer, RankAnswer):
-            values.append(answer)
-            continue
-        exchange = Exchange(asked_at, answer.received_at, answer.answered_at, known_at)
-        timeline.note(f"policy rank {number}", answer.work, exchange)
-        values.append(answer.value)
-    return values
-
-
-def stalled_ranks(
-    answers: Mapping[int, Answer],
-    now: float,
-    seconds: float,
-) -> list[str]:
-    """Ranks that have not moved for longer than this: first those that do not answer, then those that compute, then
-    those that wait for others in a collective, each from the one furthest behind. An idle rank has done its part."""
-    silent, computing, waiting = [], [], []
-    for number, (progress, heard_at) in answers.items():
-        unheard_s = now - heard_at
-        if unheard_s > max(seconds, SILENT_S):
-            last = f", last heard at {progress.place}" if progress else ""
-            silent.append((0, number, f"policy rank {number} does not answer since {unheard_s:.0f} s{last}"))
-            continue
-        if progress is None or progress.is_idle:
-            continue
-        unmoved_s = progress.seconds + unheard_s
-        if unmoved_s <= seconds:
-            continue
-        text = f"policy rank {number} at {progress.place} since {unmoved_s:.0f} s"
-        if progress.collective:
-            waiting.append((progress.num_marks, number, f"{text}, waiting in {progress.collective}"))
-        else:
-            computing.append((progress.num_marks, number, text))
-    return [*_named(silent), *_named(computing), *_named(waiting)]
-
-
-def _named(entries: Sequence[tuple[int, int, str]]) -> list[str]:
-    """Texts of (marks, rank, text) from the fewest marks on, cut off with a count."""
-    texts = [text for _, _, text in sorted(entries)]
-    if len(texts) <= MAX_NAMED:
-        return texts
-    return [*texts[:MAX_NAMED], f"and {len(texts) - MAX_NAMED} more like these"]

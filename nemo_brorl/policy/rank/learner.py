@@ -23,8 +23,9 @@ from nemo_brorl.policy.rank.pipeline import score_rows
 from nemo_brorl.policy.rank.update import Update
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
 from nemo_brorl.policy.state import saving
+from nemo_brorl.policy.state.offload import Offload
 from nemo_brorl.policy.state.optimizer import clear_state
-from nemo_brorl.policy.state.rank_state import Offload, build_rank_state
+from nemo_brorl.policy.state.rank_state import build_rank_state
 from nemo_brorl.policy.state.saving import BackgroundSave
 from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, UpdateReport, WeightBucket
 from nemo_brorl.weights.buckets import bucket_bytes

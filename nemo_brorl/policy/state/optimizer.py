@@ -1,160 +1,23 @@
 """Gradients and steps: Megatron's DistributedDataParallel and distributed Adam, and the guard against non-finite
 updates.
-
-For a checkpoint the distributed optimizer's state is whole tensors, shaped like the parameters, copied to the host
-once. Megatron's fully reshardable format is kept (its own code loads it), but not its way there: 0.16.1 fills zeroed
-buffers with the shards, gathers these on every data-parallel rank into further zeroed buffers, joins and copies them
-again, some six passes over the memory while training waits. Here a shard that is a whole parameter is copied once;
-others are gathered bucket by bucket and copied only on the rank that writes them. All data-parallel ranks write, each
-its part of the parameters; Megatron leaves it all to the first one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core.dist_checkpointing.dict_utils import nested_values
-from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_main_replica
-from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_factories
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from torch import Tensor
 
 from nemo_brorl.config.policy import OptimConfig
-from nemo_brorl.core.torch_device import host_like, wait_for_copies
 from nemo_brorl.policy.model.model import PolicyModel
 from nemo_brorl.policy.process.device import Device
-
-_KEYS = ("param", "exp_avg", "exp_avg_sq")
-_PREFIX = "optimizer.state"  # Megatron's
-
-
-def copy_state_once(optimizer: MegatronOptimizer) -> None:
-    """Have `optimizer.sharded_state_dict` do as this page says when it saves."""
-    for part in optimizer.chained_optimizers:
-        megatrons = part.sharded_param_state_fully_reshardable
-        part.sharded_param_state_fully_reshardable = partial(_sharded_state, part, megatrons)
-
-
-def _sharded_state(
-    part: Any,
-    megatrons: Any,
-    model_state: dict[str, Any],
-    is_loading: bool,
-    metadata: Mapping[str, Any],
-) -> dict[int, dict[str, Any]]:
-    """State by the parameter's number, in the order of the buffers, as Megatron has it."""
-    if is_loading:
-        return megatrons(model_state, is_loading, metadata)
-    model_entries, _ = extract_sharded_tensors_and_factories(model_state)
-    sharded = {entry.data: entry for entry in nested_values(model_entries)}
-    state: dict[int, dict[str, Any]] = {}
-    num_ranks = part.data_parallel_group.size()
-    loads = [0] * num_ranks
-    for number, buffer in enumerate(part.buffers):
-        for param in buffer.param_index_map:
-            writer = least_loaded(loads, param.numel())
-            sharded[param] = _written_by(sharded[param], writer, num_ranks)
-        whole: dict[tuple[Tensor, str], Tensor] = {}
-        for param, key, flat in _flat_states(part, number):
-            if is_main_replica(sharded[param].replica_id):
-                whole[param, key] = _on_host(flat).view(param.shape)
-            else:
-                whole[param, key] = _nothing(flat).expand(param.shape)
-        for param in buffer.param_index_map:
-            entries = {}
-            for key in _KEYS:
-                entries[key] = _entry(sharded[param], key, whole[param, key])
-            state[len(state)] = entries
-    wait_for_copies()
-    return state
-
-
-def least_loaded(loads: list[int], size: int) -> int:
-    """The rank that has the least to write so far, which now has `size` more; all ranks come to the same one."""
-    rank = loads.index(min(loads))
-    loads[rank] += size
-    return rank
-
-
-def _written_by(sharded: Any, writer: int, num_ranks: int) -> Any:
-    """A parameter's entry whose main replica is on data-parallel rank `writer`. Megatron numbers replicas by pipeline,
-    tensor and data rank, and has the one with zeros write."""
-    pipeline, tensor, data = sharded.replica_id
-    turned = (data - writer) % num_ranks
-    return replace(sharded, replica_id=(pipeline, tensor, turned))
-
-
-def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """(parameter, key, state [numel] on the device) for every parameter of a buffer; what is yielded is overwritten
-    later."""
-    (ranges,) = part.gbuf_ranges[number].values()
-    group = part.data_parallel_group
-    buffer = part.buffers[number]
-    for bucket, bucket_ranges in zip(buffer.buckets, ranges, strict=True):
-        if group.size() == 1:
-            yield from _own_states(part, bucket_ranges["param_map"])
-            continue
-        for key in _KEYS:
-            gathered = _gather(part, bucket, bucket_ranges["param_map"], key)
-            for param in bucket.params_list:
-                start, end, _ = buffer.param_index_map[param]
-                start -= bucket.offset
-                end -= bucket.offset
-                yield param, key, gathered[start:end]
-
-
-def _own_states(part: Any, params: Iterable[Tensor]) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """The same of parameters that this rank has whole."""
-    for param in params:
-        states = part._get_main_param_and_optimizer_states(param)
-        for key in _KEYS:
-            yield param, key, states[key]
-
-
-def _gather(
-    part: Any,
-    bucket: Any,
-    param_map: Mapping[Tensor, Any],
-    key: str,
-) -> Tensor:
-    """One key of a bucket [numel] from the shards of all data-parallel ranks. Collective."""
-    group = part.data_parallel_group
-    size = bucket.grad_data.numel()
-    device = bucket.grad_data.device
-    gathered = torch.empty(size, dtype=torch.float32, device=device)
-    shard_size = size // group.size()
-    shard = torch.zeros(shard_size, dtype=torch.float32, device=device)
-    for param, places in param_map.items():
-        states = part._get_main_param_and_optimizer_states(param)
-        place = places["gbuf_local"]
-        shard[place.start : place.end] = states[key].detach()
-    dist.all_gather_into_tensor(gathered, shard, group=group)
-    return gathered
-
-
-def _on_host(flat: Tensor) -> Tensor:
-    return host_like(flat).copy_(flat.detach(), non_blocking=True)
-
-
-def _nothing(flat: Tensor) -> Tensor:
-    """Stands in where another rank writes the state: has a type and takes no memory."""
-    return torch.empty(1, dtype=flat.dtype)
-
-
-def _entry(sharded: Any, key: str, state: Tensor) -> Any:
-    changes: dict[str, Any] = {"key": f"{_PREFIX}.{key}.{sharded.key}", "data": state}
-    if not isinstance(sharded, ShardedTensorFactory):
-        changes["dtype"] = state.dtype
-    entry = replace(sharded, **changes)
-    entry.validate_metadata_integrity()
-    return entry
+from nemo_brorl.policy.state.optimizer_state import copy_state_once
 
 
 def wrap_model(

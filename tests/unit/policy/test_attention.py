@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from nemo_brorl.policy.cpu.kernels import attend_on_cpu
+from nemo_brorl.policy.cpu.attention import attend_on_cpu
 from nemo_brorl.policy.model import attention_flash
-from nemo_brorl.policy.model.attention import attend_by_blocks, attend_with_flex, mask_mod
+from nemo_brorl.policy.model.attention_blocks import attend_by_blocks
 from nemo_brorl.policy.model.attention_flash import FlashKernel, Sequences, attend_with_flash
+from nemo_brorl.policy.model.attention_flex import attend_with_flex, mask_mod
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row, RowSettings
 from nemo_brorl.policy.rows.row_builder import build_row
 from tests.support.attention_kernel import PlainKernel

@@ -8,7 +8,7 @@ import torch
 
 from nemo_brorl.algorithm.packing import fresh_in_the_last
 from nemo_brorl.algorithm.token_batch import Sequences, TokenBatch
-from nemo_brorl.policy.rank.update import MeasuredGain
+from nemo_brorl.policy.rank.measured_gain import MeasuredGain
 from nemo_brorl.types import TrainBatch
 from tests.support.fakes import make_group
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.policy.state.optimizer import _written_by, least_loaded
+from nemo_brorl.policy.state.optimizer_state import _written_by, least_loaded
 
 
 @pytest.mark.parametrize(

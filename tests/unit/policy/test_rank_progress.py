@@ -8,16 +8,8 @@ from types import FrameType, SimpleNamespace
 from typing import cast
 
 from nemo_brorl.core.timeline import Timeline, Work
-from nemo_brorl.policy.process.rank_progress import (
-    SHORTEST_S,
-    Answer,
-    ProgressMarks,
-    RankAnswer,
-    RankProgress,
-    _collective_of,
-    stalled_ranks,
-    values_of,
-)
+from nemo_brorl.policy.driver.stalled_ranks import Answer, stalled_ranks, values_of
+from nemo_brorl.policy.process.rank_progress import SHORTEST_S, ProgressMarks, RankAnswer, RankProgress, _collective_of
 
 NOW = 1000.0
 

@@ -11,7 +11,7 @@ import torch
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.policy.state.rank_state import ReferenceWeights
+from nemo_brorl.policy.state.reference import ReferenceWeights
 from tests.support.model_factory import make_config, make_plan
 
 pytestmark = pytest.mark.numbers

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.numbers
 
 open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
 
-from nemo_brorl.policy.cpu.kernels import rms_norm  # noqa: E402
+from nemo_brorl.policy.cpu.rms_norm import rms_norm  # noqa: E402
 
 
 def test_three_and_four_by_hand() -> None:

@@ -12,7 +12,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from nemo_brorl.core.model_shape import read_model_shape
-from nemo_brorl.policy.model.attention import inverse_frequencies
+from nemo_brorl.policy.model.rotary import inverse_frequencies
 
 pytestmark = pytest.mark.numbers
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.model.attention import _rotated, rotate, rotated_at_once, rotation_table
+from nemo_brorl.policy.model.rotary import _rotated, rotate, rotated_at_once, rotation_table
 from tests.support.model_factory import make_config
 
 pytestmark = pytest.mark.numbers

@@ -31,7 +31,7 @@ def moe_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replay_of(layer_number: int = 1, sequence_parallel: bool = False) -> Any:
-    from nemo_brorl.policy.model.moe import RouterReplay
+    from nemo_brorl.policy.model.router_replay import RouterReplay
 
     class Router:
         config = make_config(sequence_parallel=sequence_parallel).policy

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_brorl.policy.state.saving import ScaleReader, check_scales
+from nemo_brorl.policy.state.checkpoint_pickles import ScaleReader, check_scales
 
 pytestmark = pytest.mark.numbers
 

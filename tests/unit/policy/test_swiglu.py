@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nemo_brorl.policy.cpu import megatron
-from nemo_brorl.policy.cpu.megatron import SwiGLU
+from nemo_brorl.policy.cpu import swiglu
+from nemo_brorl.policy.cpu.swiglu import SwiGLU
 
 pytestmark = pytest.mark.numbers
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.numbers
 def test_value_and_gradient_are_those_of_torch(
     dtype: torch.dtype, num_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(megatron, "_TILE", 10)  # two rows
+    monkeypatch.setattr(swiglu, "_TILE", 10)  # two rows
     generator = torch.Generator().manual_seed(0)
     own = torch.randn(num_rows, 10, generator=generator).to(dtype).requires_grad_()
     theirs = own.detach().clone().requires_grad_()

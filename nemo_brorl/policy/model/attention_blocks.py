@@ -1,0 +1,101 @@
+"""Attention over a packed row by torch's own function, one call per block: the keys of what its stretches see stand in
+front of their own.
+
+Legend: T tokens of the row, B stretches of a block, L their length, P keys in front, C rows of the context, H heads, K
+key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Span
+
+
+def attend_by_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: Context | None,
+    packing: Packing,
+    scale: float,
+) -> Tensor:
+    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None where it is the row itself; [T,
+    H, D]."""
+    if context is None:
+        context = (key, value)
+    sizes = [block.num_tokens for block in packing.blocks]
+    # one split of each, whose backward is one concatenation
+    queries = query.split(sizes)
+    keys = key.split(sizes)
+    values = value.split(sizes)
+    outputs = []
+    for index, block in enumerate(packing.blocks):
+        own_query = _stretches(queries[index], block)
+        own_key = _stretches(keys[index], block)
+        own_value = _stretches(values[index], block)
+        output = _attend(block, own_query, own_key, own_value, context, packing, scale)
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)
+
+
+def _stretches(heads: Tensor, block: Block) -> Tensor:
+    """[B * L, H, D] to [B, H, L, D]."""
+    by_stretch = heads.unflatten(0, (block.num, block.length))
+    return by_stretch.transpose(1, 2)
+
+
+def _attend(
+    block: Block,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: Context,
+    packing: Packing,
+    scale: float,
+) -> Tensor:
+    """One block: [B, H, L, D]."""
+    is_grouped = query.size(1) != key.size(1)
+    attend = partial(F.scaled_dot_product_attention, scale=scale, enable_gqa=is_grouped)
+    if not block.sees:
+        return attend(query, key, value, is_causal=True)
+    context_key, context_value = context
+    seen_keys = [_span(context_key, span, block.num) for span in block.sees]
+    seen_values = [_span(context_value, span, block.num) for span in block.sees]
+    key = torch.cat([*seen_keys, key], dim=2)
+    value = torch.cat([*seen_values, value], dim=2)
+    num_before = key.size(2) - block.length
+    mask = _mask(packing, num_before, block.length, query.device)
+    return attend(query, key, value, attn_mask=mask)
+
+
+def _span(heads: Tensor, span: Span, num: int) -> Tensor:
+    """[C, K, D] to [B, K, P, D]."""
+    if span.stride == 0:
+        end = span.start + span.length
+        seen_by_all = heads[span.start : end].transpose(0, 1)
+        return seen_by_all.expand(num, -1, -1, -1)
+    end = span.start + num * span.stride
+    rows = heads[span.start : end]
+    by_stretch = rows.unflatten(0, (num, span.stride))
+    seen_by_each = by_stretch[:, : span.length]
+    return seen_by_each.transpose(1, 2)
+
+
+def _mask(
+    packing: Packing,
+    num_before: int,
+    length: int,
+    device: torch.device,
+) -> Tensor:
+    """[L, P + L] bool, True where a token may look: all that is in front, and its own past."""
+    key = (num_before, length)
+    if key not in packing.caches:
+        num_keys = num_before + length
+        allowed = torch.ones(length, num_keys, dtype=torch.bool, device=device)
+        packing.caches[key] = allowed.tril(num_before)
+    return packing.caches[key]

@@ -1,0 +1,92 @@
+"""Attention over a packed row by one FlexAttention kernel (arXiv 2412.05496), which skips empty blocks of its mask.
+
+FlexAttention has no backward on CPU. Its kernel and mask are compiled with dynamic shapes, and rows padded to a
+multiple of ROW_MULTIPLE tokens, so that rows of any length share what is compiled.
+
+Legend: T tokens of the row, S keys (context, then row), C rows of the context, H heads, K key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from nemo_brorl.policy.process.device import compiled
+from nemo_brorl.policy.rows.packed_rows import Context, Packing, Sight
+
+ROW_MULTIPLE = 256  # tokens: two of FlexAttention's blocks, because a row of a single one is compiled apart
+
+
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def attend_with_flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: Context | None,
+    packing: Packing,
+    scale: float,
+) -> Tensor:
+    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None; [T, H, D]."""
+    if context is not None:
+        key = torch.cat([context[0], key])
+        value = torch.cat([context[1], value])
+    is_grouped = query.size(1) != key.size(1)
+    mask = block_mask(packing, query.device)
+    attend = _compiled(flex_attention, query.device, scale=scale, enable_gqa=is_grouped)
+    output = attend(_batched(query), _batched(key), _batched(value), block_mask=mask)
+    return output[0].transpose(0, 1)
+
+
+def _batched(heads: Tensor) -> Tensor:
+    """[T, H, D] to [1, H, T, D]."""
+    return heads.transpose(0, 1)[None]
+
+
+def block_mask(packing: Packing, device: torch.device) -> BlockMask:
+    """Built once per row, for all layers and passes."""
+    if "flex" not in packing.caches:
+        sight = packing.sight
+        assert sight is not None, "the row was built for FlexAttention"
+        create = _compiled(create_block_mask, device)
+        num_queries = len(sight.query_stretch)
+        num_keys = len(sight.key_stretch)
+        sees = mask_mod(sight)
+        packing.caches["flex"] = create(sees, None, None, num_queries, num_keys, device=str(device))
+    return packing.caches["flex"]
+
+
+def mask_mod(sight: Sight) -> MaskMod:
+    """Whether query `q` sees key `k`: its own stretch and what that stands on, up to itself."""
+    query_stretch = sight.query_stretch
+    query_position = sight.query_position
+    key_stretch = sight.key_stretch
+    key_last = sight.key_last
+    key_position = sight.key_position
+
+    def sees(
+        batch: Tensor,
+        head: Tensor,
+        q: Tensor,
+        k: Tensor,
+    ) -> Tensor:
+        is_after = key_stretch[k] <= query_stretch[q]
+        is_in_subtree = query_stretch[q] <= key_last[k]
+        is_past = key_position[k] <= query_position[q]
+        return is_after & is_in_subtree & is_past
+
+    return sees
+
+
+def _compiled(function: Any, device: torch.device, **constants: Any) -> Any:
+    """Compiled on GPU, where the mask would else be written down for all pairs of tokens; as it is on CPU, for tests of
+    the mask."""
+    if device.type == "cpu":
+        return partial(function, **constants)
+    return compiled(function, **constants)

@@ -1,0 +1,143 @@
+"""Rotary positions of a packed row: frequencies, the table of all positions, and the rotation of heads.
+
+Positions are looked up here, as Megatron's own embedding takes a row for one sequence. Its frequencies are not used
+either: Megatron 0.16.1 fixes Llama 3's bounds, and its YaRN differs in the last bits.
+
+Legend: T tokens of the row, H heads, D head size, P positions of the rotation table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+from torch import Tensor
+
+from nemo_brorl.core.model_shape import Rope
+from nemo_brorl.policy.process.device import compiled, fix_sizes
+from nemo_brorl.policy.rows.packed_rows import Packing
+
+
+def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
+    """Radians per position of every pair of dimensions, [D / 2] float32."""
+    if rope.kind == "default":  # no entry of transformers' table
+        exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
+        return 1.0 / rope.base**exponents
+    from transformers import LlamaConfig  # takes seconds, and most models are not stretched
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    parameters = {
+        "rope_type": rope.kind,
+        "rope_theta": rope.base,
+        "factor": rope.factor,
+        "original_max_position_embeddings": rope.original_max_positions,
+        "low_freq_factor": rope.low_freq_factor,
+        "high_freq_factor": rope.high_freq_factor,
+        "beta_fast": rope.beta_fast,
+        "beta_slow": rope.beta_slow,
+        "truncate": rope.is_truncated,
+        "attention_factor": rope.attention_factor,
+    }
+    config = LlamaConfig(head_dim=head_size)
+    config.rope_parameters = parameters  # set late: the constructor warns of what another kind would need
+    frequencies, _ = ROPE_INIT_FUNCTIONS[rope.kind](config, torch.device("cpu"))
+    return frequencies
+
+
+def rotation_table(num_positions: int, frequencies: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cosines, then sines, of the angle of every position and pair of dimensions: [P, D]. Angles are float32."""
+    positions = torch.arange(num_positions, dtype=torch.float32, device=frequencies.device)
+    angles = torch.outer(positions, frequencies)
+    table = torch.cat([angles.cos(), angles.sin()], dim=1)
+    return table.to(dtype)
+
+
+class PackedRotary(RotaryEmbedding):
+    """Megatron's rotary embedding with other frequencies. Leaves on every packing one table for all of them, in the
+    format of the activations: rows of a whole update exist at once, and 16,384 tokens of cosines are 8 MB."""
+
+    def __init__(self, *args: Any, dtype: torch.dtype, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.dtype = dtype
+        self.table = torch.empty(0)
+
+    def get_rotary_seq_len(self, *args: Any, **kwargs: Any) -> Packing:
+        """Megatron hands over what this returns; the packing is all that is needed."""
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Packing):
+                return value
+        raise AssertionError("the policy's model reads packed rows only")
+
+    def forward(self, packing: Packing, *args: Any, **kwargs: Any) -> None:
+        """Nothing for Megatron to apply; `packing.rotation` is set."""
+        assert packing.positions is not None, "a packing to run the model on has positions"
+        if len(self.table) < packing.num_positions:
+            num_positions = 1 << (packing.num_positions - 1).bit_length()  # longer rows may come
+            frequencies = self.inv_freq.to(packing.positions.device)
+            self.table = rotation_table(num_positions, frequencies, self.dtype)
+        packing.rotation = self.table
+
+
+def rotate(heads: Tensor, table: Tensor, positions: Tensor) -> Tensor:
+    """Pair (d, d + D / 2) of every head [T, H, D] turned by the angle of its token's position [T] in the table [P,
+    D]."""
+    return _Rotate.apply(heads, table, positions)
+
+
+class _Rotate(torch.autograd.Function):
+    """Two products per half instead of the six passes over memory of `x * cos + rotate_half(x) * sin`; on GPUs one
+    pass. Megatron's own fused rotation takes a row for one sequence."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        heads: Tensor,
+        table: Tensor,
+        positions: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(table, positions)
+        return _rotated(heads, table, positions, direction=1.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        table, positions = ctx.saved_tensors
+        return _rotated(grad, table, positions, direction=-1.0), None, None
+
+
+def _rotated(
+    heads: Tensor,
+    table: Tensor,
+    positions: Tensor,
+    direction: float,
+) -> Tensor:
+    if heads.is_cuda:
+        rotate_at_once = compiled(rotated_at_once, direction=direction)
+        return rotate_at_once(fix_sizes(heads, 1, 2), fix_sizes(table, 1), positions)
+    turns = table.index_select(0, positions)
+    cosine, sine = turns[:, None].chunk(2, -1)
+    first, second = heads.chunk(2, -1)
+    rotated = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)  # contiguous
+    rotated_first, rotated_second = rotated.chunk(2, -1)
+    torch.mul(first, cosine, out=rotated_first)
+    rotated_first.addcmul_(second, sine, value=-direction)
+    torch.mul(second, cosine, out=rotated_second)
+    rotated_second.addcmul_(first, sine, value=direction)
+    return rotated
+
+
+def rotated_at_once(
+    heads: Tensor,
+    table: Tensor,
+    positions: Tensor,
+    direction: float,
+) -> Tensor:
+    """What `_rotated` returns, without steps in place: torch makes one kernel of it, which reads and writes every head
+    once. Both halves are one expression: of two put together it would compute each for every number."""
+    turns = table.index_select(0, positions)
+    cosine, sine = turns[:, None, None].chunk(2, -1)
+    halves = heads.unflatten(-1, (2, -1))
+    sign = torch.arange(2, device=heads.device)[:, None] * 2 - 1  # −1 and 1
+    signed_sine = sine * (sign * direction).to(sine.dtype)
+    rotated = halves * cosine + halves.flip(-2) * signed_sine
+    return rotated.flatten(-2)

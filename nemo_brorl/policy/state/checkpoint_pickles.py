@@ -1,0 +1,93 @@
+"""Readers of the pickles in a checkpoint that call nothing but what such a pickle is known to name.
+
+torch's index of a checkpoint and the scales of Transformer Engine's layers are pickles, and whoever unpickles calls
+whatever they name. Before torch and Transformer Engine do, they are read here by lists of names.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Functions and classes that torch names in its index of a checkpoint, by module. None of them does more than hold data.
+_INDEX_NAMES = {
+    "collections": {"OrderedDict"},
+    "torch": {"Size", "bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8", "bool"},
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.planner": {"SavePlan", "TensorWriteData", "WriteItem", "WriteItemType"},
+    "torch.serialization": {"_get_layout"},
+}
+# The same of what Transformer Engine keeps beside a layer's weights: its recipe, and with the delayed one scales.
+_SCALE_NAMES = {
+    "collections": {"OrderedDict"},
+    "megatron.core.extensions.transformer_engine": {"TEDelayedScaling"},
+    "torch._utils": {"_rebuild_tensor_v2"},
+    "torch.storage": {"_load_from_bytes"},
+    "transformer_engine.common.recipe": {
+        "DelayedScaling",
+        "Float8BlockScaling",
+        "Float8CurrentScaling",
+        "Format",
+        "MMParams",
+        "QParams",
+        "_FormatHelper",
+    },
+}
+
+
+class IndexReader(pickle.Unpickler):
+    """Reader of torch's index of a checkpoint that knows the names of such an index and no others."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises UnpicklingError for a name that no index has."""
+        if name not in _INDEX_NAMES.get(module, ()):
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint does: it may be an attack")
+        return super().find_class(module, name)
+
+
+def check_index(path: Path) -> None:
+    """Read torch's index of a checkpoint, which is a pickle, as `IndexReader` does: torch's own reader would call
+    whatever it names. Raises UnpicklingError."""
+    with path.open("rb") as file:
+        IndexReader(file).load()
+
+
+class ScaleReader(pickle.Unpickler):
+    """Reader of one layer's `_extra_state`, in which a tensor is a pickle within the pickle."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises UnpicklingError for a name that no layer of Transformer Engine writes."""
+        if name not in _SCALE_NAMES.get(module, ()):
+            raise pickle.UnpicklingError(f"a layer's scales name {module}.{name}, which none do: it may be an attack")
+        if name == "_load_from_bytes":
+            return _read_storage
+        return super().find_class(module, name)
+
+
+def _read_storage(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def check_scales(state: Mapping[str, Any], plain: Collection[str]) -> None:
+    """Read what a model's layers are about to unpickle, as `ScaleReader` does: Transformer Engine 2.11 calls whatever a
+    `_extra_state` names, FP8 or not. `plain`: names whose layers take them as numbers. Raises UnpicklingError."""
+    for name, value in state.items():
+        is_unpickled = "._extra_state" in name and name not in plain
+        if is_unpickled and isinstance(value, Tensor) and value.numel():
+            ScaleReader(io.BytesIO(value.cpu().numpy().tobytes())).load()

@@ -1,0 +1,116 @@
+"""The tensors of a rank that leave the device between updates, to make room for engines there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer import MegatronOptimizer
+from torch import Tensor, UntypedStorage
+
+from nemo_brorl.core.torch_device import host_like, wait_for_copies
+from nemo_brorl.policy.state.optimizer import state_tensors
+
+
+class Offload:
+    """One rank's tensors that make room for colocated engines: optimizer state, gradient buffers and weights move to
+    host memory and back. Life cycle: on the device, `offload`, on the host, `onload`, and so on.
+
+    Everything under Megatron is a view of something larger: parameters of DDP's buffers, master weights in fp32 of
+    parameters, gradients of the buffers again. So storages move, not tensors: a storage is copied out and shrunk to
+    nothing, and later grown and filled again, and every view of it, whoever holds it, is valid again bit for bit. (On
+    the CPU, where only tests do this, storages that numpy has seen cannot shrink: those of weights once they were
+    streamed.)
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[DistributedDataParallel],
+        optimizer: MegatronOptimizer,
+        with_params: bool,
+    ) -> None:
+        self.chunks = chunks
+        self.optimizer = optimizer
+        self.with_params = with_params
+        self.copies: list[Tensor] = []  # in host memory, used again by every offload
+        self.sizes: dict[UntypedStorage, int] = {}  # bytes of what is not on the device now
+        self.moved: list[UntypedStorage] = []
+
+    def offload(self) -> None:
+        """Free device memory, which torch keeps until `release_cache`; nothing of it may be used until `onload`.
+
+        Calling it again does nothing.
+        """
+        if self.sizes:
+            return
+        self.moved = self._moving()
+        sizes = [storage.nbytes() for storage in self.moved]
+        if [copy.numel() for copy in self.copies] != sizes:
+            self.copies = [host_like(_bytes_of(storage)) for storage in self.moved]
+        for storage, copy in zip(self.moved, self.copies, strict=True):
+            copy.copy_(_bytes_of(storage), non_blocking=True)
+        wait_for_copies()
+        for storage in (*self.moved, *self._gradients()):
+            self.sizes[storage] = storage.nbytes()
+        for storage in self.sizes:
+            storage.resize_(0)
+        for chunk in self.chunks:
+            drop_fp8_copies(chunk.module)
+
+    def onload(self) -> None:
+        """Everything is as it was before `offload`, but gradients are zero. Calling it again does nothing."""
+        if not self.sizes:
+            return
+        for storage, size in self.sizes.items():
+            storage.resize_(size)
+            if storage not in self.moved:
+                _bytes_of(storage).zero_()
+        for storage, copy in zip(self.moved, self.copies, strict=True):
+            _bytes_of(storage).copy_(copy, non_blocking=True)
+        wait_for_copies()
+        self.sizes = {}
+        self.moved = []
+
+    def _moving(self) -> list[UntypedStorage]:
+        """Storages to copy out. The optimizer's are looked up anew: loading a checkpoint may replace them."""
+        params: list[Tensor] = []
+        for chunk in self.chunks:
+            params += chunk.module.parameters()
+        storages = _storages(state_tensors(self.optimizer))
+        for address, storage in _storages(params).items():
+            if self.with_params:
+                storages[address] = storage
+            else:
+                storages.pop(address, None)
+        return list(storages.values())
+
+    def _gradients(self) -> list[UntypedStorage]:
+        gradients = []
+        for chunk in self.chunks:
+            for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+                gradients.append(buffer.grad_data)
+        return list(_storages(gradients).values())
+
+
+def drop_fp8_copies(model: torch.nn.Module) -> None:
+    """Forget the quantised weights that Transformer Engine keeps between micro-batches, two bytes a parameter; the next
+    pass makes them anew, as it does after every optimizer step."""
+    for module in model.modules():
+        if hasattr(module, "_fp8_workspaces"):
+            module._fp8_workspaces.clear()
+
+
+def _storages(tensors: Iterable[Tensor]) -> dict[int, UntypedStorage]:
+    """The storages behind tensors by address, each once; empty shards have none."""
+    storages = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            storages[storage.data_ptr()] = storage
+    return storages
+
+
+def _bytes_of(storage: UntypedStorage) -> Tensor:
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage)
