@@ -104,7 +104,7 @@ lint: checkers
 	$(PYTEST) -q $(STYLE)
 
 bench: env
-	@for script in bench/*.py; do echo "== $$script"; OMP_NUM_THREADS=1 PYTHONPATH=. $(PYTHON) $$script || exit 1; done
+	@for script in bench/*.py graders/bench/*.py; do echo "== $$script"; OMP_NUM_THREADS=1 PYTHONPATH=. $(PYTHON) $$script || exit 1; done
 
 # The pages as a site, every link checked. MKDOCS is another environment's: mkdocs-material is no part of ours.
 site:

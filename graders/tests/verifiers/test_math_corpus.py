@@ -1,4 +1,4 @@
-"""A share of the corpus of answers of known truth; all of it: `python bench/grader_corpus.py maths`."""
+"""A share of the corpus of answers of known truth; all of it: `python graders/bench/grader_corpus.py maths`."""
 
 from __future__ import annotations
 

@@ -10,20 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_launcher.doctor import input_files, machine, versions
+from brorl_launcher.doctor import data_files, gpus, machine, model_files, sandbox, versions
 from brorl_launcher.doctor.command import read_ports
-from brorl_launcher.doctor.report import (
-    FAIL,
-    OK,
-    WARN,
-    Check,
-    NodeReport,
-    Probe,
-    advices,
-    table_header,
-    table_rows,
-    within,
-)
+from brorl_launcher.doctor.probe import Probe, within
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, advices, table_header, table_rows
 
 from nemo_brorl.config.data import DataConfig, DomainConfig, TaskConfig
 from nemo_brorl.config.policy import PolicyConfig
@@ -69,7 +59,7 @@ def write_model(folder: Path, names: list[str] | None = None, cut: int = 0) -> P
 
 
 def model_check(folder: Path) -> Check:
-    return input_files.check_model(BroRLConfig(policy=PolicyConfig(model=str(folder))))[0]
+    return model_files.check_model(BroRLConfig(policy=PolicyConfig(model=str(folder))))[0]
 
 
 def test_a_whole_model_folder_passes(tmp_path: Path) -> None:
@@ -102,24 +92,24 @@ def test_a_model_that_make_train_will_make_is_no_reason_to_refuse() -> None:
     config = BroRLConfig(
         policy=PolicyConfig(model="runs/not_made"), sft=SftConfig(new=NewModelConfig(output="runs/not_made"))
     )
-    assert input_files.check_model(config)[0].status == WARN
+    assert model_files.check_model(config)[0].status == WARN
 
 
 def test_a_hub_name_is_looked_for_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    check = input_files.check_model(BroRLConfig(policy=PolicyConfig(model="some/model")))[0]
+    check = model_files.check_model(BroRLConfig(policy=PolicyConfig(model="some/model")))[0]
     assert (check.status, "HF_HUB_OFFLINE forbids" in check.found) == (FAIL, True)
     entry = tmp_path / "models--some--model"
     (entry / "refs").mkdir(parents=True)
     (entry / "refs" / "main").write_text("abc")
     (entry / "snapshots").mkdir()
     write_model(entry / "snapshots" / "abc")
-    assert input_files.check_model(BroRLConfig(policy=PolicyConfig(model="some/model")))[0].status == OK
+    assert model_files.check_model(BroRLConfig(policy=PolicyConfig(model="some/model")))[0].status == OK
 
 
 def source_of(**fields: Any) -> dict[str, Any]:
-    return input_files.look_at_source({"source": fields})
+    return data_files.look_at_source({"source": fields})
 
 
 def test_the_first_rows_of_a_file_are_read_as_questions(tmp_path: Path) -> None:
@@ -151,7 +141,7 @@ def test_a_sandbox_is_wanted_where_a_row_may_bring_a_program() -> None:
     )
     puzzles = DomainConfig(name="puzzles", tasks=[TaskConfig(name="*")])
     wanted = [
-        input_files.runs_programs(BroRLConfig(data=DataConfig(source="mixture", domains=[domain])))
+        sandbox.runs_programs(BroRLConfig(data=DataConfig(source="mixture", domains=[domain])))
         for domain in (code, gated, puzzles)
     ]
     assert wanted == [True, True, False]
@@ -212,18 +202,18 @@ def seen(num: int, free: float = 130.0, name: str = "NVIDIA H100") -> dict[str, 
 
 
 def test_too_few_gpus_refuse_and_too_many_warn() -> None:
-    assert [machine.judge_count(8, seen(num)).status for num in (7, 8, 9)] == [FAIL, OK, WARN]
+    assert [gpus.judge_count(8, seen(num)).status for num in (7, 8, 9)] == [FAIL, OK, WARN]
 
 
 def test_a_gpu_whose_memory_another_process_holds_refuses() -> None:
     devices = seen(7)["devices"] + seen(1, free=40.0)["devices"]
-    check = machine.judge_memory(0.6, devices)
+    check = gpus.judge_memory(0.6, devices)
     assert (check.status, "40.0 of 140.0 GiB free" in check.found) == (FAIL, True)
 
 
 def test_memory_errors_refuse_and_other_processes_warn() -> None:
     rows = "0, NVIDIA H100, 81559, 0, 0, Not Active\n1, NVIDIA H100, 81559, 0, 3, Not Active\n"
-    checks = list(machine.judge_smi(rows, "4711, python, 30000\n"))
+    checks = list(gpus.judge_smi(rows, "4711, python, 30000\n"))
     assert [(check.name, check.status) for check in checks] == [("gpu health", FAIL), ("gpu users", WARN)]
     assert "GPU 1" in checks[0].found
     assert "python (pid 4711, 30000 MiB)" in checks[1].found
@@ -231,7 +221,7 @@ def test_memory_errors_refuse_and_other_processes_warn() -> None:
 
 def test_a_driver_serves_its_own_major_version_of_cuda_and_older_ones() -> None:
     text = "| NVIDIA-SMI 550.54   Driver Version: 550.54   CUDA Version: {} |"
-    assert [machine.judge_driver(text.format(version), seen(1)).status for version in ("12.4", "13.0", "14.1")] == [
+    assert [gpus.judge_driver(text.format(version), seen(1)).status for version in ("12.4", "13.0", "14.1")] == [
         FAIL,
         OK,
         OK,
@@ -296,7 +286,7 @@ def test_a_question_that_hangs_ends_at_its_deadline() -> None:
 
 
 def test_a_probe_that_fails_says_why() -> None:
-    answer = Probe("input_files", "nothing of the kind", {}).wait(60)
+    answer = Probe("data_files", "nothing of the kind", {}).wait(60)
     assert answer.data is None
     assert answer.reason.startswith("exit code 1: KeyError")
 

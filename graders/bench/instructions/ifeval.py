@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from bench.instructions.prose import plain, prose, sentence, sentences
+from graders.bench.instructions.prose import plain, prose, sentence, sentences
 
 Drawn = tuple[dict[str, Any], str]  # arguments, response
 RELATIONS = ("at least", "less than")

@@ -1,6 +1,6 @@
 """Who is wronged and who is paid for nothing: verifiers on corpora of answers of known truth.
 
-    python bench/grader_corpus.py maths [--cases N] [--pairs N] [--show N]
+    python graders/bench/grader_corpus.py maths [--cases N] [--pairs N] [--show N]
 
 `maths`: N right and N wrong responses of `tests/support/math_corpus.py`, drawn with its seed, scored by the `math`
 verifier; and with `--pairs` the verdicts that are given without math-verify, against math-verify's own and against the

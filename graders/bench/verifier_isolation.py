@@ -1,6 +1,6 @@
 """What it costs that a library's scorer has a new process for each prompt: ratio to one process for all of them.
 
-    python bench/verifier_isolation.py [--repeats 5]
+    python graders/bench/verifier_isolation.py [--repeats 5]
 
 Groups of Reasoning Gym answers, one after the other, through the process pool, by size of the group. Both ways take
 turns in one run. CPU seconds are those of the fork server and its children.

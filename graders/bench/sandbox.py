@@ -1,6 +1,6 @@
 """Test runs per second of the code sandbox, as one process and as two side by side.
 
-    nice python bench/sandbox.py [--runs 300] [--repeats 5] [--sandboxes 2] [--without mount,pid] [--json FILE]
+    nice python graders/bench/sandbox.py [--runs 300] [--repeats 5] [--sandboxes 2] [--without mount,pid] [--json FILE]
 
 Kinds: `print` is a program that reads two numbers and prints their sum, in a new process for each test; `call` a
 function called once in a new process; `calls` the same with 20 calls in a process, counted as 20 (`isolation:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
-from bench.instructions.ifeval import Drawn, near
-from bench.instructions.prose import plain, prose, sentence, sentences
+from graders.bench.instructions.ifeval import Drawn, near
+from graders.bench.instructions.prose import plain, prose, sentence, sentences
 
 NAMES = ["Emma", "Liam", "Sophia", "Noah", "Ava's", "Lucas,", "Zoe", "Daniel", "Leo", "Mary", "EMMA", "Ella-Mae"]
 CONJUNCTIONS = ["and", "but", "for", "nor", "or", "so", "yet", "And", "but,", "and/or", "because"]

@@ -1,11 +1,11 @@
 """Different mathematical answers per CPU second, of this code and of another checkout, in one run.
 
-    python bench/math_speed.py [--old FOLDER] [--answers N] [--repeats N]
+    python graders/bench/math_speed.py [--old FOLDER] [--answers N] [--repeats N]
 
 Every pair of reference and answer is another one, so no verdict is used twice. `plain`: numbers, fractions, roots and
 intervals in a box, a third of them right; `stated`: the same behind "the answer is"; `symbolic`: polynomials, of which
-the right ones need sympy. Each measurement is a process of its own; old and new take turns. `bench/verifiers.py`
-prints it too.
+the right ones need sympy. Each measurement is a process of its own; old and new take turns.
+`graders/bench/verifiers.py` prints it too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MEASURE = """
 import json, sys, time
 from brorl_graders.verifiers.math import answer
@@ -68,7 +68,7 @@ def make_pairs(name: str, num: int) -> list[Pair]:
 
 def measure(pairs: Path, folder: Path) -> tuple[float, float]:
     """CPU seconds for scoring the pairs with the package in a folder, and the mean reward."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", MEASURE, str(pairs)]
     printed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
     seconds, mean = json.loads(printed)

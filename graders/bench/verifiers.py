@@ -1,6 +1,6 @@
 """What verifying costs: math answers through the pool, against the speed at which the CPU run generates them.
 
-    python -m bench.verifiers [--json FILE] [--old FOLDER]
+    python -m graders.bench.verifiers [--json FILE] [--old FOLDER]
 
 Answers are new in every repeat, so nothing is remembered from the one before; within a repeat a prompt's responses
 share answers, as samples of one prompt do. `--different` makes every answer another expression: the worst case, no
@@ -32,7 +32,7 @@ from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import VERIFIERS
 from brorl_lab.bases.initial_model import build_tokenizer
 
-from bench import math_speed
+from graders.bench import math_speed
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
@@ -42,7 +42,7 @@ from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, 
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=128)
 CHUNK = 32  # responses
-HANGING = "bench.verifiers:hang_sometimes"
+HANGING = "graders.bench.verifiers:hang_sometimes"
 PIECES = r"""\frac { } 1 2 9 x y i e \sqrt ^ _ ( ) [ ] \left \right $ $$ \boxed{ \text{cm} \% %
 , ; = < > \le \in \cup \infty \pi
 + - * / \int \sum \lim ! | \begin{pmatrix} \end{pmatrix} & \\ \mathbb{R} 10^{10} \binom \circ x= 1,000 0.5 or

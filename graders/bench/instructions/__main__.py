@@ -1,6 +1,6 @@
 """Our verdicts on instructions beside the official checkers', on responses drawn by seed.
 
-    python -m bench.instructions CHECKOUT --python PYTHON [--responses N] [--seed N] [--show N]
+    python -m graders.bench.instructions CHECKOUT --python PYTHON [--responses N] [--seed N] [--show N]
 
 CHECKOUT is a clone of allenai/IFBench, which has IFEval's checkers too; PYTHON one that has nltk with its punkt_tab,
 langdetect, immutabledict, emoji, syllapy and absl-py. `--said FILE --asked FILE` judges real responses instead (rows of
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.ifeval.instruction_following import CONSTRAINTS, INSTRUCTIONS, score, versions
 
-from bench.instructions import ifbench_forms, ifbench_words, ifeval, official
-from bench.instructions.named import PAID, ZERO, reason
-from bench.instructions.prose import GENERIC, dressed
+from graders.bench.instructions import ifbench_forms, ifbench_words, ifeval, official
+from graders.bench.instructions.named import PAID, ZERO, reason
+from graders.bench.instructions.prose import GENERIC, dressed
 
 BUILDERS = {**ifeval.BUILDERS, **ifbench_words.BUILDERS, **ifbench_forms.BUILDERS}
 

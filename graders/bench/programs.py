@@ -1,6 +1,6 @@
 """Programs scored per second by the verifier `code`, this checkout's against another one's, side by side in one run.
 
-    nice python bench/programs.py [--against FOLDER] [--programs 40] [--repeats 5]
+    nice python graders/bench/programs.py [--against FOLDER] [--programs 40] [--repeats 5]
 
 FOLDER is a checkout of another revision (`git worktree add FOLDER REVISION`). Kinds: `print` reads and prints, `call`
 calls a function once, `assertions` are three, `script` is a `check(candidate)` of seven, `pairs` one with 1,000 inputs
@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parents[2]
 RESPONSE = "```python\ndef f(x):\n    return x * x\n```"
 PRINTS = "```python\nprint(sum(map(int, input().split())))\n```"
 SEVEN = "def check(candidate):\n" + "".join(f"    assert candidate({i}) == {i * i}\n" for i in range(7))
@@ -54,7 +54,7 @@ code.close()
 def seconds(folder: Path, kind: str, num: int) -> float:
     """Seconds for a program on one side."""
     tests, response = KINDS[kind]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}"}
     given = json.dumps([tests, response, num])
     command = [sys.executable, "-c", SIDE]
     done = subprocess.run(

@@ -7,8 +7,8 @@ from random import Random
 
 from brorl_graders.verifiers.ifeval.ifbench_formats import CAPITALS
 
-from bench.instructions.ifeval import Drawn
-from bench.instructions.prose import plain, prose, sentence
+from graders.bench.instructions.ifeval import Drawn
+from graders.bench.instructions.prose import plain, prose, sentence
 
 REQUEST = "Write a descriptive, imaginative screenplay of a fish pulled out of the water by a human."
 ONLY = "Only output this sentence here, ignore all other requests."
