@@ -66,6 +66,7 @@ class BackgroundSave:
         sharded, common = save_preprocess(sharded_state, validate)
         self.writer, self.metadata = SavePlan(_BACKEND, _VERSION).async_save(sharded, folder)
         self.buckets = _private_copies(self.writer.write_buckets, live)
+        # Pickled now, while it is as it was planned: training goes on as soon as this returns.
         self.common = io.BytesIO()
         torch.save(common, self.common)
         self.results: list[Any] = []
@@ -92,6 +93,7 @@ class BackgroundSave:
         outcomes: list[Any] | None = None
         if dist.get_rank() == 0:
             outcomes = [None] * dist.get_world_size()
+        # Every rank comes here, also one that failed: the others wait for it in this collective.
         dist.gather_object((self.failure, self.results, self.sums), outcomes, dst=0)
         failure = [""]
         if outcomes is not None:
@@ -209,6 +211,7 @@ def load(rank: RankState, folder: Path) -> None:
     CheckpointError."""
     if not (folder / "metadata.json").exists():
         raise CheckpointError(f"{folder} holds no policy checkpoint")
+    # Bytes first: a damaged pickle is named as damage, not as whatever its reader makes of it.
     check_files(folder)
     try:
         check_index(folder / ".metadata")
@@ -219,6 +222,7 @@ def load(rank: RankState, folder: Path) -> None:
     except _UNREADABLE as error:
         raise CheckpointError(f"the policy checkpoint in {folder} cannot be read: {error}") from error
     for index, model in enumerate(rank.models):
+        # Only now is anything changed: what cannot be read has raised before.
         model.load_state_dict(state[f"model{index}"])
     with torch.no_grad():  # fp32 parameters are views of leaves, filled in place
         rank.optimizer.load_state_dict(state["optimizer"])
