@@ -9,17 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from brorl_launcher.frozen import (
-    CodeSnapshot,
-    Folders,
-    Revision,
-    absolute_paths,
-    check_yaml,
-    freeze,
-    note_job,
-    read_jobs,
-    shell_command,
-)
+from brorl_launcher.code_snapshot import CodeSnapshot, Revision
+from brorl_launcher.frozen import absolute_paths, check_yaml, freeze, shell_command
+from brorl_launcher.launch_folder import Folders, note_job, read_jobs
 from brorl_launcher.packages import code_root
 
 from nemo_brorl.config.data import DomainConfig
