@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import attention
 
+from nemo_brorl.policy.adapters.torch_adapter import flash_on_gpu, flash_on_gpu_backward
 from nemo_brorl.policy.process.device import compiled, fix_sizes
 from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Span
 
@@ -77,7 +78,7 @@ class FlashKernel:
         scale: float,
     ) -> tuple[Tensor, Tensor]:
         """See `Kernel`."""
-        output, log_sums, *_ = torch.ops.aten._flash_attention_forward(
+        output, log_sums, *_ = flash_on_gpu(
             query,
             key,
             value,
@@ -106,7 +107,7 @@ class FlashKernel:
         """See `Kernel`."""
         no_dropout = torch.zeros(2, dtype=torch.uint64, device=query.device)
         unused = torch.empty(0, device=query.device)
-        return torch.ops.aten._flash_attention_backward(
+        return flash_on_gpu_backward(
             grad,
             query,
             key,
