@@ -33,13 +33,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from brorl_graders.environment_values import FromEnvironment
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from brorl_launcher.packages import PACKAGE, PLACES
 from nemo_brorl.config.load import shipped_folder, to_config, to_yaml
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.environment_values import FromEnvironment
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.environment_values import literal
 from brorl_graders.verifiers.registry import names_in
 from omegaconf import OmegaConf
 
@@ -21,7 +22,6 @@ from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_folder import local_model

@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+from brorl_graders.private_folder import private_folder
+
 from brorl_launcher.job.ray_ports import (
     NUM_PORTS,
     RayPorts,
@@ -31,7 +33,7 @@ from brorl_launcher.job.ray_ports import (
     own_address,
 )
 from nemo_brorl.core.errors import USER_ERROR, ResourceError
-from nemo_brorl.core.private_folder import kernel_caches, private_folder
+from nemo_brorl.core.private_folder import kernel_caches
 
 STOP_S = 8  # for `ray start --block` to end its processes
 SWEEP_S = 2.0  # for what it leaves behind, asked to end, and then killed
