@@ -11,11 +11,11 @@ import io
 import re
 from pathlib import Path
 
-from brorl_launcher.planner.command import headline
 from brorl_launcher.planner.command import main as plan_command
 from brorl_launcher.planner.hardware import gpu_hardware
 from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.proposals import propose
+from brorl_launcher.planner.tables import headline
 from brorl_launcher.planner.workload import ASSUMED
 
 from nemo_brorl.config.load import load_config

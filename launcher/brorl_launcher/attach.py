@@ -12,8 +12,9 @@ from pathlib import Path
 
 from brorl_launcher import slurm
 from brorl_launcher.command_line import command_parser
-from brorl_launcher.find_run import Target, find_target, newest_log, read_run
+from brorl_launcher.find_run import Target, find_target, newest_log
 from brorl_launcher.job.ray_node import session_name
+from brorl_launcher.run_state import read_run
 from brorl_launcher.status import is_going_on
 from nemo_brorl.core.errors import ConfigError, ResourceError
 

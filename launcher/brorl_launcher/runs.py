@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from brorl_launcher.command_line import command_parser
-from brorl_launcher.find_run import PACE_STEPS, HeartbeatFile, Row, last_rows, read_run
+from brorl_launcher.run_state import PACE_STEPS, HeartbeatFile, Row, last_rows, read_run
 from brorl_launcher.status import OLD_S, age
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError

@@ -12,16 +12,8 @@ from pathlib import Path
 
 from brorl_launcher import slurm
 from brorl_launcher.command_line import command_parser
-from brorl_launcher.find_run import (
-    SHOWN_PARTS,
-    HeartbeatFile,
-    Row,
-    RunState,
-    Target,
-    find_target,
-    newest_log,
-    read_run,
-)
+from brorl_launcher.find_run import Target, find_target, newest_log
+from brorl_launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunState, read_run
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.step_time import step_seconds

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from brorl_launcher import slurm
 from brorl_launcher.command_line import job_parser, read_request
-from brorl_launcher.find_run import read_run, refuse_live
-from brorl_launcher.frozen import Folders, note_job
+from brorl_launcher.find_run import refuse_live
 from brorl_launcher.job.script import CHAIN_VARIABLE
+from brorl_launcher.launch_folder import Folders, note_job
 from brorl_launcher.render import make_job
+from brorl_launcher.run_state import read_run
 from nemo_brorl.core.errors import ConfigError, ResourceError
 
 MAX_CHAIN = 100

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from brorl_launcher import attach
 from brorl_launcher.attach import grow, last_lines
-from brorl_launcher.frozen import Folders, note_job
 from brorl_launcher.job.ray_node import session_name
+from brorl_launcher.launch_folder import Folders, note_job
 from brorl_launcher.packages import code_root
 
 from nemo_brorl.core.errors import ConfigError, ResourceError

@@ -9,18 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from brorl_launcher.frozen import (
-    CodeSnapshot,
-    Folders,
-    Revision,
-    absolute_paths,
-    check_yaml,
-    freeze,
-    note_job,
-    read_jobs,
-    shell_command,
-)
-from brorl_launcher.packages import code_root
+from brorl_launcher.code_snapshot import CodeSnapshot, Revision
+from brorl_launcher.frozen import absolute_paths, check_yaml, freeze, shell_command
+from brorl_launcher.launch_folder import Folders, note_job, read_jobs
+from brorl_launcher.packages import PLACES, code_root
 
 from nemo_brorl.config.data import DomainConfig
 from nemo_brorl.config.load import load_config
@@ -151,7 +143,7 @@ def test_new_files_too_large_to_be_code_are_refused(tmp_path: Path, checkout: Pa
 
 def installed_package(root: Path) -> Path:
     """A folder of installed packages with ours in it."""
-    for folder in ("nemo_brorl", "nemo_brorl/core", "brorl_launcher", "nemo_brorl/__pycache__"):
+    for folder in (*PLACES, "nemo_brorl/core", "nemo_brorl/__pycache__"):
         (root / folder).mkdir(parents=True)
         (root / folder / "a.py").write_text("a = 1\n")
     (root / "another_package.py").write_text("b = 1\n")
@@ -160,9 +152,12 @@ def installed_package(root: Path) -> Path:
 
 def check_copy(folders: Folders) -> None:
     assert (folders.launch / "revision.txt").read_text() == "unknown (not a git checkout)\n"
-    assert {path.name for path in folders.code.iterdir()} == {"nemo_brorl", "launcher", "conf", "REVISION"}
+    assert {path.name for path in folders.code.iterdir()} == {
+        "nemo_brorl", "launcher", "lab", "graders", "conf", "REVISION",
+    }  # fmt: skip
     assert {path.name for path in (folders.code / "nemo_brorl").iterdir()} == {"a.py", "core"}
-    assert (folders.code / "launcher" / "brorl_launcher" / "a.py").is_file()
+    for package, place in PLACES.items():
+        assert (folders.code / place / package / "a.py").is_file()
 
 
 def test_an_installed_package_is_copied(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from brorl_launcher.frozen import Folders, Revision
+from brorl_launcher.code_snapshot import Revision
 from brorl_launcher.job.script import JobPlan, job_script
+from brorl_launcher.launch_folder import Folders
 from brorl_launcher.site import Site
 
 from nemo_brorl.config.schema import BroRLConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from brorl_launcher.planner.hardware import configured_hardware, gpu_hardware
-from brorl_launcher.planner.model_cost import SHAPES
+from brorl_launcher.planner.known_models import SHAPES
 from brorl_launcher.planner.node_memory import checkpoint_gib
 from brorl_launcher.planner.plan import Plan, make_plan
 

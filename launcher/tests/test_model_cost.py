@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from brorl_launcher.planner.model_cost import SHAPES, active_parameters, find_shape, forward_flops, key_value_bytes
+from brorl_launcher.planner.known_models import SHAPES, find_shape
+from brorl_launcher.planner.model_cost import active_parameters, forward_flops, key_value_bytes
 
 from nemo_brorl.config.layer_memory import GPT, layer_activations
 from nemo_brorl.config.rank_parameters import Cut, rank_parameters

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from brorl_launcher import status
-from brorl_launcher.find_run import MARKER, Target, find_target, last_rows, read_run, run_of_script
-from brorl_launcher.frozen import Folders, note_job
+from brorl_launcher.find_run import Target, find_target, run_of_script
+from brorl_launcher.launch_folder import Folders, note_job
+from brorl_launcher.run_state import MARKER, last_rows, read_run
 from brorl_launcher.slurm import Job
 from brorl_launcher.status import age, job_text, shares
 

@@ -1,18 +1,14 @@
-"""Ray cluster, started and ended by us, or the running one named by RAY_ADDRESS; what ended clusters left on this
-machine is removed."""
+"""Ray cluster, started and ended by us, or the running one named by RAY_ADDRESS."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +17,7 @@ import ray
 from brorl_graders.private_folder import private_folder
 
 from nemo_brorl.cluster import ray_adapter
+from nemo_brorl.cluster.ray_sessions import remove_old_sessions
 from nemo_brorl.cluster.ray_watch import ESSENTIAL, LOOK_S, START_S, RayWatch, watched_start
 from nemo_brorl.cluster.reaper import Reaper
 from nemo_brorl.config.trainer import TrainerConfig
@@ -38,9 +35,6 @@ TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 # Of a process; the GNU C library reads it when the process begins.
 HEAPS = "MALLOC_ARENA_MAX"
 START_TRIES = 3
-# Sessions of processes that are gone, for whoever looks for the logs of a run that failed.
-KEPT = 10
-SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_(?P<process>\d+)")
 WHAT_IS_LOST = (
     "Ray's {} is gone (killed, or out of memory?), and with it engines and policy. "
     "The same command goes on from the last checkpoint"
@@ -240,23 +234,3 @@ def start_ray(start: Callable[[], object], before: Collection[psutil.Process]) -
             log.warning("Ray did not start within its 30 s, or a process of it was lost: another try")
         else:
             return
-
-
-def remove_old_sessions(folder: Path, kept: int = KEPT) -> list[Path]:
-    """Remove what ended sessions left in Ray's `folder`, but for the `kept` youngest. Returns what was removed.
-
-    A session's name begins with the time of its start and ends with the process that started it: while that process
-    runs, or another one has its number, the folder stays.
-    """
-    if not folder.is_dir():
-        return []
-    ended = []
-    for path in sorted(folder.iterdir()):
-        name = SESSION.fullmatch(path.name)
-        if name and not path.is_symlink() and not psutil.pid_exists(int(name["process"])):
-            ended.append(path)
-    removed = ended[: max(0, len(ended) - kept)]
-    for path in removed:
-        # Another run may be removing it.
-        shutil.rmtree(path, ignore_errors=True)
-    return removed

@@ -237,7 +237,7 @@ def trainer_parts(
         policy=actors.trained_policy(),
         generator=actors.generator,
         sampler=sampler,
-        evaluator=Evaluator(config, inputs.held_out, sampler),
+        evaluator=Evaluator(config.evaluation, config.rollouts, inputs.held_out, sampler),
         sink=sink,
         checkpoints=Checkpoints(run_folder / "checkpoints", config.trainer.keep_checkpoints),
         console=console,

@@ -11,12 +11,12 @@ HELD_OUT = "held_out"  # what the held-out prompts of `data` are called among be
 
 
 def longest_response(config: BroRLConfig) -> int:
-    """Tokens of the longest response that training or evaluation asks for."""
+    """Count the tokens of the longest response that training or evaluation asks for."""
     return max(config.rollouts.max_response_tokens, config.evaluation.max_response_tokens or 0)
 
 
 def max_model_len(config: BroRLConfig) -> int:
-    """Tokens of a prompt and its response together that an engine has room for."""
+    """Count the tokens of a prompt and its response together that an engine has room for."""
     if config.generation.max_model_len is not None:
         return config.generation.max_model_len
     room = config.data.max_prompt_tokens + longest_response(config)
@@ -35,7 +35,7 @@ class BenchmarkLimits(NamedTuple):
 
 
 def benchmark_limits(config: BroRLConfig, benchmark: BenchmarkConfig | None) -> BenchmarkLimits:
-    """Limits of a benchmark, or of the held-out prompts (None)."""
+    """Return the limits of a benchmark, or of the held-out prompts (None)."""
     shared, own = config.evaluation, benchmark or BenchmarkConfig(name=HELD_OUT)
     return BenchmarkLimits(
         own.samples_per_prompt or shared.samples_per_prompt,

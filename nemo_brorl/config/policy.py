@@ -99,7 +99,7 @@ class PolicyConfig:
 
     @property
     def model_parallel_size(self) -> int:
-        """Ranks that hold one replica: TP × PP × CP."""
+        """Count the ranks that hold one replica: TP × PP × CP."""
         return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
 
     @property

@@ -122,7 +122,7 @@ class RolloutsConfig:
     schedule: ScheduleConfig = section(ScheduleConfig)
 
     def stage_sizes(self) -> list[tuple[int, int]]:
-        """(N, prompts per step) of every stage of `schedule`. Under a sample budget, prompts shrink as N grows."""
+        """Return (N, prompts per step) of every stage. Under a sample budget, prompts shrink as N grows."""
         numbers = [stage.num_per_prompt for stage in self.schedule.stages]
         if self.schedule.kind == "constant":
             numbers = [self.num_per_prompt]
@@ -137,7 +137,7 @@ class RolloutsConfig:
         return sizes
 
     def stage_samples(self) -> list[int]:
-        """Rollouts in one update, N × prompts, of every stage."""
+        """Count the rollouts in one update, N × prompts, of every stage."""
         return [num * prompts for num, prompts in self.stage_sizes()]
 
     def violations(self) -> Iterator[str]:

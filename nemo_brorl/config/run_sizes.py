@@ -40,17 +40,17 @@ class RunSizes:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of the whole run; 0 means that everything runs on CPU."""
+        """Count the GPUs of the whole run; 0 means that everything runs on CPU."""
         return self.num_nodes * self.gpus_per_node
 
     @property
     def shares_gpus(self) -> bool:
-        """Whether policy ranks and engines are on the same GPUs."""
+        """Say whether policy ranks and engines are on the same GPUs."""
         return self.num_gpus > 0 and self.is_colocated
 
     @property
     def num_ranks(self) -> int:
-        """Policy actors."""
+        """Count the policy's ranks, an actor each."""
         return self.data_parallel * self.model_parallel
 
     @classmethod
@@ -80,8 +80,10 @@ class RunSizes:
 
 
 def _data_parallel(config: BroRLConfig) -> int:
-    """`policy.data_parallel_size: null` means all GPUs that the policy may have, or 1 on CPU. Colocated it may have
-    all, disaggregated those that `generation.num_engines` leaves."""
+    """Count replicas. `policy.data_parallel_size: null` means all GPUs that the policy may have, or 1 on CPU.
+
+    Colocated it may have all, disaggregated those that `generation.num_engines` leaves.
+    """
     if config.policy.data_parallel_size is not None:
         return config.policy.data_parallel_size
     gpus = config.trainer.num_gpus
@@ -91,7 +93,7 @@ def _data_parallel(config: BroRLConfig) -> int:
 
 
 def _num_engines(config: BroRLConfig, num_ranks: int) -> int:
-    """`generation.num_engines: null` fills the GPUs that are left to generation, or means 2 on CPU."""
+    """Count engines. `generation.num_engines: null` fills the GPUs that are left to generation, or means 2 on CPU."""
     if config.generation.num_engines is not None:
         return config.generation.num_engines
     gpus = config.trainer.num_gpus
@@ -103,15 +105,17 @@ def _num_engines(config: BroRLConfig, num_ranks: int) -> int:
 
 
 def _overlaps_gradients(config: BroRLConfig, data_parallel: int) -> bool:
-    """`policy.overlap_grad_reduce: null` means on GPUs, where there is more than one replica."""
+    """Take what is set. `policy.overlap_grad_reduce: null` means on GPUs, where there is more than one replica."""
     if config.policy.overlap_grad_reduce is not None:
         return config.policy.overlap_grad_reduce
     return config.trainer.num_gpus > 0 and data_parallel * config.policy.context_parallel_size > 1
 
 
 def _gives_memory_back(config: BroRLConfig) -> bool:
-    """On CPU always, on GPUs where engines sleep in them: torch keeps what is freed for its own process, and vLLM maps
-    what it needs when it wakes."""
+    """Say yes on CPU always, on GPUs where engines sleep in them.
+
+    torch keeps what is freed for its own process, and vLLM maps what it needs when it wakes.
+    """
     if config.trainer.num_gpus == 0:
         return True
     return config.generation.placement == "colocated" and config.generation.sleep != "off"
@@ -124,7 +128,7 @@ def _engine_batch_tokens(config: BroRLConfig, max_num_seqs: int) -> int | None:
 
 
 def _weight_transport(config: BroRLConfig) -> str:
-    """`auto`: through memory of the GPU they share, by broadcast between GPUs, else shared memory."""
+    """Take what is set. `auto`: through memory of the GPU they share, by broadcast between GPUs, else shared memory."""
     chosen = config.generation.weight_transport
     if chosen != "auto":
         return chosen

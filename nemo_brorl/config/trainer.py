@@ -63,12 +63,12 @@ class TrainerConfig:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of the whole run; 0 means that everything runs on CPU."""
+        """Count the GPUs of the whole run; 0 means that everything runs on CPU."""
         return self.num_nodes * self.gpus_per_node
 
     @property
     def time_limit_s(self) -> float | None:
-        """Seconds of `time_limit`, whose format is checked; None: no limit."""
+        """Return the seconds of `time_limit`, whose format is checked; None: no limit."""
         if self.time_limit is None:
             return None
         hours, minutes, seconds = (int(part) for part in self.time_limit.split(":"))

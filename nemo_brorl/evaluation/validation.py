@@ -10,7 +10,8 @@ import numpy as np
 from brorl_graders.verifiers.payload import reference_text
 
 from nemo_brorl.algorithm.pass_at_k import constant_pass_at_1, mean_pass_at_k, standard_error
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.evaluation import EvaluationConfig
+from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
@@ -71,12 +72,18 @@ class EvaluationResult:
 class Evaluator:
     """Holds the prompts fixed, so that two evaluations differ by the weights alone."""
 
-    def __init__(self, config: BroRLConfig, prompts: Sequence[Prompt], sampler: Sampler) -> None:
-        settings = config.evaluation
+    def __init__(
+        self,
+        settings: EvaluationConfig,
+        rollouts: RolloutsConfig,
+        prompts: Sequence[Prompt],
+        sampler: Sampler,
+    ) -> None:
+        """`rollouts`: for limits that evaluation has none of its own of."""
         self.prompts = list(prompts)
         self.num_samples = settings.samples_per_prompt
-        max_tokens = settings.max_response_tokens or config.rollouts.max_response_tokens
-        self.sampling = Sampling(settings.temperature, settings.top_p, max_tokens, config.rollouts.max_turn_tokens)
+        max_tokens = settings.max_response_tokens or rollouts.max_response_tokens
+        self.sampling = Sampling(settings.temperature, settings.top_p, max_tokens, rollouts.max_turn_tokens)
         self.sampler = sampler
 
     def evaluate(self, stage: str = "validate") -> EvaluationResult:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.rollouts.batches import Batches
 from nemo_brorl.rollouts.carry_over import SamplerState
@@ -53,7 +53,7 @@ class SavedRun:
 
     def __init__(
         self,
-        config: BroRLConfig,
+        settings: TrainerConfig,
         parts: Parts,
         batches: Batches,
         observers: Observers,
@@ -66,7 +66,7 @@ class SavedRun:
         self.observers = observers
         self.handover = handover
         self.stateful = stateful
-        self.saver = Saver(parts.checkpoints, parts.policy, in_background=config.trainer.async_save)
+        self.saver = Saver(parts.checkpoints, parts.policy, in_background=settings.async_save)
 
     def save(self, step: int, wait: bool, at: SamplerState | None = None) -> None:
         """Write a checkpoint of step `step`, of sampling as it stood `at` (None: as it stands); with `wait`, return

@@ -42,7 +42,7 @@ class BroRLTrainer:
             "schedule": self.schedule,
             "validations": self.validations,
         }
-        self.saved = SavedRun(config, parts, self.batches, self.observers, self.handover, stateful)
+        self.saved = SavedRun(config.trainer, parts, self.batches, self.observers, self.handover, stateful)
 
     @property
     def version(self) -> int:

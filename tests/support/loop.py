@@ -51,7 +51,9 @@ def make_trainer(
         policy=FakePolicy(num_skipped),
         generator=generator,
         sampler=sampler,
-        evaluator=Evaluator(config, [make_prompt(f"held_out/{index}") for index in range(3)], sampler),
+        evaluator=Evaluator(
+            config.evaluation, config.rollouts, [make_prompt(f"held_out/{index}") for index in range(3)], sampler
+        ),
         sink=ListSink(),
         checkpoints=Checkpoints(folder / "checkpoints", config.trainer.keep_checkpoints),
         console=console,

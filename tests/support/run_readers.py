@@ -13,7 +13,8 @@ from brorl_lab.page.groups import StoreTables
 from brorl_lab.store_reader import read_step
 from brorl_lab.trace_reader import read_spans
 from brorl_launcher import runs, status
-from brorl_launcher.find_run import Target, read_run
+from brorl_launcher.find_run import Target
+from brorl_launcher.run_state import read_run
 
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.same_run import check_same_run, with_sizes_of_run

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from brorl_launcher.planner.hardware import configured_hardware
-from brorl_launcher.planner.model_cost import find_shape
+from brorl_launcher.planner.known_models import find_shape
 from brorl_launcher.planner.plan import Plan, make_plan
 
 from nemo_brorl.config.load import load_config

@@ -146,7 +146,7 @@ def warm_up_model(
     with wiring.ready_actors(config, model_folder, inputs.verifiers) as actors:
         policy = actors.trained_policy()
         sampler = wiring.make_sampler(config, actors, console)
-        evaluator = Evaluator(config, inputs.held_out, sampler)
+        evaluator = Evaluator(config.evaluation, config.rollouts, inputs.held_out, sampler)
         demonstrations = demonstrations_of(config, inputs.tokenizer, "train")
         outcome = warm_up(config, demonstrations, policy, actors.generator, evaluator, console)
         return finish(config, policy, outcome), outcome

@@ -11,7 +11,7 @@ import pytest
 from brorl_lab.commands import diff
 from brorl_lab.page import runs as page
 from brorl_launcher import runs
-from brorl_launcher.find_run import max_steps
+from brorl_launcher.run_state import max_steps
 
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.same_run import check_same_run, recorded_settings, with_sizes_of_run

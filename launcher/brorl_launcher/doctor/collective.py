@@ -1,21 +1,26 @@
 """An all-reduce in processes of its own: between the GPUs (or two CPU processes) of a node, and over all nodes of a
 job.
 
-As a program (`report.py`): one rank. Ranks first say in a store on rank 0 that they are there, so that a late one is
+As a program (`probe.py`): one rank. Ranks first say in a store on rank 0 that they are there, so that a late one is
 known by its number.
+
+When an all-reduce over all nodes fails, the one at fault is searched: neighbours try it two by two, each node with two
+others. The nodes stand in a ring. Edges that share no node are tried at once, so that two rounds (three, for an odd
+number) try all. A node that fails with both neighbours is at fault, unless all do: then it is the network.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from brorl_launcher.doctor.rendezvous import NodeRank
-from brorl_launcher.doctor.report import FAIL, OK, Answer, Check, Probe, answer, named
+from brorl_launcher.doctor.probe import Answer, Probe, answer
+from brorl_launcher.doctor.rendezvous import NodeRank, Rendezvous, absent
+from brorl_launcher.doctor.report import FAIL, OK, Check, named
 
 LOCAL = "all-reduce, node"
 GLOBAL = "all-reduce, job"
@@ -25,6 +30,10 @@ CPU_MIB = 4
 GPU_MIB = 256
 NUM_REPEATS = 4
 CPU_RANKS = 2
+LEAST = 3  # nodes: two that fail together do not say whose fault it is
+
+Pair = tuple[str, str]
+Try = Callable[[NodeRank, Pair], Check]  # an all-reduce between two nodes, one of which is this
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,7 @@ def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
     """Verdict from the answers of a node's ranks."""
     is_own_fault = len(ring.nodes) == 1
     reason = ""  # the first rank's that failed
-    absent: set[int] = set()
+    missing: set[int] = set()
     speeds = []
     for rank_answer in answers:
         data = rank_answer.data
@@ -124,12 +133,12 @@ def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
             continue
         is_own_fault = is_own_fault or bool(data.get("is_mine"))
         reason = reason or data.get("error", "")
-        absent.update(data.get("absent", ()))
+        missing.update(data.get("absent", ()))
         speeds.append(data.get("gib_per_s", 0.0))
-    if absent and not (reason and is_own_fault):
-        indices = {rank // ring.per_node for rank in absent}
+    if missing and not (reason and is_own_fault):
+        indices = {rank // ring.per_node for rank in missing}
         late = [ring.nodes[index] for index in sorted(indices)]
-        found = f"{named(late)} did not come ({len(absent)} of {ring.size} ranks)"
+        found = f"{named(late)} did not come ({len(missing)} of {ring.size} ranks)"
         return Check(name, FAIL, found, "look there first", is_shared=not is_own_fault)
     ranks = f"{ring.backend} over {ring.size} ranks"
     if reason:
@@ -138,6 +147,65 @@ def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
             advice = "run it again with NCCL_DEBUG=INFO"
         return Check(name, FAIL, f"{ranks}: {reason}", advice, is_shared=not is_own_fault)
     return Check(name, OK, f"{ranks}, {min(speeds):.1f} GiB/s")
+
+
+def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
+    """All edges of the ring; within a round no node stands in two."""
+    neighbours = [*nodes[1:], nodes[0]]
+    edges = list(zip(nodes, neighbours, strict=True))
+    last = []
+    if len(nodes) % 2:
+        last = [[edges.pop()]]  # it shares a node with the first edge of either round
+    return [edges[::2], edges[1::2], *last]
+
+
+def at_fault(nodes: Sequence[str], went_well: Mapping[Pair, bool]) -> list[str]:
+    """The nodes none of whose pairs went well; none when that is so of all."""
+    well: set[str] = set()
+    for pair, pair_went_well in went_well.items():
+        if pair_went_well:
+            well.update(pair)
+    bad = [node for node in nodes if node not in well]
+    return bad if len(bad) < len(nodes) else []
+
+
+def find_fault(
+    this: NodeRank,
+    rendezvous: Rendezvous,
+    nodes: Sequence[str],
+    try_pair: Try,
+    seconds: float,
+) -> list[str]:
+    """The nodes of `nodes` at fault. Every node of the job calls this at the same time, also those that are not among
+    `nodes`; a try takes at most `seconds`. Raises ResourceError as `Rendezvous.exchange`."""
+    addresses = rendezvous.exchange(rendezvous.own_address, seconds)
+    address_of = {node: node for node in this.nodes}  # a node that has gone is called by its name
+    address_of.update(this.by_node(addresses))
+    address_of[this.nodes[0]] = this.address  # as this node reaches it; by itself it may know a loopback address
+    went_well: dict[Pair, bool] = {}
+    for number, edges in enumerate(rounds(nodes)):
+        own_status = None  # no pair of this round has this node in it
+        for pair in edges:
+            if this.node in pair:
+                port = this.port + 1 + number
+                between = NodeRank(pair.index(this.node), pair, address_of[pair[0]], port)
+                own_status = try_pair(between, pair).status
+        statuses = rendezvous.exchange(own_status, seconds)
+        by_node = this.by_node(statuses)
+        good = {node for node, status in by_node.items() if status == OK}
+        for pair in edges:
+            went_well[pair] = good.issuperset(pair)
+    return at_fault(nodes, went_well)
+
+
+def blamed(check: Check, node: str, faults: Sequence[str]) -> Check:
+    """The failed check of all nodes, as it stands in one node's report once it is known who is at fault."""
+    if node in faults:
+        return replace(check, found=f"{check.found}; it fails with both neighbours", is_shared=False)
+    who = "no node is at fault alone"
+    if faults:
+        who = f"at fault: {', '.join(faults)}"
+    return replace(check, found=f"{check.found}; {who}")
 
 
 def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
@@ -160,9 +228,9 @@ def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
             wait_for_workers=False,
         )
         store.set(f"here/{rank}", "1")
-        absent = _absent(store, "here", size, ends_at)
-        if absent:
-            return {"absent": absent}
+        late = absent(store, "here", range(size), ends_at - KILL_S / 2)
+        if late:
+            return {"absent": late}
         is_mine = False
         device = _device(wanted)
         left_s = max(ends_at - time.monotonic(), 1.0)
@@ -176,7 +244,7 @@ def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
         speed = _all_reduce(rank, size, device)
         store.set(f"done/{rank}", "1")
         if rank == 0:
-            _absent(store, "done", size, ends_at)  # the store lives here: it must be the last to go
+            absent(store, "done", range(size), ends_at - KILL_S / 2)  # the store lives here: it must be the last to go
     except (RuntimeError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         return {"error": first_line, "is_mine": is_mine}
@@ -216,22 +284,6 @@ def _all_reduce(rank: int, size: int, device: Any) -> float:
             raise ValueError(f"the sum of 1 to {size} came out as {least:g} to {most:g}")
     sent_gib = 2 * (size - 1) / size * mib / 1024
     return sent_gib / min(seconds)
-
-
-def _absent(
-    store: Any,
-    word: str,
-    size: int,
-    ends_at: float,
-) -> list[int]:
-    """Ranks that have not said `word` by then."""
-    missing = list(range(size))
-    while missing:
-        missing = [rank for rank in missing if not store.check([f"{word}/{rank}"])]
-        if missing and time.monotonic() > ends_at - KILL_S / 2:
-            return missing
-        time.sleep(0.02)
-    return []
 
 
 if __name__ == "__main__":

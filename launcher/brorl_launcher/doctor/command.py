@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from brorl_launcher.doctor import input_files, machine, versions
+from brorl_launcher.doctor import data_files, gpus, machine, model_files, sandbox, versions
 from brorl_launcher.doctor.job import Verdict, Wanted, examine_job
 from brorl_launcher.doctor.rendezvous import NodeRank, here, in_job, own_name
 from brorl_launcher.doctor.report import (
@@ -75,12 +75,12 @@ def examine_node(
     ports: Sequence[int],
 ) -> NodeReport:
     """Report of this node. Takes about ten seconds where nothing is wrong; everything in it has a deadline."""
-    model, shape = input_files.check_model(config)
+    model, shape = model_files.check_model(config)
     checks = [machine.check_python()]
     checks += machine.check_nodes(config, this.size)
     checks += versions.check_packages(config)
     if config.trainer.num_gpus > 0:
-        checks += machine.check_gpus(config)
+        checks += gpus.check_gpus(config)
         checks.append(machine.check_compiler())
     checks.append(machine.check_memory(config, shape))
     checks += machine.check_disks(config, shape)
@@ -89,9 +89,9 @@ def examine_node(
     if ports:
         checks.append(machine.check_ports(ports))
     checks.append(model)
-    checks += input_files.check_data(config)
-    checks += input_files.check_constants(config)
-    checks += input_files.check_sandbox(config)
+    checks += data_files.check_data(config)
+    checks += data_files.check_constants(config)
+    checks += sandbox.check_sandbox(config)
     return NodeReport(this.node, checks, versions.facts())
 
 

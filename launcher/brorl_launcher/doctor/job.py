@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from brorl_launcher.doctor import collective
-from brorl_launcher.doctor.rendezvous import LEAST, NodeRank, Pair, Rendezvous, blamed, find_fault, join
-from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, named, within
+from brorl_launcher.doctor.collective import LEAST, Pair, blamed, find_fault
+from brorl_launcher.doctor.probe import within
+from brorl_launcher.doctor.rendezvous import NodeRank, Rendezvous, join
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, named
 from nemo_brorl.core.errors import ResourceError
 
 NAME = "shared folder"

@@ -1,14 +1,11 @@
-"""Rendezvous of the nodes of a job before anything else works: plain TCP to the first one, with a deadline for
+"""Rendezvous of the nodes of a job before anything else works, at torch's store on the first one, with a deadline for
 everything. Rank and names of the nodes are read from Slurm's variables.
 
-The first node listens; the others come, say who they are, and have their clocks compared. Then all of them may
+The first node serves the store; the others come, say who they are, and have their clocks compared. Then all of them may
 `exchange` something, as often as they like, in step: everyone sends, the first collects and sends everything to
-everyone. Who is late or goes away is left out from then on; nobody waits for him again. A message is its length in
-eight bytes and JSON.
+everyone. Who is late or goes away is left out from then on; nobody waits for him again.
 
-When an all-reduce over all nodes fails, the one at fault is searched: neighbours try it two by two, each node with two
-others. The nodes stand in a ring. Edges that share no node are tried at once, so that two rounds (three, for an odd
-number) try all. A node that fails with both neighbours is at fault, unless all do: then it is the network.
+As a program (`probe.py`): whether torch loads.
 """
 
 from __future__ import annotations
@@ -18,24 +15,28 @@ import json
 import os
 import re
 import socket
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
-from brorl_launcher.doctor.report import OK, Check
+from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.job.ray_ports import own_address
 from nemo_brorl.core.errors import ConfigError, ResourceError
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
 
 DEFAULT_PORT = 12377  # of the rendezvous; the next ones are for all-reduces. Below the ephemeral ports (32768-60999)
 _ITEM = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 
-NUM_PINGS = 9
-HELLO_S = 5.0  # for one who has come to say who he is
-RETRY_S = 0.2
+TORCH_S = 120.0  # for a process with torch to start, with all nodes asking one file server
+LOOK_S = 0.02
+CLOCK_S = 5.0  # for those who have come to read the first node's clock
+LEAVE_S = 10.0  # that the first node waits for the others to leave
 SLACK_S = 10.0  # that the others wait for the first node longer than it waits for them
-MAX_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -141,223 +142,159 @@ def _numbers(text: str) -> Iterator[str]:
 
 @dataclass
 class Rendezvous:
-    """Connections to those who have come. A context: inside it the connections are open. On the first node `offsets`
-    says by how many seconds each one's clock is ahead of its own."""
+    """Those who have come, at torch's store on the first node. A context: inside it the store is there. On the first
+    node `offsets` says by how many seconds each one's clock is ahead of its own."""
 
     this: NodeRank
-    links: dict[int, socket.socket] = field(default_factory=dict)  # by rank; on other nodes that to rank 0 alone
+    store: TCPStore | None = None  # None: this node is alone
+    present: list[int] = field(default_factory=list)  # ranks, without those that were left out
     offsets: dict[int, float] = field(default_factory=dict)
+    num_exchanges: int = 0
 
     @property
     def own_address(self) -> str:
         """Address of this node's interface towards the first one."""
-        if self.this.is_first:
-            return self.this.address
-        host, *_ = self.links[0].getsockname()
-        return str(host)
+        return self.this.address if self.this.is_first else own_address(self.this.address)
 
     def __enter__(self) -> Rendezvous:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for link in self.links.values():
-            link.close()
+        """Leave; the first node, which has the store, is the last to go."""
+        if self.store is None:
+            return
+        with contextlib.suppress(RuntimeError):  # the first node is gone
+            self.store.set(f"left/{self.this.rank}", "")
+            if self.this.is_first:
+                absent(self.store, "left", self.present, time.monotonic() + LEAVE_S)
 
     def exchange(self, data: Any, seconds: float) -> dict[int, Any]:
-        """Everyone's `data` by rank, of those who sent it in time. Raises ResourceError when the first node is gone."""
-        if self.this.is_first:
-            return self._collect(data, seconds)
+        """Everyone's `data` by rank, of those who sent it in time. Raises ResourceError when the first node is gone, or
+        has left this one out."""
+        if self.store is None:
+            return {0: data}
+        self.num_exchanges += 1
+        turn = f"exchange/{self.num_exchanges}"
         try:
-            link = self.links[0]
-            _send(link, data, seconds)
-            by_rank = _receive(link, seconds + SLACK_S)
-            return {int(rank): item for rank, item in by_rank.items()}
-        except (OSError, ValueError) as error:
+            self.store.set(f"{turn}/{self.this.rank}", json.dumps(data))
+            if self.this.is_first:
+                return self._collect(self.store, turn, seconds)
+            by_rank = _receive(self.store, f"{turn}/all", seconds + SLACK_S)
+        except RuntimeError as error:
             raise ResourceError(
-                f"the first node, {self.this.nodes[0]}, went away in the middle of the checks ({error})"
+                f"the first node, {self.this.nodes[0]}, went away in the middle of the checks ({_first_line(error)})"
             ) from error
-
-    def _collect(self, data: Any, seconds: float) -> dict[int, Any]:
-        everything = {0: data}
-        ends_at = time.monotonic() + seconds
-        for rank, link in sorted(self.links.items()):
-            try:
-                left = ends_at - time.monotonic()
-                everything[rank] = _receive(link, max(left, 0.1))
-            except (OSError, ValueError):
-                self._leave_out(rank)
-        for rank, link in sorted(self.links.items()):
-            try:
-                _send(link, everything, HELLO_S)
-            except OSError:
-                self._leave_out(rank)
+        everything = {int(rank): item for rank, item in by_rank.items()}
+        if self.this.rank not in everything:
+            raise ResourceError(f"{self.this.node} was too late in the middle of the checks, and left out")
         return everything
 
-    def _leave_out(self, rank: int) -> None:
-        self.links.pop(rank).close()
+    def _collect(self, store: TCPStore, turn: str, seconds: float) -> dict[int, Any]:
+        late = absent(store, turn, self.present, time.monotonic() + seconds)
+        self.present = [rank for rank in self.present if rank not in late]
+        everything = {}
+        for rank in self.present:
+            everything[rank] = json.loads(store.get(f"{turn}/{rank}"))
+        store.set(f"{turn}/all", json.dumps(everything))
+        return everything
 
 
 def join(this: NodeRank, seconds: float) -> Rendezvous:
-    """Come together, for at most so long. Raises ResourceError when this is not the first node and it cannot be
-    reached, or when the first node's port is taken."""
+    """Come together, for at most so long once torch is there. Raises ResourceError when torch does not load on this
+    node, when this is not the first node and it cannot be reached, or when the first node's port is taken."""
     if this.size == 1:
         return Rendezvous(this)
+    fault = torch_fault()
+    if fault:
+        raise ResourceError(f"torch, whose store the nodes meet at, does not load on {this.node}: {fault}")
     return _host(this, seconds) if this.is_first else _come(this, seconds)
 
 
+def torch_fault() -> str:
+    """Why torch does not load here, asked in a process that may hang; \"\" when it does."""
+    return ask("rendezvous", "torch", {}, TORCH_S).reason
+
+
+def load_torch(_: dict[str, Any]) -> dict[str, Any]:
+    """Load what the store needs."""
+    from torch.distributed import TCPStore
+
+    return {"store": TCPStore.__name__}
+
+
+def absent(
+    store: TCPStore,
+    word: str,
+    ranks: Iterable[int],
+    ends_at: float,
+) -> list[int]:
+    """Return those of `ranks` that have not said `word` in the store by then."""
+    missing = list(ranks)
+    while missing:
+        missing = [rank for rank in missing if not store.check([f"{word}/{rank}"])]
+        if missing and time.monotonic() > ends_at:
+            return missing
+        time.sleep(LOOK_S)
+    return []
+
+
 def _host(this: NodeRank, seconds: float) -> Rendezvous:
-    rendezvous = Rendezvous(this)
-    ends_at = time.monotonic() + seconds
     try:
-        listener = socket.create_server(("", this.port), backlog=this.size)
-    except OSError as error:
+        store = _store(this, "127.0.0.1", seconds)
+    except RuntimeError as error:
         raise ResourceError(
-            f"port {this.port} of {this.node}, where the nodes meet, is not free ({error}): give another by --address"
+            f"port {this.port} of {this.node}, where the nodes meet, is not free ({_first_line(error)}): give another "
+            "by --address"
         ) from error
-    with listener:
-        while len(rendezvous.links) < this.size - 1:
-            left = ends_at - time.monotonic()
-            if left <= 0:
-                break
-            listener.settimeout(left)
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                link, _ = listener.accept()
-                _welcome(rendezvous, link)
-    return rendezvous
-
-
-def _welcome(rendezvous: Rendezvous, link: socket.socket) -> None:
-    """Hear who it is and compare clocks; one who does not speak like us is sent away by the exception."""
-    try:
-        rank = int(_receive(link, HELLO_S)["rank"])
-        offsets = []
-        for _ in range(NUM_PINGS):
-            before = time.time()
-            _send(link, {"ping": True}, HELLO_S)
-            theirs = float(_receive(link, HELLO_S)["time"])
-            middle = (before + time.time()) / 2
-            offsets.append(theirs - middle)
-        _send(link, {"ping": False}, HELLO_S)
-    except BaseException:  # whatever it was, Ctrl-C too: the link is not left open
-        link.close()
-        raise
-    rendezvous.links[rank] = link
-    rendezvous.offsets[rank] = statistics.median(offsets)
+    store.set("came/0", "")
+    late = absent(store, "came", range(this.size), time.monotonic() + seconds)
+    present = [rank for rank in range(this.size) if rank not in late]
+    store.set("start", json.dumps({"present": present, "time": time.time()}))
+    without_clock = absent(store, "clock", present[1:], time.monotonic() + CLOCK_S)
+    offsets = {}
+    for rank in present[1:]:
+        if rank not in without_clock:
+            offsets[rank] = float(store.get(f"clock/{rank}"))
+    return Rendezvous(this, store, present, offsets)
 
 
 def _come(this: NodeRank, seconds: float) -> Rendezvous:
-    ends_at = time.monotonic() + seconds
-    reason = "no time"
-    while True:
-        left = ends_at - time.monotonic()
-        if left <= 0:
-            break
-        try:
-            address = (this.address, this.port)
-            link = socket.create_connection(address, timeout=min(left, HELLO_S))
-            _send(link, {"rank": this.rank}, HELLO_S)
-            while _receive(link, max(left, HELLO_S))["ping"]:
-                _send(link, {"time": time.time()}, HELLO_S)
-            return Rendezvous(this, {0: link})
-        except (OSError, ValueError) as error:
-            reason = str(error)
-            time.sleep(RETRY_S)
-    raise ResourceError(
-        f"{this.node} did not reach {this.nodes[0]} at {this.address}:{this.port} within {seconds:.0f} s ({reason}): "
-        "is it up, does a firewall close the port, is the address one that other nodes can reach (--address "
-        "HOST:PORT)?"
-    )
+    """The first node's clock is read from the word by which it starts: all wait for it at that moment."""
+    try:
+        store = _store(this, this.address, seconds)
+        store.set(f"came/{this.rank}", "")
+        start = _receive(store, "start", seconds + SLACK_S)
+        store.set(f"clock/{this.rank}", str(time.time() - start["time"]))
+    except RuntimeError as error:
+        raise ResourceError(
+            f"{this.node} did not reach {this.nodes[0]} at {this.address}:{this.port} within {seconds:.0f} s "
+            f"({_first_line(error)}): is it up, does a firewall close the port, is the address one that other nodes "
+            "can reach (--address HOST:PORT)?"
+        ) from error
+    if this.rank not in start["present"]:
+        raise ResourceError(f"{this.node} reached {this.nodes[0]} when the checks had begun without it")
+    return Rendezvous(this, store, start["present"])
 
 
-def _send(link: socket.socket, data: Any, seconds: float) -> None:
-    body = json.dumps(data).encode()
-    link.settimeout(seconds)
-    length = len(body).to_bytes(8, "big")
-    link.sendall(length + body)
+def _store(this: NodeRank, address: str, seconds: float) -> TCPStore:
+    """Raises RuntimeError."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # or torch tells of every try to reach it
+    from torch.distributed import TCPStore
+
+    limit = timedelta(seconds=seconds)
+    return TCPStore(address, this.port, None, is_master=this.is_first, timeout=limit, wait_for_workers=False)
 
 
-def _receive(link: socket.socket, seconds: float) -> Any:
-    """Raises OSError when it does not come whole within `seconds`, ValueError when it is no message."""
-    ends_at = time.monotonic() + seconds
-    size = int.from_bytes(_read(link, 8, ends_at), "big")
-    if size > MAX_BYTES:
-        raise ValueError(f"a message of {size} bytes")
-    return json.loads(_read(link, size, ends_at))
+def _receive(store: TCPStore, key: str, seconds: float) -> Any:
+    """Raises RuntimeError when it does not come within `seconds`, or the store is gone."""
+    store.wait([key], timedelta(seconds=seconds))
+    return json.loads(store.get(key))
 
 
-def _read(link: socket.socket, size: int, ends_at: float) -> bytes:
-    body = b""
-    while len(body) < size:
-        left = ends_at - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        link.settimeout(left)
-        part = link.recv(size - len(body))
-        if not part:
-            raise ConnectionError("the connection was closed")
-        body += part
-    return body
+def _first_line(error: RuntimeError) -> str:
+    line, _, _ = str(error).partition("\n")
+    return line
 
 
-Pair = tuple[str, str]
-Try = Callable[[NodeRank, Pair], Check]  # an all-reduce between two nodes, one of which is this
-LEAST = 3  # nodes: two that fail together do not say whose fault it is
-
-
-def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
-    """All edges of the ring; within a round no node stands in two."""
-    neighbours = [*nodes[1:], nodes[0]]
-    edges = list(zip(nodes, neighbours, strict=True))
-    last = []
-    if len(nodes) % 2:
-        last = [[edges.pop()]]  # it shares a node with the first edge of either round
-    return [edges[::2], edges[1::2], *last]
-
-
-def at_fault(nodes: Sequence[str], went_well: Mapping[Pair, bool]) -> list[str]:
-    """The nodes none of whose pairs went well; none when that is so of all."""
-    well: set[str] = set()
-    for pair, pair_went_well in went_well.items():
-        if pair_went_well:
-            well.update(pair)
-    bad = [node for node in nodes if node not in well]
-    return bad if len(bad) < len(nodes) else []
-
-
-def find_fault(
-    this: NodeRank,
-    rendezvous: Rendezvous,
-    nodes: Sequence[str],
-    try_pair: Try,
-    seconds: float,
-) -> list[str]:
-    """The nodes of `nodes` at fault. Every node of the job calls this at the same time, also those that are not among
-    `nodes`; a try takes at most `seconds`. Raises ResourceError as `Rendezvous.exchange`."""
-    addresses = rendezvous.exchange(rendezvous.own_address, seconds)
-    address_of = {node: node for node in this.nodes}  # a node that has gone is called by its name
-    address_of.update(this.by_node(addresses))
-    address_of[this.nodes[0]] = this.address  # as this node reaches it; by itself it may know a loopback address
-    went_well: dict[Pair, bool] = {}
-    for number, edges in enumerate(rounds(nodes)):
-        own_status = None  # no pair of this round has this node in it
-        for pair in edges:
-            if this.node in pair:
-                port = this.port + 1 + number
-                between = NodeRank(pair.index(this.node), pair, address_of[pair[0]], port)
-                own_status = try_pair(between, pair).status
-        statuses = rendezvous.exchange(own_status, seconds)
-        by_node = this.by_node(statuses)
-        good = {node for node, status in by_node.items() if status == OK}
-        for pair in edges:
-            went_well[pair] = good.issuperset(pair)
-    return at_fault(nodes, went_well)
-
-
-def blamed(check: Check, node: str, faults: Sequence[str]) -> Check:
-    """The failed check of all nodes, as it stands in one node's report once it is known who is at fault."""
-    if node in faults:
-        return replace(check, found=f"{check.found}; it fails with both neighbours", is_shared=False)
-    who = "no node is at fault alone"
-    if faults:
-        who = f"at fault: {', '.join(faults)}"
-    return replace(check, found=f"{check.found}; {who}")
+if __name__ == "__main__":
+    answer({"torch": load_torch})

@@ -14,7 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, answer, ask
+from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from brorl_launcher.packages import package_folders
 from nemo_brorl.config.schema import BroRLConfig
 

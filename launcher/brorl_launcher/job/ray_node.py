@@ -18,10 +18,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+import psutil
 from brorl_graders.private_folder import private_folder
 
 from brorl_launcher.job.ray_ports import (
@@ -34,9 +35,10 @@ from brorl_launcher.job.ray_ports import (
 )
 from nemo_brorl.core.errors import USER_ERROR, ResourceError
 from nemo_brorl.core.private_folder import kernel_caches
+from nemo_brorl.core.processes import children_but, end_processes
 
 STOP_S = 8  # for `ray start --block` to end its processes
-SWEEP_S = 2.0  # for what it leaves behind, asked to end, and then killed
+SWEEP_S = 2.0  # for what it leaves behind, asked to end, until it is killed
 KNOCK_S = 0.2  # between two looks whether the head is there
 KNOCK_TIMEOUT_S = 5.0
 TAIL = 15  # lines of a log that are shown
@@ -191,8 +193,12 @@ class RayNode:
 
     def _clear(self) -> None:
         """End what Ray has started and left, and delete its folder."""
-        for signal_number, seconds in ((signal.SIGTERM, SWEEP_S), (signal.SIGKILL, SWEEP_S)):
-            end_descendants(signal_number, seconds)
+        for process in children_but(()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        end_processes(children_but(()), SWEEP_S)
+        # What was started meanwhile is not asked.
+        end_processes(children_but(()), 0.0)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __exit__(self, *exception: object) -> None:
@@ -230,47 +236,6 @@ class RayNode:
                     + "".join(f"{self.name}:   {line}\n" for line in lines[-TAIL:])
                 )
         sys.stderr.flush()
-
-
-def end_descendants(number: signal.Signals, seconds: float) -> None:
-    """Send a signal to every process below this one, and wait until they are gone, at most so long."""
-    ends_at = time.monotonic() + seconds
-    for process in descendants(os.getpid()):
-        try:
-            os.kill(process, number)
-        except ProcessLookupError:
-            continue
-    while has_children() and time.monotonic() < ends_at:
-        time.sleep(0.02)
-
-
-def has_children() -> bool:
-    """Whether a child runs; those that have ended are reaped."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True
-
-
-def descendants(root: int) -> list[int]:
-    """Ids of all processes below one."""
-    parents = dict(processes())
-    found = [root]
-    for above in found:  # grows while it is read
-        found += [process for process, parent in parents.items() if parent == above]
-    return found[1:]
-
-
-def processes() -> Iterator[tuple[int, int]]:
-    """(process, its parent) of all processes."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (folder / "stat").read_text()
-        except OSError:  # has ended meanwhile
-            continue
-        yield int(folder.name), int(stat.rpartition(")")[2].split()[1])
 
 
 def node_name() -> str:

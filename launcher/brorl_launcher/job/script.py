@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from brorl_launcher.frozen import Folders, Revision
+from brorl_launcher.code_snapshot import Revision
+from brorl_launcher.launch_folder import Folders
 from brorl_launcher.site import Site
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError

@@ -1,183 +1,23 @@
-"""`brorl plan` says whether a run fits, how long a step takes, and which layout would be better.
-
-Tables of a plan, and the plan as JSON.
-"""
+"""`brorl plan` says whether a run fits, how long a step takes, and which layout would be better."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from brorl_launcher.planner.cpu import machine_with, make_cpu_plan, print_cpu_plan, write_cpu_plan
 from brorl_launcher.planner.hardware import GPUS, gpu_hardware
-from brorl_launcher.planner.memory_plan import DeviceMemory
 from brorl_launcher.planner.plan import Plan, make_plan
-from brorl_launcher.planner.proposals import Proposal, fewest_nodes, propose, remedies
-from brorl_launcher.planner.step_time import StepTime
+from brorl_launcher.planner.plan_json import write_json
+from brorl_launcher.planner.proposals import fewest_nodes, propose, remedies
+from brorl_launcher.planner.tables import print_plan, print_proposals
 from brorl_launcher.planner.workload import Lengths
 from nemo_brorl.config.load import DEFAULT_CONFIG, load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, ConfigError
-
-
-def print_plan(plan: Plan) -> None:
-    """Memory, generation, time, assumptions."""
-    console = Console()
-    console.line(headline(plan))
-    for size in plan.sizes:
-        console.line(f"chosen: {size}")
-    for memory in plan.devices:
-        console.line()
-        print_device(console, memory)
-    console.line()
-    rows = [[term.name, _gib(term.gib), term.note] for term in plan.node.terms]
-    rows.append(["all", _gib(plan.node.peak), f"of {plan.node.capacity_gib:,.0f}"])
-    console.table(["GiB of the first node", "", "how"], rows, text_columns=(0, 2))
-    console.line()
-    for text in remarks(plan):
-        console.line(text)
-    console.line()
-    print_stages(console, plan.time)
-    console.line()
-    console.line(totals(plan))
-
-
-def print_device(console: Console, memory: DeviceMemory) -> None:
-    """Memory of a device, term by term, at the moments when it is fullest."""
-    article = "an" if memory.role[0] in "aeiou" else "a"
-    header = [f"GiB of {article} {memory.role}", *memory.moments, "how"]
-    rows = []
-    for term in memory.terms:
-        if any(term.gib.values()):
-            sizes = [_gib(term.at(moment)) for moment in memory.moments]
-            rows.append([term.name, *sizes, term.note])
-    peaks = [_gib(memory.peak(moment)) for moment in memory.moments]
-    rows.append(["all", *peaks, f"of {memory.capacity_gib:.1f}"])
-    console.table(header, rows, text_columns=(0, len(header) - 1))
-
-
-def print_stages(console: Console, time: StepTime) -> None:
-    """Seconds of a step, stage by stage."""
-    rows = []
-    for stage in time.stages:
-        share = ""
-        if math.isfinite(time.seconds):
-            share = f"{stage.seconds / time.seconds:.0%}"
-        rows.append([stage.name, _seconds(stage.seconds), share, stage.note])
-    rows.append(["all", _seconds(time.seconds), "", ""])
-    console.table(["a step", "seconds", "share", "how"], rows, text_columns=(0, 3))
-
-
-def print_proposals(title: str, proposals: Sequence[Proposal]) -> None:
-    """One row a proposal, with the settings to paste."""
-    if not proposals:
-        return
-    console = Console()
-    console.line()
-    rows = []
-    for number, proposal in enumerate(proposals, 1):
-        plan = proposal.plan
-        peak = max(memory.peak(memory.worst) for memory in plan.devices)
-        rows.append([f"{number}  {_layout(plan)}", f"{peak:.1f}", _seconds(plan.time.seconds)])
-    console.table([title, "GiB", "step, s"], rows)
-    for number, proposal in enumerate(proposals, 1):
-        console.line(f"{number}  {proposal.overrides or 'as it is'}")
-
-
-def _layout(plan: Plan) -> str:
-    cut = plan.cut
-    degrees = {"TP": cut.tensor, "PP": cut.pipeline, "VPP": cut.virtual, "CP": cut.context, "EP": cut.expert}
-    words = [f"{name} {degree}" for name, degree in degrees.items() if degree > 1]
-    words.append(f"DP {cut.data}")
-    return f"{' '.join(words)}, {plan.engines.num} engines of {plan.engines.tensor}"
-
-
-def headline(plan: Plan) -> str:
-    """Line that says what is planned."""
-    hardware, work = plan.hardware, plan.work
-    devices = f"{hardware.num_nodes} × {hardware.per_node} {hardware.kind}"
-    size = f"N = {work.num_per_prompt} × {work.prompts} prompts"
-    return f"{plan.config.policy.model} on {devices}: policy {_layout(plan)}; {size}"
-
-
-def remarks(plan: Plan) -> list[str]:
-    """Lines on micro-batches, engines, the object store and what is assumed."""
-    micro, engine, node = plan.micro, plan.engine, plan.node
-    return [
-        f"micro-batches: {micro.num} of {micro.tokens:,.0f} tokens, for each of "
-        f"{plan.config.algorithm.num_mini_batches} mini-batches and {plan.cut.data} replicas",
-        f"engines: {engine.concurrency:,} rollouts at a time, {engine.cache_tokens:,} tokens of cache of "
-        f"{engine.token_bytes:,.0f} bytes",
-        f"object store {node.object_store_gib:.1f} GiB; disk {node.checkpoint_gib:.1f} GiB a checkpoint, "
-        f"{node.disk_gib:.1f} in all",
-        f"assumed: prompts of {plan.work.prompt_tokens:,.0f} tokens, responses of {plan.work.response_tokens:,.0f} ± "
-        f"{plan.work.response_spread:.0%} up to {plan.work.response_limit:,}, {plan.work.keep_rate:.0%} of groups "
-        "informative",
-    ]
-
-
-def totals(plan: Plan) -> str:
-    """Rates and hours of a step and of the run."""
-    seconds = plan.time.seconds
-    if not math.isfinite(seconds):
-        return "an engine has no room for a single rollout"
-    rate = plan.time.tokens / seconds
-    steps = plan.config.trainer.max_steps
-    return (
-        f"{rate:,.0f} sampled tokens/s, {rate / plan.hardware.num_devices:,.0f} a device; "
-        f"{steps} steps: {steps * seconds / 3600:,.1f} h, {plan.gpu_hours:,.0f} GPU-hours"
-    )
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:,.1f}" if math.isfinite(seconds) else "never ends"
-
-
-def _gib(size: float) -> str:
-    return f"{size:.2f}" if size else "–"
-
-
-def plan_as_json(plan: Plan) -> dict[str, Any]:
-    """Everything that is printed, by name."""
-    devices = []
-    for memory in plan.devices:
-        peaks = {moment: memory.peak(moment) for moment in memory.moments}
-        terms = {term.name: dict(term.gib) for term in memory.terms}
-        devices.append(
-            {"role": memory.role, "capacity_gib": memory.capacity_gib, "peak_gib": peaks, "terms_gib": terms}
-        )
-    node = {term.name: term.gib for term in plan.node.terms}
-    node["all"] = plan.node.peak
-    node["capacity"] = plan.node.capacity_gib
-    return {
-        "model": plan.config.policy.model,
-        "fits": plan.fits,
-        "refusal": plan.refusal,
-        "devices": devices,
-        "node_gib": node,
-        "object_store_gib": plan.node.object_store_gib,
-        "checkpoint_gib": plan.node.checkpoint_gib,
-        "disk_gib": plan.node.disk_gib,
-        "micro_batches": plan.micro.num,
-        "engine_concurrency": plan.engine.concurrency,
-        "cache_tokens": plan.engine.cache_tokens,
-        "stages_s": {stage.name: _finite(stage.seconds) for stage in plan.time.stages},
-        "step_s": _finite(plan.time.seconds),
-        "tokens_per_s": plan.time.tokens / plan.time.seconds,
-        "gpu_hours": _finite(plan.gpu_hours),
-    }
-
-
-def _finite(number: float) -> float | None:
-    """JSON has no infinity; null: never ends."""
-    return number if math.isfinite(number) else None
-
 
 GPU_OPTIONS = ("kind", "gpu_memory", "prompt_tokens", "response_tokens", "keep_rate")  # of which a CPU plan has no use
 DESCRIPTION = "Does the run fit, how long does a step take, and which layout would be better? Nothing is started."
@@ -319,21 +159,3 @@ def print_more_nodes(plan: Plan, lengths: Lengths) -> None:
         Console().line("nothing fits on up to 512 nodes: GPUs with more memory, or a smaller model")
     else:
         print_proposals(f"no layout of these devices fits; on {more.plan.hardware.num_nodes} nodes", [more])
-
-
-def write_json(
-    plan: Plan,
-    better: Sequence[Proposal],
-    helpful: Sequence[Proposal],
-    path: Path,
-) -> None:
-    """The whole plan, and the overrides of what was proposed."""
-    data = plan_as_json(plan)
-    data["proposals"] = [_proposal_json(proposal) for proposal in better]
-    data["remedies"] = [_proposal_json(proposal) for proposal in helpful]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-
-
-def _proposal_json(proposal: Proposal) -> dict[str, object]:
-    return {"overrides": proposal.overrides, "step_s": proposal.plan.time.seconds}

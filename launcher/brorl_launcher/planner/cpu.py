@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from brorl_launcher.planner.model_cost import find_shape
+from brorl_launcher.planner.known_models import find_shape
 from nemo_brorl.config.memory import CpuMemory, cpu_memory, fullest_micro_batch, lack_of_memory
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.schema import BroRLConfig

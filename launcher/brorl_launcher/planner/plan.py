@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brorl_launcher.planner.hardware import Hardware, configured_hardware
+from brorl_launcher.planner.known_models import find_shape
 from brorl_launcher.planner.memory_plan import DeviceMemory, EnginePlan, engine_plan, gpu_memory
-from brorl_launcher.planner.model_cost import find_shape
 from brorl_launcher.planner.node_memory import NodeMemory, node_memory
 from brorl_launcher.planner.step_time import StepTime, step_time
 from brorl_launcher.planner.workload import (

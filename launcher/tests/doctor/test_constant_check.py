@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from brorl_launcher.doctor import input_files
+from brorl_launcher.doctor import data_files
 from brorl_launcher.doctor.report import FAIL, OK, WARN
 
 from nemo_brorl.config.data import DataConfig
@@ -27,7 +27,7 @@ def test_the_doctor_tries_constants(tmp_path: Path, verifier: str, setting: str,
     data = DataConfig(source="jsonl", path=str(path), verifier=verifier, verifier_options=options)
     config = BroRLConfig(data=data)
     config.rewards.constant_answers = setting
-    (check,) = input_files.check_constants(config)
+    (check,) = data_files.check_constants(config)
     assert check.status == status, check.found
     config.rewards.constant_answers = "off"
-    assert list(input_files.check_constants(config)) == []
+    assert list(data_files.check_constants(config)) == []

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from brorl_launcher.doctor import job
+from brorl_launcher.doctor import job, rendezvous
 from brorl_launcher.doctor.job import (
     CLOCK_FAIL_S,
     Verdict,
@@ -21,15 +21,20 @@ from brorl_launcher.doctor.job import (
     examine_job,
     judge_sights,
 )
-from brorl_launcher.doctor.rendezvous import NodeRank, expand, in_job
+from brorl_launcher.doctor.rendezvous import NodeRank
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport
 
-from nemo_brorl.core.errors import ConfigError
 from tests.support.ports import reserved_port
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _torch_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not loaded anew for every node in a thread."""
+    monkeypatch.setattr(rendezvous, "torch_fault", lambda: "")
 
 
 def run_nodes(
@@ -47,7 +52,7 @@ def run_nodes(
         verdicts[rank] = examine_job(this, wanted, lambda: NodeReport(nodes[rank], [check], {"torch": "2.13.0"}))
 
     with reserved_port() as port:
-        threads = [threading.Thread(target=be, args=(rank, port), daemon=True) for rank in ranks]
+        threads = [threading.Thread(target=be, args=(rank, port), name=nodes[rank], daemon=True) for rank in ranks]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -94,6 +99,30 @@ def test_a_node_that_cannot_reach_a_first_node_that_is_up_blames_itself(tmp_path
     assert [report.node for report in verdicts[1].reports if not report.is_ok] == ["node0"]
 
 
+def without_torch(monkeypatch: pytest.MonkeyPatch, node: str) -> None:
+    """On one of the fake nodes torch does not load."""
+    monkeypatch.setattr(
+        rendezvous, "torch_fault", lambda: "ImportError" if threading.current_thread().name == node else ""
+    )
+
+
+def test_a_node_whose_torch_does_not_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torch(monkeypatch, "node1")
+    verdicts = run_nodes(range(3), 3, [tmp_path] * 3)
+    assert [report.is_ok for report in verdicts[0].reports] == [True, False, True]
+    assert "does not load on node1: ImportError" in verdicts[0].reports[1].problems[0]
+    assert not verdicts[1].has_joined
+
+
+def test_a_first_node_whose_torch_does_not_load_is_blamed_by_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_torch(monkeypatch, "node0")
+    verdicts = run_nodes(range(2), 2, [tmp_path] * 2)
+    assert [(report.node, report.is_ok) for report in verdicts[1].reports] == [("node0", False), ("node1", True)]
+    assert "does not load on node0: ImportError" in verdicts[1].reports[0].problems[0]
+
+
 def test_one_nodes_failure_refuses_the_job_on_every_node_and_blames_that_one(tmp_path: Path) -> None:
     verdicts = run_nodes(range(3), 3, [tmp_path] * 3, {1: Check("gpus", FAIL, "7 of 8", "look")})
     assert [verdict.is_ok for verdict in verdicts.values()] == [False] * 3
@@ -130,35 +159,6 @@ def test_the_node_with_other_packages_is_named() -> None:
 
 def test_clocks_may_differ_by_a_second_and_refuse_from_half_a_minute_on() -> None:
     assert [check_clock(offset).status for offset in (0.9, -1.5, CLOCK_FAIL_S, -100.0)] == [OK, WARN, FAIL, FAIL]
-
-
-@pytest.mark.parametrize(
-    ("written", "names"),
-    [
-        ("node3", ["node3"]),
-        ("gpu[01-03,7]", ["gpu01", "gpu02", "gpu03", "gpu7"]),
-        ("a[0-1]-ib,login", ["a0-ib", "a1-ib", "login"]),
-        ("r[0-1]n[8-9]", ["r0n8", "r0n9", "r1n8", "r1n9"]),
-    ],
-)
-def test_slurms_lists_of_nodes_are_read(written: str, names: list[str]) -> None:
-    assert list(expand(written)) == names
-
-
-@pytest.mark.parametrize("written", ["a[0-", "a[x-3]", "a]b", "a,,b"])
-def test_what_is_no_list_of_nodes_is_refused(written: str) -> None:
-    with pytest.raises(ConfigError):
-        list(expand(written))
-
-
-def test_outside_of_a_step_the_doctor_says_how_to_call_it() -> None:
-    with pytest.raises(ConfigError, match="srun --ntasks-per-node=1"):
-        in_job({})
-
-
-def test_two_tasks_on_one_node_are_refused() -> None:
-    with pytest.raises(ConfigError, match="task 0 of 2 runs on 1 nodes"):
-        in_job({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "node0"})
 
 
 @pytest.fixture

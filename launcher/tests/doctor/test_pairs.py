@@ -6,7 +6,9 @@ import socket
 import threading
 
 import pytest
-from brorl_launcher.doctor.rendezvous import NodeRank, Pair, at_fault, blamed, find_fault, join, rounds
+from brorl_launcher.doctor import rendezvous
+from brorl_launcher.doctor.collective import Pair, at_fault, blamed, find_fault, rounds
+from brorl_launcher.doctor.rendezvous import NodeRank, join
 from brorl_launcher.doctor.report import FAIL, OK, Check, NodeReport
 
 FAILED = Check("all-reduce, job", FAIL, "nccl over 32 ranks: timed out", "", is_shared=True)
@@ -37,7 +39,8 @@ def test_the_one_at_fault_is_refused_and_the_others_are_not() -> None:
     assert NodeReport("a", [blamed(FAILED, "a", [])]).is_ok
 
 
-def test_nodes_in_step_agree_on_who_is_at_fault_and_others_only_listen() -> None:
+def test_nodes_in_step_agree_on_who_is_at_fault_and_others_only_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "torch_fault", lambda: "")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = int(server.getsockname()[1])
     nodes, found = tuple("abcdex"), dict[str, list[str]]()
@@ -48,8 +51,8 @@ def test_nodes_in_step_agree_on_who_is_at_fault_and_others_only_listen() -> None
 
     def be(rank: int) -> None:
         this = NodeRank(rank, nodes, "127.0.0.1", port)
-        with join(this, 20) as rendezvous:
-            found[this.node] = find_fault(this, rendezvous, "abcde", try_pair, 20)
+        with join(this, 20) as together:
+            found[this.node] = find_fault(this, together, "abcde", try_pair, 20)
 
     threads = [threading.Thread(target=be, args=(rank,), daemon=True) for rank in range(len(nodes))]
     for thread in threads:

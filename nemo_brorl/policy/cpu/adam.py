@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from nemo_brorl.policy.adapters.torch_adapter import fused_adam, fused_adamw
+
 
 class FusedAdam(torch.optim.Optimizer):
     """Adam (arXiv 1412.6980), or AdamW (arXiv 1711.05101) when `adam_w_mode`; runs torch's fused kernel."""
@@ -28,7 +30,7 @@ class FusedAdam(torch.optim.Optimizer):
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
-        self.kernel = torch._fused_adamw_ if adam_w_mode else torch._fused_adam_
+        self.kernel = fused_adamw if adam_w_mode else fused_adam
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:

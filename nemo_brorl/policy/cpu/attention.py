@@ -20,10 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nemo_brorl.policy.adapters.torch_adapter import flash_on_cpu, flash_on_cpu_backward
 from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Span
-
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 SpanRows = tuple[slice, Span]
 
@@ -117,7 +115,7 @@ class _Attention(torch.autograd.Function):
         output = torch.empty_like(query)
         log_sums = query.new_empty(query.shape[:2])
         for *heads, to_output, to_sums in _by_block(plan, query, key, value, output, log_sums):
-            part, part_sums = _flash(*heads, 0.0, True, scale=scale)
+            part, part_sums = flash_on_cpu(*heads, 0.0, True, scale=scale)
             to_output.copy_(part)
             to_sums.copy_(part_sums)
         context = (key, value) if keys is None or values is None else (keys, values)
@@ -126,14 +124,14 @@ class _Attention(torch.autograd.Function):
         for rows, span in plan.shared:
             seen = [_span(part, span, num_heads) for part in context]
             queries = _queries(query, rows, num_kv)
-            part, part_sums = _flash(queries, *seen, 0.0, False, scale=scale)
+            part, part_sums = flash_on_cpu(queries, *seen, 0.0, False, scale=scale)
             to_output = _queries(output, rows, num_kv)
             to_sums = _queries(log_sums, rows, num_kv)
             _merge(to_output, to_sums, part, part_sums)
         for rows, block, span in plan.past:
             seen = [_spans(part, span, block) for part in context]
             queries = _stretches(query, rows, block)
-            part, part_sums = _flash(queries, *seen, 0.0, False, scale=scale)
+            part, part_sums = flash_on_cpu(queries, *seen, 0.0, False, scale=scale)
             to_output = _stretches(output, rows, block)
             to_sums = _stretches(log_sums, rows, block)
             _merge(to_output, to_sums, part, part_sums)
@@ -150,7 +148,7 @@ class _Attention(torch.autograd.Function):
         own_grads = (torch.empty_like(key), torch.empty_like(value))
         inputs = (grad, query, key, value, output, log_sums)
         for *whole, to_query, to_key, to_value in _by_block(plan, *inputs, query_grad, *own_grads):
-            parts = _flash_backward(*whole, 0.0, True, scale=scale)
+            parts = flash_on_cpu_backward(*whole, 0.0, True, scale=scale)
             to_query.copy_(parts[0])
             to_key.copy_(parts[1])
             to_value.copy_(parts[2])
@@ -198,7 +196,7 @@ def _backward_of_seen(
 ) -> Sequence[Tensor]:
     """Gradients of the seen keys and values; the queries' are added where they belong. `views`: a `_Backward` each."""
     grad, query, output, log_sums, query_grad = views
-    parts = _flash_backward(grad, query, *seen, output, log_sums, 0.0, False, scale=scale)
+    parts = flash_on_cpu_backward(grad, query, *seen, output, log_sums, 0.0, False, scale=scale)
     query_grad.add_(parts[0])
     return parts[1:]
 

@@ -19,12 +19,16 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-from megatron.core.tensor_parallel.mappings import _gather_along_first_dim, _reduce_scatter_along_first_dim
+from megatron.core.tensor_parallel.mappings import (
+    gather_from_sequence_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+)
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlock, TransformerBlockSubmodules
 from torch import Tensor
 
 from nemo_brorl.config.policy import PolicyConfig
+from nemo_brorl.policy.adapters.megatron_adapter import ProductOfOwn
 from nemo_brorl.policy.cpu.fp8_recipes import (
     AmaxHistory,
     Delayed,
@@ -96,7 +100,7 @@ class ChunkEmulation:
             history.end_step(amax)
 
 
-class EmulatedLinear:
+class EmulatedLinear(ProductOfOwn):
     """What both kinds of linear add to Megatron's. Made with `policy` and `chunk` besides Megatron's own arguments."""
 
     recipe: LinearRecipe
@@ -114,21 +118,20 @@ class EmulatedLinear:
     def set_extra_state(self, state: Any) -> None:
         self.recipe.load_extra_state(state)
 
-    def _forward_impl(
+    def has_own_product(self) -> bool:
+        return self.chunk.is_on
+
+    def product(
         self,
-        input: Tensor,
+        x: Tensor,
         weight: Tensor,
-        *args: Any,
-        **kwargs: Any,
+        bias: Tensor | None,
+        group: Any,
+        is_gathered: bool,
     ) -> Tensor:
-        if not self.chunk.is_on:
-            return super()._forward_impl(input, weight, *args, **kwargs)  # type: ignore[misc]
-        is_gathered = kwargs["sequence_parallel"]
-        group = None
-        if is_gathered or kwargs["allreduce_dgrad"]:
-            group = kwargs["tp_group"]
-        phase = self.chunk.enter(self)  # not in the function's forward, where gradients are always off
-        return _Fp8Linear.apply(input, weight, kwargs["bias"], self, phase, group, is_gathered)
+        # not in the function's forward, where gradients are always off
+        phase = self.chunk.enter(self)
+        return _Fp8Linear.apply(x, weight, bias, self, phase, group, is_gathered)
 
 
 class EmulatedColumnParallelLinear(EmulatedLinear, ColumnParallelLinear):
@@ -175,7 +178,7 @@ class _Fp8Linear(torch.autograd.Function):
         group: Any,
         is_gathered: bool,
     ) -> Tensor:
-        whole = _gather_along_first_dim(x, group) if is_gathered else x
+        whole = gather_from_sequence_parallel_region(x, group=group) if is_gathered else x
         rows = whole.flatten(0, -2)
         operands, quantised_weight = linear.recipe.inputs(rows, weight, phase)
         ctx.linear = linear
@@ -204,7 +207,7 @@ class _Fp8Linear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = product(operands.by_row, weight, ctx.dtype).view(ctx.shape)
             if ctx.is_gathered:
-                dx = _reduce_scatter_along_first_dim(dx, ctx.group)
+                dx = reduce_scatter_to_sequence_parallel_region(dx, ctx.group)
             elif ctx.group is not None:
                 dist.all_reduce(dx, group=ctx.group)
         if ctx.needs_input_grad[1]:

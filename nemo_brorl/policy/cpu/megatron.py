@@ -1,13 +1,25 @@
 """Lets megatron-core run on a machine without CUDA, by an import hook that touches `megatron.core.*` and nothing else.
 
-While such a module is compiled, the names by which it reaches the CUDA device are bound to the CPU:
+Megatron-core 0.16.1 names the CUDA device all over its code: as `torch.cuda` and as strings, in calls and in the
+defaults of parameters. Neither can be given another value from outside without patching torch itself for the
+whole process. So while one of its modules is compiled, these names are bound to the CPU in its syntax tree:
 
-    torch.cuda.X                  becomes  __cuda__.X, the stand-in namespace below
-    from torch.cuda import X      becomes  X = __cuda__.X
-    "cuda", "cuda:0"              becomes  "cpu"
-    t.cuda(), t.record_stream()   becomes  t;      t.is_cuda becomes True
-    pin_memory=True               becomes  pin_memory=False
-    "torch.cuda.FloatTensor"      becomes  "torch.FloatTensor", for comparisons with Tensor.type()
+    in the source               becomes                 which a run on CPU comes to in
+    torch.cuda.X                __cuda__.X, of          streams and the current device of collectives, pipeline and
+                                `cuda_stand_in`         experts; the states of random numbers; classes of tensors
+    from torch.cuda import X    X = __cuda__.X          `tensor_parallel.random`
+    "cuda", "cuda:0"            "cpu"                   small tensors of norms, loss scale and token counts
+    t.cuda()                    t                       the tied embedding of the first and last stage
+    "torch.cuda.FloatTensor"    "torch.FloatTensor"     the distributed optimizer, which compares Tensor.type()
+
+What else differs is exchanged by its name once a module is imported, its source as it is:
+
+    name                            for
+    Adam of both optimizers         `cpu.adam`, whose state Megatron's checkpoints can save and load
+    SwiGLUFunction                  `cpu.swiglu`, in place of a function for torch.compile
+    jit_fuser                       nothing: torch.compile would double the time of imports
+    maybe_move_tensor_to_cpu        its conversion to numpy, which Megatron leaves out where the tensor is on no GPU
+    te_general_gemm                 None: Megatron reads the name, and defines it with Transformer Engine only
 
 torch itself is not patched: no cost per operation, other libraries in the process do not notice, and it holds in every
 thread. Line numbers are kept, so tracebacks point at Megatron's real source.
@@ -21,13 +33,15 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
 
 from nemo_brorl.policy.cpu.adam import FusedAdam
 from nemo_brorl.policy.cpu.cuda_stand_in import do_nothing, stand_in
 from nemo_brorl.policy.cpu.swiglu import SwiGLU
 
 _PACKAGE = "megatron.core"
-_FAKED_CALLS = ("cuda", "record_stream")  # methods that return their own tensor on CPU
 
 
 class _CudaToCpu(ast.NodeTransformer):
@@ -39,8 +53,6 @@ class _CudaToCpu(ast.NodeTransformer):
         if node.attr == "cuda" and is_of_torch:
             stand_in = ast.Name("__cuda__", node.ctx)
             return ast.copy_location(stand_in, node)
-        if node.attr == "is_cuda" and isinstance(node.ctx, ast.Load):
-            return ast.copy_location(ast.Constant(True), node)
         return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | list[ast.AST]:
@@ -57,15 +69,8 @@ class _CudaToCpu(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if isinstance(node.func, ast.Attribute):
-            if node.func.attr in _FAKED_CALLS:
-                return node.func.value
-            if node.func.attr == "device":
-                node.args = node.args[:1]  # torch.device("cuda", i)
-        for keyword in node.keywords:
-            if keyword.arg == "pin_memory" and isinstance(keyword.value, ast.Constant):
-                unpinned = ast.Constant(False)
-                keyword.value = ast.copy_location(unpinned, keyword.value)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "cuda":
+            return node.func.value
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
@@ -81,29 +86,35 @@ class _CudaToCpu(ast.NodeTransformer):
 
 
 def _use_own_adam(module: types.ModuleType) -> None:
-
     module.Adam = FusedAdam
     module.USING_PYTORCH_OPTIMIZER = False
     module.USING_APEX_OPTIMIZER = module.HAVE_APEX_OR_TE = True
 
 
 def _use_own_swiglu(module: types.ModuleType) -> None:
-
     module.SwiGLUFunction = SwiGLU
 
 
 def _skip_compiler(module: types.ModuleType) -> None:
-    module.jit_fuser = lambda function: function  # torch.compile would double the import time
+    module.jit_fuser = lambda function: function
 
 
-def _fill_missing_name(module: types.ModuleType) -> None:
-    module.__dict__.setdefault("te_general_gemm", None)  # 0.16: a NameError without Transformer Engine
+def _adapt_experts(module: types.ModuleType) -> None:
+    module.__dict__.setdefault("te_general_gemm", None)
+    module.maybe_move_tensor_to_cpu = _on_host
+
+
+def _on_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+    """What Megatron's function makes of a tensor on a GPU; a number stays one."""
+    if as_numpy and isinstance(tensor, torch.Tensor):
+        return tensor.numpy()
+    return tensor
 
 
 _AFTER_IMPORT: dict[str, Callable[[types.ModuleType], None]] = {
     "megatron.core.fusions.fused_bias_swiglu": _use_own_swiglu,
     "megatron.core.jit": _skip_compiler,
-    "megatron.core.transformer.moe.moe_utils": _fill_missing_name,
+    "megatron.core.transformer.moe.moe_utils": _adapt_experts,
     "megatron.core.optimizer": _use_own_adam,
     "megatron.core.optimizer.distrib_optimizer": _use_own_adam,
 }

@@ -134,6 +134,7 @@ class MegatronPolicy:
         chosen = reports[self.layout.report_rank]
         seconds = {}
         for part in chosen.seconds:
+            # The slowest rank is what the step waits for.
             seconds[part] = max(report.seconds[part] for report in reports)
         return replace(chosen, seconds=seconds)
 
@@ -153,6 +154,7 @@ class MegatronPolicy:
 
     def hf_log_probs(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[Float32]:
         """Of the weights in the model folder, at the rollouts' temperature."""
+        # One rank is enough: it reads the folder, not the model that the ranks share.
         reference = self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids)
         return self._wait([(0, reference)], "hf_log_probs")[0]
 
@@ -222,6 +224,7 @@ class MegatronPolicy:
 
     def _wait(self, calls: Calls, method: str) -> list[Any]:
         """The results of calls, given as (rank, reference). Raises StallError when the run was given up meanwhile."""
+        # A call may be made while the weight stream goes on, whose ranks are asked again afterwards.
         poll_before = self.poll
         call = self._begin(calls, method)
         with self.heartbeat.stage(f"policy {method}", self.stalled):
@@ -245,6 +248,7 @@ class MegatronPolicy:
                 answers = ray.get(references, timeout=slice_s)
                 return values_of(call.references, answers, call.asked_at, self.heartbeat.timeline)
             except GetTimeoutError:
+                # In slices, so that between two of them a stop or a stall ends the wait.
                 self._ask()
             except RayError as error:
                 raise self._explain(call, error) from error

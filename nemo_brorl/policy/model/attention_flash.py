@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import attention
 
+from nemo_brorl.policy.adapters.torch_adapter import flash_on_gpu, flash_on_gpu_backward
 from nemo_brorl.policy.process.device import compiled, fix_sizes
 from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Span
 
@@ -77,7 +78,7 @@ class FlashKernel:
         scale: float,
     ) -> tuple[Tensor, Tensor]:
         """See `Kernel`."""
-        output, log_sums, *_ = torch.ops.aten._flash_attention_forward(
+        output, log_sums, *_ = flash_on_gpu(
             query,
             key,
             value,
@@ -104,9 +105,10 @@ class FlashKernel:
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel`."""
+        # The kernel wants the state of the random numbers of a dropout that there is none of.
         no_dropout = torch.zeros(2, dtype=torch.uint64, device=query.device)
         unused = torch.empty(0, device=query.device)
-        return torch.ops.aten._flash_attention_backward(
+        return flash_on_gpu_backward(
             grad,
             query,
             key,
@@ -196,6 +198,7 @@ def _plan(blocks: Sequence[Block], device: torch.device) -> _Plan:
         lengths += [block.length] * block.num
     own = _sequences(lengths, lengths, device, is_causal=True)
     looks = []
+    # A query may be in one sequence of a call only, so what a block sees beyond itself is a call for each level.
     num_looks = max(len(block.sees) for block in blocks)
     for number in range(num_looks):  # a query is in one sequence of a call
         pairs = list(_pairs(blocks, number))
@@ -249,6 +252,7 @@ def _pairs(blocks: Sequence[Block], number: int) -> Iterator[_Pair]:
 
 def _append(pairs: list[_Pair], pair: _Pair) -> None:
     """Add a pair, to the last one if that sees the same and ends where it begins."""
+    # Fewer, longer sequences: neighbours that see the same keys need them only once.
     if pairs and pairs[-1].keys == pair.keys and pairs[-1].rows.stop == pair.rows.start:
         before = pairs.pop()
         pair = _Pair(slice(before.rows.start, pair.rows.stop), pair.keys)
@@ -295,6 +299,7 @@ class _Attention(torch.autograd.Function):
             queries = _rows(query, look.runs)
             keys, values = [_rows(part, look.spans) for part in context]
             part, part_sums = kernel.forward(queries, keys, values, look.sequences, scale)
+            # The own part is already in the output; the log-sum-exps say how much of it stays.
             _merge(output, log_sums, part, part_sums, look.runs)
         ctx.save_for_backward(query, key, value, seen_key, seen_value, output, log_sums)
         ctx.settings = (plan, scale, kernel)
@@ -313,6 +318,8 @@ class _Attention(torch.autograd.Function):
         for look in plan.looks:
             keys, values = [_rows(part, look.spans) for part in context]
             of_queries = [_rows(part, look.runs) for part in (grad, query, output)]
+            # The log-sum-exps of all keys, not of these: with them the kernel's probabilities are those of the whole
+            # softmax, and gradients over parts of the keys only need adding.
             sums = torch.cat([log_sums[:, rows] for rows in look.runs], dim=1)
             grads, queries, outputs = of_queries
             parts = kernel.backward(grads, queries, keys, values, outputs, sums, look.sequences, scale)

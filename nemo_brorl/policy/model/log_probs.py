@@ -146,6 +146,7 @@ class _TokenScores(torch.autograd.Function):
         for rows in _slices(len(targets), chunk):
             chunk_sums = _sums(hidden[rows], weight, targets[rows], vocab, temperature, chunk)
             sums[:, rows] = chunk_sums
+        # Once for all tokens, not once a chunk: the sums are small, and each collective waits for all ranks.
         if vocab.group is not None:
             sums = _over_ranks(sums, vocab.group)
         largest, total, weighted, squared, target = sums
@@ -155,6 +156,7 @@ class _TokenScores(torch.autograd.Function):
         collisions = squared / total.square()
         ctx.save_for_backward(hidden, weight, targets, normaliser, entropies, collisions)
         ctx.settings = (vocab, temperature, chunk)
+        # Where Megatron keeps a buffer for the gradient, it is added there, in float32.
         ctx.main_grad = getattr(weight, "main_grad", None)
         scores = TokenScores(target - normaliser, entropies, collisions)
         return torch.stack(scores)
@@ -163,6 +165,7 @@ class _TokenScores(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, *per_token = ctx.saved_tensors
         vocab, temperature, chunk = ctx.settings
+        # Each of the three depends on logits / temperature, so the division is one for all tiles.
         grad = grad / temperature
         grad_hidden = torch.empty_like(hidden)
         grad_weight = ctx.main_grad
@@ -172,6 +175,7 @@ class _TokenScores(torch.autograd.Function):
             chunk_grad = TokenScores(*grad[:, rows, None])
             chunk_state = [kept[rows, None] for kept in per_token]
             gradient = _ChunkGradient(targets[rows], chunk_grad, chunk_state)
+            # A chunk's gradient is a sum over all tiles of the vocabulary; in bf16 each addition would round.
             total = torch.zeros_like(hidden[rows], dtype=torch.float32)
             for columns in _tiles(len(total), chunk, vocab, hidden.device):
                 products = product(hidden[rows], weight[columns].T)
@@ -213,6 +217,7 @@ class _ChunkGradient(NamedTuple):
         if not products.is_cuda:
             share = self.of_logits(_logits(products, temperature), first)
             return share.to(dtype)
+        # A target outside this tile equals no column: comparing needs no bounds, where an index would.
         column = (self.targets - first)[:, None]
         gradient = compiled(tile_gradient, temperature=temperature, dtype=dtype)
         return gradient(fix_sizes(products, 1), column, tuple(self.grad), tuple(self.per_token))
@@ -324,7 +329,9 @@ def _add_tile(
 
 def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
     """The three sums [3, n] taken relative to `old`, as if they had been taken relative to `new` >= `old`."""
-    shift = (old - new).clamp(min=-1e4)  # exp() is zero long before, and zero times infinity would be NaN
+    # Where no logit was seen yet `old` is the lowest number, so old − new may be minus infinity:
+    # exp() is zero long before, and zero times infinity would be NaN.
+    shift = (old - new).clamp(min=-1e4)
     scale = shift.exp()
     total, weighted, squared = sums
     new_total = total * scale
@@ -337,6 +344,7 @@ def _over_ranks(sums: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The sums [5, n] over the whole vocabulary: one MAX of [n] and one SUM of [4, n]."""
     largest = sums[0].clone()
     dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+    # Sums of different ranks are relative to different largest logits; only over one are they comparable.
     rebased = _relative_to(largest, sums[0], sums[1:4])
     rest = torch.cat([rebased, sums[4:]])
     dist.all_reduce(rest, group=group)

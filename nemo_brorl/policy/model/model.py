@@ -14,7 +14,6 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
-from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel.mappings import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
+from nemo_brorl.policy.adapters.megatron_adapter import ScoringModel
 from nemo_brorl.policy.cpu.fp8_emulation import emulated_layers, follow_forwards
 from nemo_brorl.policy.cpu.rms_norm import RMSNorm
 from nemo_brorl.policy.model.attention import PackedAttention
@@ -46,7 +46,7 @@ _RECOMPUTE: dict[str | None, dict[str, Any]] = {
 }
 
 
-class PolicyModel(GPTModel):
+class PolicyModel(ScoringModel):
     """GPTModel whose last stage returns `log_probs.TokenScores` [3, n] instead of logits [T, V].
 
     Call it as `model(token_ids [1, T], positions [1, T], None, packed_seq_params=packing)`.
@@ -89,19 +89,12 @@ class PolicyModel(GPTModel):
             replay.follow(routes, self.training)
         return super().forward(*args, packed_seq_params=packed_seq_params, **kwargs)
 
-    def _postprocess(
-        self,
-        hidden_states: Tensor,
-        packed_seq_params: Packing,
-        **others: Any,
-    ) -> Tensor:
-        """Replaces GPTModel's: hidden states [T, 1, h] (cut over ranks under sequence parallelism) to scores [3, n]."""
-        if not self.post_process:
-            return hidden_states
+    def score(self, hidden_states: Tensor, packing: Packing) -> Tensor:
+        """Hidden states [T, 1, h] (cut over ranks under sequence parallelism) to scores [3, n]."""
         if self.config.sequence_parallel:
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
         group = parallel_state.get_tensor_model_parallel_group()
-        rows = take_rows(hidden_states.squeeze(1), packed_seq_params.source_rows)
+        rows = take_rows(hidden_states.squeeze(1), packing.source_rows)
         if self.share_embeddings_and_output_weights:
             weight = self.shared_embedding_or_output_weight()
         else:
@@ -109,9 +102,9 @@ class PolicyModel(GPTModel):
         return token_scores(
             copy_to_tensor_model_parallel_region(rows),
             weight,
-            packed_seq_params.targets,
+            packing.targets,
             vocab_slice(self.true_vocab_size, weight.size(0), group),
-            packed_seq_params.temperature,
+            packing.temperature,
             self.log_prob_chunk,
         )
 

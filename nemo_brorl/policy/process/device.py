@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.policy.adapters.torch_adapter import mark_static
 from nemo_brorl.policy.cpu import megatron
 
 
@@ -69,11 +70,11 @@ def fix_sizes(tensor: Tensor, *dims: int) -> Tensor:
     """The tensor, marked: its sizes in these dimensions are the model's, and a function is compiled for each of them.
     Kernels then divide by constants, not by 64-bit numbers, and read 16 bytes at once."""
     for dim in dims:
-        torch._dynamo.mark_static(tensor, dim)
+        mark_static(tensor, dim)
     return tensor
 
 
 def forget_compiled() -> None:
     """Start afresh: a process that makes one model after another would reach the limit of kinds of input."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled.cache_clear()

@@ -17,6 +17,7 @@ import torch
 from nemo_brorl.config.records import ProfileConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import replacing
+from nemo_brorl.policy.adapters.torch_adapter import remember_allocations, write_allocations
 
 MAX_EVENTS = 100_000  # allocations that a memory snapshot remembers
 
@@ -40,7 +41,7 @@ class Profiling:
         self.cuda = cuda
         self.keeps_memory = settings.memory_snapshot and cuda.is_available()
         if self.keeps_memory:
-            cuda.memory._record_memory_history(max_entries=MAX_EVENTS)
+            remember_allocations(cuda, MAX_EVENTS)
 
     @contextmanager
     def of_update(self, step: int) -> Iterator[None]:
@@ -66,7 +67,7 @@ class Profiling:
         except torch.OutOfMemoryError:
             if self.keeps_memory:
                 path = self._path("out_of_memory", "pickle")
-                self.cuda.memory._dump_snapshot(str(path))
+                write_allocations(self.cuda, path)
                 _log.error("out of memory: %s says what held it (pytorch.org/memory_viz opens it)", path)
             raise
 

@@ -25,6 +25,7 @@ Counted = tuple[Tensor, Tensor, TensorMetrics]  # Megatron's triple: sum, tokens
 
 def score_rows(chunks: Sequence[Any], rows: Sequence[Row]) -> list[TokenScores]:
     """Scores [n] of every row under the current weights; an empty list except on the last pipeline stage."""
+    # Without gradients there is nothing to save by recomputing, and Transformer Engine would remember the pass.
     with torch.no_grad(), _nothing_recomputed(chunks):
         return _run(chunks, rows, _keep_scores, forward_only=True, collect_non_loss_data=True)
 
@@ -130,10 +131,12 @@ def _run(
         index, row = next(numbered)
         PROGRESS.step(f"micro-batch {index + 1} of {len(filled)}")
         output = model(row.token_ids, row.positions, None, packed_seq_params=row.packing)
+        # Fillers run like other rows, so that stages stay in step, and count nothing.
         if index >= len(rows):
             return output, _leave_out
         return output, partial(at_end, index, row)
 
+    # Every chunk of an interleaved pipeline goes through all rows at its own pace.
     iterators = [iter(enumerate(filled)) for _ in chunks]
     results = get_forward_backward_func()(
         forward_step_func=forward,
@@ -149,6 +152,7 @@ def _run(
 
 def _fillers(rows: Sequence[Row]) -> list[Row]:
     """Rows that predict nothing: the interleaved schedule wants a multiple of the pipeline stages."""
+    # The last row again: of the right length, and known to fit into memory.
     num_missing = -len(rows) % parallel_state.get_pipeline_model_parallel_world_size()
     last = rows[-1]
     packing = last.packing

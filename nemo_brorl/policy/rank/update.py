@@ -62,7 +62,8 @@ class Update:
         with self._timed("fetch"):
             mini_batches = self._mini_batches()
         with self._timed("log_prob"):
-            self.fp8_mismatch = self.fp8_check.mismatch(mini_batches[0][0])  # first, see there
+            # Before anything is scored: the delayed recipe has no scales until a row has gone through the model.
+            self.fp8_mismatch = self.fp8_check.mismatch(mini_batches[0][0])
             old = self._old_log_probs(mini_batches)
             reference = self._reference_log_probs(mini_batches)
         norms: list[float] = []
@@ -71,7 +72,9 @@ class Update:
                 norm = self._learn(index, rows, old[index], reference[index])
                 if norm is not None:
                     norms.append(norm)
+            # Where gathers overlap with the next forward pass, no forward pass follows the last step.
             gather_weights(self.state.chunks)
+        # All stages take part in this collective, so it comes before the last stage goes on alone.
         routed = self._routed()
         metrics: Metrics = {}
         if parallel_state.is_pipeline_last_stage(ignore_virtual=True):
@@ -126,6 +129,7 @@ class Update:
         groups = fetch_groups(self.plan, micro_batches)
         segments = [segments_of(self.plan, micro_batch, groups) for micro_batch in micro_batches]
         temperature = 1.0 if self.is_supervised else self.state.config.rollouts.temperature
+        # All mini-batches at once: under virtual stages rows that run together have one length.
         rows = self.state.rows(segments, temperature)
         cut = []
         for mini_batch in mine:
@@ -139,6 +143,8 @@ class Update:
         old = _no_log_probs(mini_batches)
         if self.is_supervised:
             return old
+        # The first mini-batch is trained before any step has changed the weights, so the log-probs of its training pass
+        # are the old ones already.
         later = mini_batches[1:]
         for index, scores in enumerate(self._score(later), start=1):
             for number, row_scores in enumerate(scores):
@@ -184,6 +190,7 @@ class Update:
         if row.num_loss_tokens == 0:
             return
         difference = (old.log_probs - row.sampled_log_probs).abs()
+        # No selection by mask: it has a size that only the GPU knows, and reading that would wait for it.
         mismatch = torch.where(row.is_fresh, difference, 0.0)
         drift = torch.where(row.is_fresh, 0.0, difference)
         total_mismatch = mismatch.double().sum()
@@ -215,6 +222,7 @@ class Update:
         values = train_rows(state.chunks, rows, loss)
         PROGRESS.step("optimizer")
         losses = [row_values["policy/loss"] for row_values in values]
+        # One number for all rows, read once: it is the only wait for the device before the step.
         is_finite = not losses or math.isfinite(torch.stack(losses).sum())
         optim = state.config.policy.optim
         norm = guarded_step(state.optimizer, self.plan.learning_rate, optim, is_finite, state.device)
@@ -239,6 +247,7 @@ class Update:
             self.plan.num_turns(index),
             self.state.config.rollouts.max_response_tokens,
         )
+        # With one mini-batch no step has been made when it is trained, so there is no gain to measure.
         is_last = 0 < index == len(self.plan.mini_batches) - 1
         measures_gain = is_last and not self.is_supervised
 

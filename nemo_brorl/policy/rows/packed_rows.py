@@ -143,7 +143,9 @@ class Response:
     def turns(self) -> Int64:
         """[T] number of the turn that a token is of; what is observed belongs to the turn before."""
         begins = self.counts.copy()
+        # A turn begins where a sampled token follows one that was observed.
         begins[1:] &= ~self.counts[:-1]
+        # What is observed before the first sampled token has no turn before it: it counts to the first one.
         return np.maximum(np.cumsum(begins) - 1, 0)
 
     @cached_property
@@ -198,11 +200,13 @@ class Row:
         """A number from 0 to 1 for every token [n], which depends on nothing but the seed and what token it is."""
         drawn = [np.empty(0, np.float32)]
         for response in self.responses:
+            # Seeded by what token it is, not by where: the packing into rows and ranks must not change what is drawn.
             random = np.random.default_rng((seed, *response.place))
             num = len(response.token_ids)
             of_response = random.random(num, np.float32)
             drawn.append(of_response)
         begins = np.cumsum([len(part) for part in drawn])
+        # Drawn for all tokens, also those that another context-parallel rank predicts: ranks then agree.
         first = begins[self.response_index]
         places = first + self.token_index
         return np.concatenate(drawn)[places]
@@ -242,6 +246,7 @@ class GroupArrays:
 
     def _find(self, rollout: int) -> tuple[ChunkArrays, slice]:
         """The chunk of a rollout, and where its tokens lie in there."""
+        # The last chunk that begins at or before the rollout; empty chunks have the same first rollout as the next.
         num_begun = int(np.searchsorted(self.first, rollout, side="right"))
         number = num_begun - 1
         chunk = self.chunks[number]
@@ -257,6 +262,7 @@ def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[
     wanted: list[Any] = []
     for group in sorted(used):
         wanted += plan.groups[group].chunks
+    # One call for all chunks: each call to the object store has a fixed cost, and a group has many chunks.
     arrays = fetch_all(wanted)
     groups = {}
     start = 0

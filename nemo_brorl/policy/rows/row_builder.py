@@ -44,6 +44,7 @@ def build_row(
     stretches = stretches_of(segments, settings.least_shared)
     choose_owners(stretches, settings.context_size)
     draft = _Draft(settings, len(stretches))
+    # Cut stretches come first: `Packing.num_cut` says how many of the row's first tokens travel to other ranks.
     cut = [stretch for stretch in stretches if stretch.owner is None]
     for alike in runs_of_equals(cut):
         draft.place_cut(alike)
@@ -52,6 +53,7 @@ def build_row(
         draft.place_whole(alike)
     for stretch in stretches:
         if stretch.owner not in (None, settings.context_rank):
+            # What stands on it, or is predicted by it, must find that it is elsewhere.
             stretch.rows = np.full(stretch.length, -1)
     draft.pad(at_least)
     return draft.finish(stretches, temperature)
@@ -95,9 +97,11 @@ class _Draft:
         """Stretches of equal length and parent, of which every rank holds two pieces."""
         num = len(stretches)
         length = stretches[0].length
+        # An early piece looks back on little and a late one on much: one of each gives every rank the same work.
         num_pieces = 2 * self.settings.context_size
         piece_length = -(-length // num_pieces)
         padded = num_pieces * piece_length
+        # All pieces have one length, as the gather over ranks needs; nothing sees the padding at the end.
         token_ids = np.zeros((num, padded), np.int32)
         token_ids[:, :length] = [stretch.token_ids for stretch in stretches]
         positions = stretches[0].first_position + np.arange(padded)
@@ -108,6 +112,8 @@ class _Draft:
             columns = np.arange(start, start + piece_length)
             own_rows = self.num_tokens + np.arange(num * piece_length)
             rows[:, columns] = own_rows.reshape(num, piece_length)
+            # The first piece looks back on nothing. Others see the stretch's past in the context, not in the row: most
+            # of it lies on other ranks.
             past = None
             if piece > 0:
                 past = Span(self.num_context, start, padded)
@@ -136,6 +142,7 @@ class _Draft:
         piece = columns // piece_length
         is_late = piece >= size
         ranks = np.where(is_late, 2 * size - 1 - piece, piece)
+        # A rank's block holds the early pieces of all stretches, then their late pieces, as `place_cut` adds them.
         piece_of_rank = is_late * num + np.arange(num)[:, None]  # [num, columns], counted in the rank's block
         place_in_piece = columns % piece_length
         places = piece_of_rank * piece_length + place_in_piece
@@ -152,6 +159,7 @@ class _Draft:
     def pad(self, at_least: int) -> None:
         """Fill up with a document that nothing reads."""
         num_missing = max(at_least - self.num_tokens, 0)
+        # Rows of one pipeline are first made equally long, and then fit for FP8 and sequence parallelism.
         num_tokens = self.num_tokens + num_missing
         num_missing += -num_tokens % self.settings.multiple
         if num_missing:
@@ -268,12 +276,14 @@ class _Predicted:
         if not stretch.responses:
             return
         sources = stretch.source_rows
+        # A token counts where it was sampled, and on the rank that holds the token before it, which predicts it.
         counts = np.stack([stretch.part_of(response.counts) for response in stretch.responses])
         counts &= sources >= 0
         mine = np.flatnonzero(counts.any(0))
         self.source_rows.append(sources[mine])
         self.targets.append(stretch.token_ids[stretch.num_given :][mine])
         for response, is_counted in zip(stretch.responses, counts[:, mine], strict=True):
+            # By identity: two responses may have the same tokens, and a response is in several stretches.
             index = self._indices.setdefault(id(response), len(self.responses))
             if index == len(self.responses):
                 self.responses.append(response)

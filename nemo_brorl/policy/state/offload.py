@@ -10,6 +10,7 @@ from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor, UntypedStorage
 
 from nemo_brorl.core.torch_device import host_like, wait_for_copies
+from nemo_brorl.policy.adapters.megatron_adapter import forget_quantised_weights
 from nemo_brorl.policy.state.optimizer import state_tensors
 
 
@@ -56,7 +57,7 @@ class Offload:
         for storage in self.sizes:
             storage.resize_(0)
         for chunk in self.chunks:
-            drop_fp8_copies(chunk.module)
+            forget_quantised_weights(chunk.module)
 
     def onload(self) -> None:
         """Everything is as it was before `offload`, but gradients are zero. Calling it again does nothing."""
@@ -91,14 +92,6 @@ class Offload:
             for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
                 gradients.append(buffer.grad_data)
         return list(_storages(gradients).values())
-
-
-def drop_fp8_copies(model: torch.nn.Module) -> None:
-    """Forget the quantised weights that Transformer Engine keeps between micro-batches, two bytes a parameter; the next
-    pass makes them anew, as it does after every optimizer step."""
-    for module in model.modules():
-        if hasattr(module, "_fp8_workspaces"):
-            module._fp8_workspaces.clear()
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, UntypedStorage]:

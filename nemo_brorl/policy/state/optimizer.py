@@ -15,6 +15,7 @@ from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_mega
 from torch import Tensor
 
 from nemo_brorl.config.policy import OptimConfig
+from nemo_brorl.policy.adapters.megatron_adapter import weight_gatherer
 from nemo_brorl.policy.model.model import PolicyModel
 from nemo_brorl.policy.process.device import Device
 from nemo_brorl.policy.state.optimizer_state import copy_state_once
@@ -63,12 +64,12 @@ def _reduce_after_last_micro_batch(chunks: Sequence[DistributedDataParallel]) ->
 
 def _gather_when_needed(chunk: DistributedDataParallel) -> None:
     """Megatron waits for a module's weights when the module is called. The output layer never is
-    (`PolicyModel._postprocess` takes its weight), so the norm before it waits for both."""
+    (`PolicyModel.score` takes its weight), so the norm before it waits for both."""
     for group in _groups(chunk):
         group.param_gather_dispatched = True  # all ranks have read the same weights
     model = chunk.module
     if model.post_process:
-        wait_for = chunk._make_forward_pre_hook()
+        wait_for = weight_gatherer(chunk)
         model.decoder.final_layernorm.register_forward_pre_hook(lambda *unused: wait_for(model.output_layer))
 
 

@@ -24,6 +24,7 @@ from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor
 
 from nemo_brorl.core.torch_device import host_like, wait_for_copies
+from nemo_brorl.policy.adapters.megatron_adapter import optimizer_states
 
 _KEYS = ("param", "exp_avg", "exp_avg_sq")
 _PREFIX = "optimizer.state"  # Megatron's
@@ -107,7 +108,7 @@ def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]
 def _own_states(part: Any, params: Iterable[Tensor]) -> Iterator[tuple[Tensor, str, Tensor]]:
     """The same of parameters that this rank has whole."""
     for param in params:
-        states = part._get_main_param_and_optimizer_states(param)
+        states = optimizer_states(part, param)
         for key in _KEYS:
             yield param, key, states[key]
 
@@ -126,7 +127,7 @@ def _gather(
     shard_size = size // group.size()
     shard = torch.zeros(shard_size, dtype=torch.float32, device=device)
     for param, places in param_map.items():
-        states = part._get_main_param_and_optimizer_states(param)
+        states = optimizer_states(part, param)
         place = places["gbuf_local"]
         shard[place.start : place.end] = states[key].detach()
     dist.all_gather_into_tensor(gathered, shard, group=group)

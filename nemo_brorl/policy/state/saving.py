@@ -26,10 +26,8 @@ import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, CheckpointingException, save_config
 from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
-from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.common import COMMON_STATE_FNAME
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
-from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException
 from torch.serialization import set_crc32_options
@@ -37,6 +35,7 @@ from torch.serialization import set_crc32_options
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.file_sums import FileSum, all_damage, file_sum, read_sums, share_of, write_sums
 from nemo_brorl.core.torch_device import host_like, wait_for_copies
+from nemo_brorl.policy.adapters.megatron_adapter import SavePlan, keep_results_in_process
 from nemo_brorl.policy.cpu.fp8_emulation import histories
 from nemo_brorl.policy.state.checkpoint_pickles import check_index, check_scales
 from nemo_brorl.policy.state.optimizer import state_tensors
@@ -45,13 +44,6 @@ from nemo_brorl.policy.state.rank_state import RankState
 _BACKEND, _VERSION = "torch_dist", 1
 _INDEX_FILES = (".metadata", "metadata.json")  # torch's and Megatron's
 _CANNOT_WRITE = (OSError, RuntimeError)  # torch's zip writer turns a full disk into a RuntimeError
-
-
-class _Plan(TorchDistSaveShardedStrategy):
-    """Megatron's way of writing sharded tensors, stopped once every rank knows what it will write."""
-
-    def _get_save_and_finalize_callbacks(self, writer: Any, save_state_dict_ret: Any) -> Any:
-        return writer, save_state_dict_ret[1]
 
 
 class BackgroundSave:
@@ -69,13 +61,12 @@ class BackgroundSave:
         `live` are the tensors on the host that training changes in place. `validate`: check across ranks that the
         shards of every tensor cover it exactly once.
         """
-        # The queue on which Megatron's writer hands back results never leaves this process; by default it starts a
-        # manager process.
-        filesystem_async._results_queue = queue.Queue()
+        keep_results_in_process()
         self.folder = folder
         sharded, common = save_preprocess(sharded_state, validate)
-        self.writer, self.metadata = _Plan(_BACKEND, _VERSION).async_save(sharded, folder)
+        self.writer, self.metadata = SavePlan(_BACKEND, _VERSION).async_save(sharded, folder)
         self.buckets = _private_copies(self.writer.write_buckets, live)
+        # Pickled now, while it is as it was planned: training goes on as soon as this returns.
         self.common = io.BytesIO()
         torch.save(common, self.common)
         self.results: list[Any] = []
@@ -102,6 +93,7 @@ class BackgroundSave:
         outcomes: list[Any] | None = None
         if dist.get_rank() == 0:
             outcomes = [None] * dist.get_world_size()
+        # Every rank comes here, also one that failed: the others wait for it in this collective.
         dist.gather_object((self.failure, self.results, self.sums), outcomes, dst=0)
         failure = [""]
         if outcomes is not None:
@@ -219,6 +211,7 @@ def load(rank: RankState, folder: Path) -> None:
     CheckpointError."""
     if not (folder / "metadata.json").exists():
         raise CheckpointError(f"{folder} holds no policy checkpoint")
+    # Bytes first: a damaged pickle is named as damage, not as whatever its reader makes of it.
     check_files(folder)
     try:
         check_index(folder / ".metadata")
@@ -229,6 +222,7 @@ def load(rank: RankState, folder: Path) -> None:
     except _UNREADABLE as error:
         raise CheckpointError(f"the policy checkpoint in {folder} cannot be read: {error}") from error
     for index, model in enumerate(rank.models):
+        # Only now is anything changed: what cannot be read has raised before.
         model.load_state_dict(state[f"model{index}"])
     with torch.no_grad():  # fp32 parameters are views of leaves, filled in place
         rank.optimizer.load_state_dict(state["optimizer"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from nemo_brorl.cluster.ray_cluster import remove_old_sessions
+from nemo_brorl.cluster.ray_sessions import remove_old_sessions
 
 GONE = 4_194_305  # above the highest number that Linux gives a process
 

@@ -4,7 +4,6 @@ import pytest
 
 from nemo_brorl.config.algorithm_rules import reference_is_there
 from nemo_brorl.config.policy_rules import fp8_is_possible, gathers_overlap_where_gradients_do, ranks_are_there
-from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 
 
@@ -58,18 +57,6 @@ def test_fp8_weights_train_without_a_reference() -> None:
     assert "algorithm.kl.coefficient=0" in message
     config.algorithm.kl.coefficient = 0.0
     assert list(fp8_is_possible(config)) == []
-
-
-def test_replicas_on_gpus_reduce_gradients_while_they_compute_and_others_do_not() -> None:
-    config = BroRLConfig()
-    config.policy.data_parallel_size = 2
-    assert not RunSizes.of(config).overlaps_gradients  # on CPU
-    config.trainer.gpus_per_node = 2
-    assert RunSizes.of(config).overlaps_gradients
-    config.policy.data_parallel_size = 1
-    assert not RunSizes.of(config).overlaps_gradients
-    config.policy.context_parallel_size = 2  # its ranks are replicas for gradients
-    assert RunSizes.of(config).overlaps_gradients
 
 
 def test_weights_overlap_only_where_gradients_do() -> None:

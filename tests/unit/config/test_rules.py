@@ -13,7 +13,6 @@ import yaml
 from nemo_brorl.config import algorithm, rules
 from nemo_brorl.config.load import is_free_form, load_config
 from nemo_brorl.config.rules import check_demonstrations
-from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig, settings
 from nemo_brorl.core.errors import ConfigError
 
@@ -254,27 +253,6 @@ def test_demonstrated_calls_need_a_calculator() -> None:
         ConfigError, match=r"sft.demonstrations.calling_rate=0.1 .*needs data.environment=calculator \(now null\)"
     ):
         check_demonstrations(config)
-
-
-def test_disaggregated_engines_get_the_gpus_that_the_policy_leaves() -> None:
-    config = load_config(
-        "brorl_cpu",
-        [
-            *ON_GPUS,
-            "generation.placement=disaggregated",
-            "policy.data_parallel_size=4",
-            "generation.tensor_parallel_size=2",
-        ],
-    )
-    assert (RunSizes.of(config).num_ranks, RunSizes.of(config).num_engines) == (4, 2)
-    config = load_config("brorl_cpu", [*ON_GPUS, "generation.placement=disaggregated", "generation.num_engines=2"])
-    assert (RunSizes.of(config).num_ranks, RunSizes.of(config).num_engines) == (6, 2)
-
-
-def test_null_sizes_mean_all_gpus_or_the_cpu_defaults() -> None:
-    cpu, gpu = load_config("brorl_cpu"), load_config("brorl_64gpu")
-    assert (RunSizes.of(cpu).data_parallel, RunSizes.of(cpu).num_engines) == (1, 2)
-    assert (RunSizes.of(gpu).data_parallel, RunSizes.of(gpu).num_engines) == (64, 64)
 
 
 def test_a_time_limit_becomes_seconds() -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from nemo_brorl.config.evaluation import EvaluationConfig
+from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, format_table
 from nemo_brorl.evaluation.validation import EvaluationResult, Evaluator, best_constant_answer, summarise
@@ -24,7 +26,7 @@ def test_pass_at_1_is_the_mean_over_prompts_and_tasks_are_apart() -> None:
         make_prompt("held_out/1", task="hard"),
         make_prompt("held_out/2", task="hard"),
     ]
-    result = Evaluator(config, prompts, sampler).evaluate()
+    result = Evaluator(config.evaluation, config.rollouts, prompts, sampler).evaluate()
     # rollouts 0..5: all right, every second, every third
     assert result.tasks["easy"].pass_at_1 == 1.0
     assert result.tasks["hard"].pass_at_1 == pytest.approx((3 / 6 + 2 / 6) / 2)
@@ -81,9 +83,8 @@ def test_tables_line_up() -> None:
 
 
 def test_one_prompt_has_no_standard_error() -> None:
-    result = Evaluator(
-        BroRLConfig(), [make_prompt("held_out/1")], Sampler(FakeGenerator(), FakeVerifier(), Console(), 4, 0)
-    ).evaluate()
+    sampler = Sampler(FakeGenerator(), FakeVerifier(), Console(), 4, 0)
+    result = Evaluator(EvaluationConfig(), RolloutsConfig(), [make_prompt("held_out/1")], sampler).evaluate()
     assert math.isnan(result.overall.standard_error)
     assert result.overall.error_text == "–"
 

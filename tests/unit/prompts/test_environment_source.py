@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_launcher.doctor import input_files
+from brorl_launcher.doctor import data_files, sandbox
 
 from nemo_brorl.config.data import DataConfig, SourceConfig, TaskConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
@@ -125,7 +125,7 @@ def test_the_doctor_makes_the_environment_and_looks_at_the_models_template() -> 
 
     def of(**fields: Any) -> dict[str, Any]:
         allow_also(environments=[(fields["environment"], {})])
-        return input_files.look_at_source({"source": fields, "model": model})
+        return data_files.look_at_source({"source": fields, "model": model})
 
     good = of(tasks=tasks, environment="verify_and_retry")
     assert (
@@ -137,4 +137,4 @@ def test_the_doctor_makes_the_environment_and_looks_at_the_models_template() -> 
     assert "draws no tasks" in of(source="environment", environment="calculator")["fault"]
     assert "tasks that are drawn; environment mastermind" in of(source="environment", environment="mastermind")["found"]
     own = SourceConfig(tasks=[TaskConfig("chain_sum")], environment="python")
-    assert input_files.possible_verifiers(own) == {"code"}
+    assert sandbox.possible_verifiers(own) == {"code"}

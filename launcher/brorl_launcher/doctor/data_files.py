@@ -1,0 +1,179 @@
+"""Check the sources of prompts: files there and readable from this node, their first rows questions, tasks known, and
+none that pays for a constant answer.
+
+As a program (`probe.py`) one source, since a file server may hang, or the constants of all sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from brorl_graders.environment_values import literal
+from omegaconf import OmegaConf
+
+from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.prompts.file_tables import first_rows
+from nemo_brorl.prompts.questions import BadRow
+from nemo_brorl.prompts.row_formats import columns_of, row_formats
+from nemo_brorl.prompts.row_questions import is_wanted, question_of
+
+SOURCE_DEADLINE_S = 90.0
+CONSTANTS_DEADLINE_S = 120.0
+MAX_NAMED = 4
+FIRST_ROWS = 20
+CONSTANTS = "constant answers"
+CONSTANTS_ADVICE = "leave the task out, or choose another verifier: a policy learns to say just that"
+
+
+def check_data(config: BroRLConfig) -> Iterator[Check]:
+    """Each source of prompts: its files, and whether their first rows can be read as questions."""
+    for where, source in config.data.sources():
+        name = f"data, {getattr(source, 'name', '')}" if where != "data" else "data"
+        settings = OmegaConf.to_container(OmegaConf.structured(literal(plain_source(source))))
+        asked = {"source": settings, "model": config.policy.model}
+        found = ask("data_files", "source", asked, SOURCE_DEADLINE_S)
+        if found.data is None:
+            yield Check(name, FAIL, f"{source.path or source.source}: {found.reason}", "is its file server up?")
+        elif found.data["fault"]:
+            yield Check(name, FAIL, found.data["fault"])
+        else:
+            yield Check(name, OK, found.data["found"])
+
+
+def plain_source(source: SourceConfig) -> SourceConfig:
+    """The source without what a mixture adds."""
+    settings = {name: getattr(source, name) for name in SourceConfig.__dataclass_fields__}
+    return SourceConfig(**settings)
+
+
+def look_at_source(wanted: dict[str, Any]) -> dict[str, Any]:
+    """`found` or `fault` of one source. Reads no more than its files' first rows."""
+    schema = OmegaConf.structured(SourceConfig)
+    merged = OmegaConf.merge(schema, wanted["source"])
+    source: Any = OmegaConf.to_object(merged)
+    try:
+        found = _questions(source)
+        if source.environment is not None:
+            found += _environment(source, wanted.get("model", ""))
+    except (BroRLError, OSError) as error:
+        return {"found": "", "fault": str(error)}
+    return {"found": found, "fault": ""}
+
+
+def _questions(source: SourceConfig) -> str:
+    if source.source == "environment":
+        return "tasks that are drawn"
+    return _tasks(source) if source.source == "reasoning_gym" else _files(source)
+
+
+def _environment(source: SourceConfig, model: str) -> str:
+    """The environment is there, and the model in this folder, if it is one, can talk to it."""
+    from brorl_graders.environments.registry import make
+
+    from nemo_brorl.core.tokenizer import load_tokenizer
+    from nemo_brorl.scoring.turn_tokens import check_environment
+
+    name = source.environment or ""
+    environment = make(name, source.environment_settings)
+    if source.source == "environment":
+        environment.task(0)
+    if not Path(model).is_dir():
+        return f"; environment {name}"
+    tokenizer = load_tokenizer(model)
+    check_environment(source, tokenizer)
+    return f"; environment {name}, which the model's chat template can take part in"
+
+
+def _tasks(source: SourceConfig) -> str:
+    from nemo_brorl.prompts.reasoning_gym import check_tasks
+
+    named = [task for task in source.tasks if task.name != "*"]
+    if named:
+        check_tasks(named)
+    words = [task.name for task in named[:MAX_NAMED]]
+    if len(named) > MAX_NAMED:
+        words.append("…")
+    if len(named) < len(source.tasks):
+        words.append("every other task")
+    return f"reasoning_gym: {', '.join(words)}"
+
+
+def _files(source: SourceConfig) -> str:
+    from nemo_brorl.prompts.find_files import find_files
+
+    sentences = []
+    for path in (source.path, source.held_out_path):
+        if path:
+            files = find_files(source.source, path, source.dataset_split)
+            sentences.append(_look_at(path, files, source))
+    return "; ".join(sentences)
+
+
+def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
+    for file in files[1:]:
+        file.open("rb").close()  # raises where it may not be read
+    formats = row_formats(source)
+    num_questions = 0
+    reasons = []  # why rows are none
+    for row in first_rows(files[0], columns_of(formats), FIRST_ROWS):
+        if isinstance(row, BadRow):
+            reasons.append(row.reason)
+        elif is_wanted(row, source.only):
+            question = question_of(row, formats, "", source.verifier_options)
+            if isinstance(question, BadRow) and question.is_refused:
+                raise DataError(f"{files[0]}: {question.reason}")
+            if isinstance(question, BadRow):
+                reasons.append(question.reason)
+            else:
+                num_questions += 1
+    num_rows = num_questions + len(reasons)
+    if reasons and num_questions == 0:
+        raise DataError(f"{files[0]}: none of the first {num_rows} rows is a question: {reasons[0]}")
+    sizes = [file.stat().st_size for file in files]
+    mib = sum(sizes) / 2**20
+    return f"{path}: {len(files)} files, {mib:,.1f} MiB; {num_questions} of the first {num_rows} rows are questions"
+
+
+def check_constants(config: BroRLConfig) -> Iterator[Check]:
+    """Score twenty constants on some questions of every task; nothing where that is switched off."""
+    if config.rewards.constant_answers == "off":
+        return
+    sources = []
+    for _, source in config.data.sources():
+        settings = OmegaConf.structured(literal(plain_source(source)))
+        sources.append(OmegaConf.to_container(settings))
+    rewards = OmegaConf.to_container(OmegaConf.structured(literal(config.rewards)))
+    found = ask("data_files", "paid", {"sources": sources, "rewards": rewards}, CONSTANTS_DEADLINE_S)
+    if found.data is None:
+        yield Check(CONSTANTS, WARN, f"not tried: {found.reason}")
+        return
+    status = FAIL if config.rewards.constant_answers == "refuse" else WARN
+    for sentence in found.data["sentences"]:
+        yield Check(CONSTANTS, status, sentence, CONSTANTS_ADVICE)
+    if not found.data["sentences"]:
+        yield Check(CONSTANTS, OK, "no task pays for one of twenty")
+
+
+def paid(wanted: dict[str, Any]) -> dict[str, Any]:
+    """`sentences` about tasks that pay for one."""
+    from nemo_brorl.evaluation.constant_answers import check_constants as find_paid
+
+    rewards: Any = _settings(RewardsConfig, {**wanted["rewards"], "constant_answers": "warn"})
+    sources: Any = [_settings(SourceConfig, source) for source in wanted["sources"]]
+    return {"sentences": [str(found) for found in find_paid(sources, rewards)]}
+
+
+def _settings(section: type, values: dict[str, Any]) -> Any:
+    merged = OmegaConf.merge(OmegaConf.structured(section), values)
+    return OmegaConf.to_object(merged)
+
+
+if __name__ == "__main__":
+    answer({"source": look_at_source, "paid": paid})

@@ -1,0 +1,135 @@
+"""Check policy.model's folder: everything there, no file cut short, and the settings fit it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from brorl_launcher.doctor.probe import within
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.config.model_rules import misfits
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import BroRLError
+from nemo_brorl.core.machine import GIB
+from nemo_brorl.core.model_folder import local_model
+from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
+
+MODEL_DEADLINE_S = 60.0
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+MAX_HEADER = 1 << 28  # bytes of a safetensors header
+MAX_NAMED = 4  # faults
+
+Verdict = tuple[Check, ModelShape | None]
+
+
+def check_model(config: BroRLConfig) -> Verdict:
+    """The verdict on policy.model, and its shape where it could be read."""
+    reason = f"{config.policy.model} has not answered for {MODEL_DEADLINE_S:.0f} s"
+    late = Check("model", FAIL, reason, "is its file server up?")
+    verdict: Verdict = within(MODEL_DEADLINE_S, lambda: _judge_model(config), (late, None))
+    return verdict
+
+
+def _judge_model(config: BroRLConfig) -> Verdict:
+    name = config.policy.model
+    try:
+        folder = local_model(name) or cached_model(name)
+        if folder is None:
+            return _not_here(name), None
+        shape = read_model_shape(folder)
+    except BroRLError as error:
+        if name == config.sft.new.output and not Path(name).exists():
+            advice = "`make train` makes it first, or brorl base"
+            return Check("model", WARN, f"{name} has not been made yet", advice), None
+        return Check("model", FAIL, str(error)), None
+    faults = list(misfits(config, shape))
+    faults += folder_faults(folder, shape)
+    if faults:
+        more = f" (and {len(faults) - MAX_NAMED} more)" if len(faults) > MAX_NAMED else ""
+        found = f"{folder}: {'; '.join(faults[:MAX_NAMED])}{more}"
+        return Check("model", FAIL, found, "download or export it again"), shape
+    sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
+    size = sum(sizes)
+    return Check("model", OK, f"{folder}: {shape.num_layers} layers, {size / GIB:,.2f} GiB, complete"), shape
+
+
+def cached_model(name: str) -> Path | None:
+    """The snapshot of a Hugging Face name in the hub's cache, if there is one."""
+    user = Path.home() / ".cache" / "huggingface"
+    home = Path(os.environ.get("HF_HOME") or user)
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    cache = hub / f"models--{name.replace('/', '--')}"
+    head = cache / "refs" / "main"
+    if not head.is_file():
+        return None
+    commit = head.read_text(encoding="ascii").strip()
+    folder = cache / "snapshots" / commit
+    return folder if folder.is_dir() else None
+
+
+def _not_here(name: str) -> Check:
+    advice = (
+        f"`hf download {name} --local-dir FOLDER` on a machine with a network, FOLDER where all nodes see it; then "
+        "policy.model=FOLDER"
+    )
+    offline = os.environ.get("HF_HUB_OFFLINE", "")
+    if offline.lower() in ("1", "true", "yes", "on"):
+        found = f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
+        return Check("model", FAIL, found, advice)
+    return Check("model", WARN, f"{name} is not in the hub's cache: every node downloads it at the start", advice)
+
+
+def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
+    """What is missing or cut short in a model's folder."""
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        yield "there is no tokenizer (tokenizer.json)"
+    index = folder / "model.safetensors.index.json"
+    shards = sorted(folder.glob("*.safetensors"))
+    if index.is_file():
+        try:
+            text = index.read_text(encoding="utf-8")
+            weight_map = json.loads(text)["weight_map"]
+            named = set(weight_map.values())
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            yield f"{index.name} cannot be read ({error})"
+            return
+        there = {path.name for path in shards}
+        for name in sorted(named - there):
+            yield f"{name} is missing"
+        shards = [path for path in shards if path.name in named]
+    elif not shards:
+        yield "there are no weights (*.safetensors)"
+        return
+    tensors: set[str] = set()
+    for path in shards:
+        names, fault = read_shard(path)
+        tensors |= names
+        if fault:
+            yield f"{path.name} {fault}"
+            return
+    lacking = [name for name in hf_shapes(shape) if name not in tensors]
+    if lacking:
+        yield f"{len(lacking)} tensors are missing, {lacking[0]} for one"
+
+
+def read_shard(path: Path) -> tuple[set[str], str]:
+    """(names of its tensors, what is wrong with the file). Reads the header alone, and compares the length."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = None
+            if length <= MAX_HEADER:
+                header = json.loads(file.read(length))
+        size = path.stat().st_size
+    except (OSError, ValueError) as error:
+        return set(), f"cannot be read ({error})"
+    if not isinstance(header, dict):
+        return set(), "is no safetensors file"
+    header.pop("__metadata__", None)
+    ends = [tensor["data_offsets"][1] for tensor in header.values()]
+    whole = 8 + length + max(ends, default=0)
+    if size != whole:
+        return set(header), f"has {size:,} bytes and its header speaks of {whole:,}: it was cut short"
+    return set(header), ""

@@ -1,0 +1,94 @@
+"""Paths of a launch in a run folder, and the jobs that were submitted from it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.core.files import MALFORMED
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where things of a run's launch are."""
+
+    run: Path  # absolute
+
+    @property
+    def launch(self) -> Path:
+        return self.run / "launch"
+
+    @property
+    def config(self) -> Path:
+        return self.launch / "config.yaml"
+
+    @property
+    def code(self) -> Path:
+        return self.launch / "code"
+
+    @property
+    def script(self) -> Path:
+        return self.launch / "job.sbatch"
+
+    @property
+    def jobs(self) -> Path:
+        return self.launch / "jobs.jsonl"
+
+    def all_launches(self) -> list[Path]:
+        """This launch and the earlier ones that are there, oldest first."""
+        earlier = [path for path in self.run.glob("launch_*") if path.name.removeprefix("launch_").isdigit()]
+        earlier.sort(key=lambda path: int(path.name.removeprefix("launch_")))
+        if self.launch.is_dir():
+            earlier.append(self.launch)
+        return earlier
+
+    def job_ids(self) -> list[str]:
+        """Numbers of all jobs that were submitted for this run, oldest first."""
+        ids = []
+        for launch in self.all_launches():
+            ids += [row["job"] for row in read_jobs(launch / "jobs.jsonl")]
+        return ids
+
+
+def read_jobs(path: Path) -> list[dict[str, Any]]:
+    """Rows of a `jobs.jsonl`, oldest first; half-written and damaged ones are left out."""
+    rows: list[dict[str, Any]] = []
+    if not path.is_file():
+        return rows
+    for line in path.read_bytes().splitlines():
+        try:
+            row = json.loads(line)
+        except MALFORMED:
+            continue
+        if _is_job(row):
+            rows.append(row)
+    return rows
+
+
+def _is_job(row: Any) -> bool:
+    """Whether a row says which job was submitted with which arguments."""
+    if not isinstance(row, dict) or not isinstance(row.get("job"), str):
+        return False
+    arguments = row.get("arguments", [])
+    return isinstance(arguments, list) and all(isinstance(argument, str) for argument in arguments)
+
+
+def note_job(
+    folders: Folders,
+    job: str,
+    after: str | None,
+    arguments: Sequence[str],
+) -> None:
+    """Append a job to `jobs.jsonl`."""
+    row = {
+        "job": job,
+        "submitted_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "after": after,
+        "arguments": list(arguments),
+    }
+    with folders.jobs.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")

@@ -1,0 +1,153 @@
+"""Shapes of public models by name, as their config.json files give them, for plans on a machine that has not downloaded
+them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.model_folder import local_model
+from nemo_brorl.core.model_shape import ModelShape, MoeShape, Rope, read_model_shape
+
+_QWEN2 = ModelShape(
+    num_layers=28,
+    hidden_size=1536,
+    num_heads=12,
+    num_key_value_heads=2,
+    head_size=128,
+    ffn_size=8960,
+    vocab_size=151936,
+    max_positions=131072,
+    norm_epsilon=1e-6,
+    rope=Rope(1e6),
+    has_qkv_bias=True,
+    is_tied=True,
+)
+
+_QWEN3 = replace(
+    _QWEN2,
+    max_positions=40960,
+    has_qkv_bias=False,
+    has_qk_norm=True,
+    is_tied=False,
+)
+
+_LLAMA = replace(
+    _QWEN2,
+    has_qkv_bias=False,
+    is_tied=False,
+    norm_epsilon=1e-5,
+    rope=Rope(5e5),
+    vocab_size=128256,
+)
+
+_QWEN_7B = replace(
+    _QWEN2,
+    hidden_size=3584,
+    num_heads=28,
+    num_key_value_heads=4,
+    ffn_size=18944,
+    vocab_size=152064,
+    is_tied=False,
+    max_positions=131072,
+)
+
+_QWEN_14B = replace(
+    _QWEN_7B,
+    num_layers=48,
+    hidden_size=5120,
+    num_heads=40,
+    num_key_value_heads=8,
+    ffn_size=13824,
+)
+
+_QWEN_32B = replace(_QWEN_14B, num_layers=64, ffn_size=27648)
+
+SHAPES = {
+    "qwen2-1.5b": replace(_QWEN2),
+    "qwen2.5-1.5b": replace(_QWEN2),
+    "deepseek-r1-distill-qwen-1.5b": replace(_QWEN2, is_tied=False),
+    "qwen2.5-0.5b": replace(
+        _QWEN2,
+        num_layers=24,
+        hidden_size=896,
+        num_heads=14,
+        head_size=64,
+        ffn_size=4864,
+    ),
+    "qwen2.5-7b": _QWEN_7B,
+    "deepseek-r1-distill-qwen-7b": _QWEN_7B,
+    "qwen2.5-14b": _QWEN_14B,
+    "deepseek-r1-distill-qwen-14b": _QWEN_14B,
+    "qwen2.5-32b": _QWEN_32B,
+    "deepseek-r1-distill-qwen-32b": _QWEN_32B,
+    "qwen3-8b": replace(
+        _QWEN3,
+        num_layers=36,
+        hidden_size=4096,
+        num_heads=32,
+        num_key_value_heads=8,
+        ffn_size=12288,
+    ),
+    "qwen3-32b": replace(
+        _QWEN3,
+        num_layers=64,
+        hidden_size=5120,
+        num_heads=64,
+        num_key_value_heads=8,
+        ffn_size=25600,
+    ),
+    "qwen3-30b-a3b": replace(
+        _QWEN3,
+        num_layers=48,
+        hidden_size=2048,
+        num_heads=32,
+        num_key_value_heads=4,
+        ffn_size=6144,
+        moe=MoeShape(
+            num_experts=128, experts_per_token=8, ffn_size=768, is_renormalised=True, is_moe_layer=(True,) * 48
+        ),
+    ),
+    "llama-3.1-8b": replace(
+        _LLAMA, num_layers=32, hidden_size=4096, num_heads=32, num_key_value_heads=8, ffn_size=14336
+    ),
+}
+
+_WITHOUT = ("-instruct", "-base", "-math")  # variants of one shape
+
+
+def find_shape(config: BroRLConfig) -> ModelShape:
+    """Shape of `policy.model`: a known name with or without its owner, a folder, or what the hub's cache holds. Raises
+    ModelError."""
+    model = config.policy.model
+    known = SHAPES.get(_plain(model))
+    if known is not None:
+        return known
+    folder = local_model(model) or _cached(model)
+    if folder is None:
+        raise ModelError(
+            f"policy.model={model} is not downloaded and its shape is not known here: write a folder with its "
+            f"config.json, or one of {', '.join(sorted(SHAPES))}"
+        )
+    return read_model_shape(folder)
+
+
+def _plain(model: str) -> str:
+    name = model.rpartition("/")[2].lower()
+    for suffix in _WITHOUT:
+        name = name.replace(suffix, "")
+    return name
+
+
+def _cached(model: str) -> Path | None:
+    """The newest snapshot of a model in the Hugging Face hub's cache."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
+    found = list(hub.glob(f"models--{model.replace('/', '--')}/snapshots/*/config.json"))
+    if not found:
+        return None
+    return max(found, key=lambda path: path.stat().st_mtime).parent

@@ -1,0 +1,50 @@
+"""Sources of prompts, made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from brorl_launcher.doctor import data_files, sandbox
+
+from nemo_brorl.config.data import DataConfig, DomainConfig, TaskConfig
+from nemo_brorl.config.schema import BroRLConfig
+
+
+def source_of(**fields: Any) -> dict[str, Any]:
+    return data_files.look_at_source({"source": fields})
+
+
+def test_the_first_rows_of_a_file_are_read_as_questions(tmp_path: Path) -> None:
+    file = tmp_path / "math.jsonl"
+    file.write_text('{"problem": "1+1", "answer": "2"}\n\n{"problem": "no answer"}\n')
+    said = source_of(source="jsonl", preset="deepscaler", path=str(file))
+    assert said["fault"] == ""
+    assert "1 of the first 2 rows are questions" in said["found"]
+
+
+def test_a_file_without_one_question_in_its_first_rows_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "math.jsonl"
+    file.write_text('{"prompt": "1+1"}\n')
+    assert (
+        "none of the first 1 rows is a question"
+        in source_of(source="jsonl", preset="deepscaler", path=str(file))["fault"]
+    )
+
+
+def test_an_unknown_task_is_refused_and_every_task_needs_no_list() -> None:
+    assert "leg_countin" in source_of(source="reasoning_gym", tasks=[{"name": "leg_countin"}])["fault"]
+    assert source_of(source="reasoning_gym", tasks=[{"name": "*"}])["found"] == "reasoning_gym: every other task"
+
+
+def test_a_sandbox_is_wanted_where_a_row_may_bring_a_program() -> None:
+    code = DomainConfig(name="code", source="parquet", preset="eurus_2", path="x")
+    gated = DomainConfig(
+        name="gated", source="jsonl", path="x", verifier="composite", verifier_options={"parts": [{"verifier": "code"}]}
+    )
+    puzzles = DomainConfig(name="puzzles", tasks=[TaskConfig(name="*")])
+    wanted = [
+        sandbox.runs_programs(BroRLConfig(data=DataConfig(source="mixture", domains=[domain])))
+        for domain in (code, gated, puzzles)
+    ]
+    assert wanted == [True, True, False]

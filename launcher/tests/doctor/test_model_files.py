@@ -1,0 +1,97 @@
+"""The model's folder, made up."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brorl_launcher.doctor import model_files
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
+
+from nemo_brorl.config.policy import PolicyConfig
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sft import NewModelConfig, SftConfig
+from nemo_brorl.core.model_shape import hf_shapes, read_model_shape
+
+QWEN = {
+    "model_type": "qwen2",
+    "num_hidden_layers": 1,
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 16,
+    "vocab_size": 32,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+}
+
+
+def write_model(folder: Path, names: list[str] | None = None, cut: int = 0) -> Path:
+    """A folder in Hugging Face's format with tensors of one number each, its file `cut` bytes too short."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(QWEN))
+    (folder / "tokenizer.json").write_text("{}")
+    names = list(hf_shapes(read_model_shape(folder))) if names is None else names
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header |= {
+        name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * index, 4 * index + 4]}
+        for index, name in enumerate(names)
+    }
+    body = json.dumps(header).encode()
+    whole = struct.pack("<Q", len(body)) + body + bytes(4 * len(names))
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) - cut])
+    return folder
+
+
+def model_check(folder: Path) -> Check:
+    return model_files.check_model(BroRLConfig(policy=PolicyConfig(model=str(folder))))[0]
+
+
+def test_a_whole_model_folder_passes(tmp_path: Path) -> None:
+    assert model_check(write_model(tmp_path / "model")).status == OK
+
+
+def test_a_shard_that_was_cut_short_is_named_with_its_sizes(tmp_path: Path) -> None:
+    check = model_check(write_model(tmp_path / "model", cut=3))
+    assert check.status == FAIL
+    assert "model.safetensors has" in check.found
+    assert "it was cut short" in check.found
+
+
+def test_a_shard_that_the_index_names_and_nobody_has_is_named(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    index = {"weight_map": {"model.norm.weight": "model.safetensors", "lm_head.weight": "model-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "model-00002.safetensors is missing" in model_check(folder).found
+
+
+def test_missing_tensors_and_tokenizer_are_named(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", names=["model.norm.weight"])
+    (folder / "tokenizer.json").unlink()
+    found = model_check(folder).found
+    assert "there is no tokenizer" in found
+    assert "model.embed_tokens.weight for one" in found
+
+
+def test_a_model_that_make_train_will_make_is_no_reason_to_refuse() -> None:
+    config = BroRLConfig(
+        policy=PolicyConfig(model="runs/not_made"), sft=SftConfig(new=NewModelConfig(output="runs/not_made"))
+    )
+    assert model_files.check_model(config)[0].status == WARN
+
+
+def test_a_hub_name_is_looked_for_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    check = model_files.check_model(BroRLConfig(policy=PolicyConfig(model="some/model")))[0]
+    assert (check.status, "HF_HUB_OFFLINE forbids" in check.found) == (FAIL, True)
+    entry = tmp_path / "models--some--model"
+    (entry / "refs").mkdir(parents=True)
+    (entry / "refs" / "main").write_text("abc")
+    (entry / "snapshots").mkdir()
+    write_model(entry / "snapshots" / "abc")
+    assert model_files.check_model(BroRLConfig(policy=PolicyConfig(model="some/model")))[0].status == OK

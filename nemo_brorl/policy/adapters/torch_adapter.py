@@ -1,0 +1,45 @@
+"""Private names of torch that a rank uses, written against torch 2.13.0; no other module of the policy has one.
+
+    torch._fused_adam_, torch._fused_adamw_         one kernel for all parameters, which takes moments and step as they
+                                                    are; torch's public Adam has a state that Megatron cannot save
+    aten._scaled_dot_product_flash_attention_for_   attention that returns its log-sum-exps, and the backward of one set
+      cpu, aten._flash_attention_forward            of keys given those of all: the public function has neither
+    torch._dynamo.mark_static                       a size that kernels may count on, while others vary
+    cuda.memory._record_memory_history              what held a GPU's memory when it was full
+      and _dump_snapshot
+
+`tests/unit/policy/test_adapters.py` asserts their signatures, and that this version is the pinned one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+VERSION = "2.13.0"
+
+fused_adam = torch._fused_adam_
+fused_adamw = torch._fused_adamw_
+
+flash_on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+flash_on_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+flash_on_gpu = torch.ops.aten._flash_attention_forward.default
+flash_on_gpu_backward = torch.ops.aten._flash_attention_backward.default
+
+
+def mark_static(tensor: Tensor, dim: int) -> None:
+    """Have functions compiled anew for each size of the tensor in this dimension."""
+    torch._dynamo.mark_static(tensor, dim)
+
+
+def remember_allocations(cuda: Any, max_events: int) -> None:
+    """Have torch note who allocates the GPU's memory. `cuda`: torch's module, or a test's."""
+    cuda.memory._record_memory_history(max_entries=max_events)
+
+
+def write_allocations(cuda: Any, path: Path) -> None:
+    """Write what was noted, in the format of pytorch.org/memory_viz."""
+    cuda.memory._dump_snapshot(str(path))
