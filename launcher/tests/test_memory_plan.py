@@ -109,6 +109,13 @@ def test_shipped_recipes_fit_on_80_gb(name: str) -> None:
     assert plan.summary().startswith("fits: GPU ")
 
 
+@pytest.mark.parametrize("kind", ["h100", "h200"])
+@pytest.mark.parametrize("name", GPU_RECIPES)
+def test_sizes_that_are_chosen_fit_by_the_plan(name: str, kind: str) -> None:
+    plan = planned(name, "policy.tokens_per_micro_batch=auto", "generation.gpu_memory_utilization=auto", kind=kind)
+    assert plan.fits, plan.refusal
+
+
 def test_two_responses_of_full_length_do_not_fit_beside_a_1_5b_model() -> None:
     plan = planned("brorl_64gpu", "policy.tokens_per_micro_batch=32768")
     assert not plan.fits

@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from nemo_brorl.config.generation import BLOCK_TOKENS
+from nemo_brorl.config.gpu_contexts import bucket_gib, engine_context_gib, policy_context_gib
 from nemo_brorl.config.lengths import longest_response, max_model_len
 from nemo_brorl.config.memory import needed_gib
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes
@@ -247,7 +248,7 @@ def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
     policy_gib = _policy_state_gib(chosen.config, shape) if with_policy else 0.0
     share, beside = GPU_SHARE_ALONE, "the policy is elsewhere"
     if with_policy and RunSizes.of(config).shares_gpus:
-        left = 1 - (policy_gib + GPU_BESIDE_GIB) / machine.gpu_gib
+        left = 1 - (policy_gib + max(GPU_BESIDE_GIB, _beside_gib(chosen.config, shape))) / machine.gpu_gib
         share = min(GPU_SHARES[1], max(GPU_SHARES[0], math.floor(20 * left) / 20))
         beside = f"{policy_gib:.0f} GiB of policy beside it, {gpu}"
     chosen.take("generation.gpu_memory_utilization", share, beside)
@@ -270,6 +271,11 @@ def _policy_state_gib(config: BroRLConfig, shape: ModelShape) -> float:
         held = policy_bytes(config, shape, cut, stage)
         fullest = max(fullest, held.weights + held.fp8_copies + held.gradients + held.optimizer)
     return fullest / GIB
+
+
+def _beside_gib(config: BroRLConfig, shape: ModelShape) -> float:
+    """What is there beside policy and engine when both are loaded: contexts, buckets of weights."""
+    return policy_context_gib(cut_of(config)) + engine_context_gib(config) + bucket_gib(config, shape)
 
 
 def _fitting_tokens(config: BroRLConfig, shape: ModelShape, gib: float) -> int:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from brorl_launcher.planner.hardware import Hardware
 from brorl_launcher.planner.model_cost import key_value_bytes
 from brorl_launcher.planner.workload import Engines, MicroBatches, Workload
+from nemo_brorl.config.gpu_contexts import bucket_gib, engine_context_gib, num_communicators, policy_context_gib
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes
 from nemo_brorl.config.rank_parameters import Cut, rank_parameters
 from nemo_brorl.config.run_sizes import RunSizes
@@ -22,11 +23,6 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
 
-# Assumed, GiB: what processes take of a GPU beside tensors. Not measured by this project.
-POLICY_CONTEXT = 1.2  # CUDA context, cuBLAS and Transformer Engine workspaces
-COMMUNICATOR = 0.25  # buffers of one NCCL communicator
-ENGINE_CONTEXT = 0.8  # CUDA context and workspaces of an engine, beyond its share
-CUDA_GRAPHS = 1.0  # of an engine, beyond its share, unless generation.enforce_eager
 SLEEP_RESIDUAL = 0.5  # of a sleeping engine, beside its context and graphs
 FRAGMENTATION = 0.05  # of activations and what a backward pass holds, that the allocator cannot use
 MOMENTS = ("start", "generate", "update", "publish")
@@ -84,22 +80,6 @@ class DeviceMemory:
         return max(self.terms, key=lambda term: term.at(moment))
 
 
-def bucket_gib(config: BroRLConfig, shape: ModelShape) -> float:
-    """GiB of buckets that are alive while weights travel. vLLM puts a mixture's layer together when it has all of its
-    experts, and holds their buckets until then."""
-    size = 4 * config.generation.weight_bucket_mib / 1024
-    if shape.moe is not None:
-        numbers = 3 * shape.moe.num_experts * shape.moe.ffn_size * shape.hidden_size
-        size += NUMBER_BYTES[config.policy.precision] * numbers / GIB
-    return size
-
-
-def num_communicators(cut: Cut) -> int:
-    """NCCL communicators of a policy rank: the world's and one for each way of cutting that is used."""
-    used = (cut.tensor, cut.pipeline, cut.context, cut.expert, cut.data)
-    return 1 + sum(degree > 1 for degree in used)
-
-
 @dataclass(frozen=True)
 class EnginePlan:
     """One engine, per GPU in GiB, and what fits into its cache."""
@@ -144,9 +124,7 @@ def engine_plan(
     sharers = min(work.num_per_prompt, config.rollouts.chunk_size)  # rollouts with one copy of their prompt, at least
     live = work.response_tokens * (1 + work.response_spread**2) / 2 + work.prompt_tokens / sharers
     concurrency = int(max(0.0, cache) * GIB / token / max(1.0, live))
-    beyond = ENGINE_CONTEXT
-    if not generation.enforce_eager:
-        beyond += CUDA_GRAPHS
+    beyond = engine_context_gib(config)
     return EnginePlan(weights, working, cache, beyond, share, token, min(concurrency, sizes.max_num_seqs))
 
 
@@ -195,7 +173,7 @@ def _policy_terms(
     tokens = fullest / cut.context
     activations = activation_bytes(config, shape, cut, stage, tokens) / GIB
     backward = backward_bytes(config, shape, cut, stage, tokens) / GIB
-    contexts = POLICY_CONTEXT + COMMUNICATOR * num_communicators(cut)
+    contexts = policy_context_gib(cut)
     buckets = bucket_gib(config, shape)
     parameters = f"{held.parameters.total / 1e6:,.0f} M parameters in {config.policy.precision}"
 
