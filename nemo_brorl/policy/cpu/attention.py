@@ -92,6 +92,7 @@ def _merged(shared: Sequence[SpanRows]) -> list[SpanRows]:
     for rows, span in shared:
         if merged:
             last_rows, last_span = merged[-1]
+            # One call for all responses of a prompt, however many lengths they have.
             if last_rows.stop == rows.start and last_span == span:
                 joined = slice(last_rows.start, rows.stop)
                 merged[-1] = (joined, span)
@@ -118,6 +119,7 @@ class _Attention(torch.autograd.Function):
             part, part_sums = flash_on_cpu(*heads, 0.0, True, scale=scale)
             to_output.copy_(part)
             to_sums.copy_(part_sums)
+        # The causal part is in the output; what stretches see besides is merged into it, set by set.
         context = (key, value) if keys is None or values is None else (keys, values)
         num_heads = query.size(1)
         num_kv = key.size(1)
@@ -144,6 +146,7 @@ class _Attention(torch.autograd.Function):
         query, key, value, keys, values, output, log_sums = ctx.saved_tensors
         plan, scale = ctx.settings
         grad = grad.contiguous()
+        # Filled block by block with the causal part's gradients, to which those of seen keys are added.
         query_grad = torch.empty_like(query)
         own_grads = (torch.empty_like(key), torch.empty_like(value))
         inputs = (grad, query, key, value, output, log_sums)
@@ -168,6 +171,7 @@ class _Attention(torch.autograd.Function):
             for total, part in zip(context_grads, seen_grads, strict=True):
                 end = span.start + span.length
                 rows_of_span = total[span.start : end]
+                # Heads of a group share their keys, so the keys' gradient is the sum over the group.
                 rows_of_span.transpose(0, 1).add_(part.sum(0))
         for rows, block, span in plan.past:
             seen = [_spans(part, span, block) for part in context]

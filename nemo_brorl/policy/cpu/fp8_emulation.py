@@ -80,6 +80,7 @@ class ChunkEmulation:
 
     def leave_backward(self, linear: EmulatedLinear) -> None:
         """A linear has computed its gradients."""
+        # The first linear to run forward is the last to run backward, so all gradients of the pass are in.
         if linear is self._first:
             self._end_step([recipe.g for recipe in self._delayed()])
 
@@ -94,6 +95,7 @@ class ChunkEmulation:
         if not histories:
             return
         group = parallel_state.get_amax_reduction_group(with_context_parallel=True)
+        # One collective for all linears of the chunk: a message each would cost more than the numbers.
         amaxes = torch.stack([history.amaxes[0] for history in histories])
         dist.all_reduce(amaxes, dist.ReduceOp.MAX, group=group)
         for history, amax in zip(histories, amaxes, strict=True):
@@ -257,6 +259,7 @@ def _emulated(part: Any, policy: PolicyConfig, chunk: ChunkEmulation) -> Any:
         return ModuleSpec(module=_EMULATED[module], params=params)
     if isinstance(part, ModuleSpec) and dataclasses.is_dataclass(part.submodules):
         submodules: Any = part.submodules
+        # Specs are shared by all layers of a kind: they are copied, not changed.
         exchanged = {}
         for field in dataclasses.fields(submodules):
             submodule = getattr(submodules, field.name)

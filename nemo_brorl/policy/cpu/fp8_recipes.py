@@ -76,6 +76,7 @@ def scale_for(amax: Tensor, largest: float, power_of_two: bool) -> Tensor:
         mantissa, exponent = torch.frexp(scale)
         half = torch.full_like(mantissa, 0.5)
         scale = torch.ldexp(half, exponent)
+    # As Transformer Engine: a tensor of zeros, or one that has overflowed, is left as it is.
     is_usable = (amax > 0) & torch.isfinite(amax)
     one = torch.ones_like(scale)
     return torch.where(is_usable, scale, one)
@@ -112,6 +113,7 @@ def per_tile(
     num_rows, num_columns = matrix.shape
     if matrix.numel() == 0:
         return Quantised(matrix.bfloat16())
+    # Tiles at the end are filled with zeros, which change no largest number.
     down = math.ceil(num_rows / rows)
     across = math.ceil(num_columns / columns)
     missing_rows = down * rows - num_rows
@@ -135,6 +137,7 @@ def product(left: Quantised, right: Quantised, dtype: torch.dtype) -> Tensor:
     left_values = left.values.float()
     right_values = right.values.float()
     result = left_values @ right_values
+    # Behind the product, as on a GPU: scaling the factors would round them.
     for factor in (left.factor, right.factor):
         if factor is not None:
             result *= factor
@@ -169,6 +172,7 @@ class AmaxHistory:
         scale."""
         self.amaxes[0] = amax
         highest = self.amaxes.max()
+        # Transformer Engine's order: entry 0 is the step under way, the oldest step follows it.
         self.amaxes = self.amaxes.roll(-1)
         self.amaxes[0] = 0.0
         if highest > 0 and torch.isfinite(highest):  # otherwise the scale stays
@@ -303,6 +307,7 @@ class Delayed:
 
     def inputs(self, x: Tensor, w: Tensor, phase: Phase) -> tuple[Operands, Quantised]:
         if phase is Phase.RECOMPUTED:
+            # The scales may have moved on since: other rows were run between a forward pass and its backward.
             x_scale, w_scale = self.kept.popleft()
         else:
             self.x.record(x)

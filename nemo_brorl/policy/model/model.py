@@ -249,6 +249,7 @@ def _build_chunk(
         log_prob_chunk=policy.log_prob_chunk_tokens,
         rope=shape.rope,
     )
+    # After the model is built: a replay needs its layer's number.
     if policy.moe.router_replay:
         model.router_replays = add_router_replay(model)
     follow_forwards(model)

@@ -82,6 +82,7 @@ class Learner:
         temperature = self.state.config.rollouts.temperature
         rows = self.state.rows(micro_batches, temperature)
         if with_fp8:
+            # Otherwise the first log-probs of a run would be those of scales that fit nothing.
             self.fp8_check.first_scales(rows[0])
         precision = nullcontext() if with_fp8 else fp8_off(self.state.models)
         with precision:
@@ -89,6 +90,7 @@ class Learner:
         if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             return None
         lengths = [len(token_ids) for token_ids in response_ids]
+        # Rows hold responses in an order that suits the attention; the caller's order is that of the numbers.
         starts = np.cumsum([0, *lengths])
         return self._by_response(rows, scores, starts)
 

@@ -102,6 +102,7 @@ def stretches_of(segments: Sequence[PackedSegment], least_shared: int = 0) -> li
             trees += _in_order(root)
         else:
             documents.append(root)
+    # Equal lengths side by side become one block, which is one call of the attention.
     documents.sort(key=lambda document: document.length)
     stretches = documents + trees
     for number, stretch in enumerate(stretches):
@@ -119,6 +120,7 @@ def _tree(segment: PackedSegment, least_shared: int) -> Stretch:
     which it goes on.
     """
     responses = [response for response in segment.responses if len(response.token_ids)]
+    # Sorted, any two responses share what the least of the neighbours between them share, so neighbours are enough.
     responses.sort(key=_sorting_key)
     shared = [0]  # tokens that a response shares with the one before
     for one, other in pairwise(responses):
@@ -132,6 +134,7 @@ def _tree(segment: PackedSegment, least_shared: int) -> Stretch:
         common = min(shared[low + 1 : high], default=len(run[0].token_ids))
         is_branch = len(run) == 1 or _is_enough(common - start, least_shared, parent)
         if parent is None:
+            # The root holds the prompt in any case, and what all responses share only where that is enough.
             end = common if is_branch else 0
             token_ids = np.concatenate([segment.prompt_ids, run[0].token_ids[:end]])
             parent = Stretch(token_ids, len(segment.prompt_ids), tuple(run) if end else ())
@@ -191,6 +194,7 @@ def choose_owners(stretches: Sequence[Stretch], context_size: int) -> None:
         if stretch.children or stretch.length > longest_whole:
             stretch.owner = None
             continue
+        # The rank with the least so far, the lowest number first: all ranks choose by the same order.
         load, rank = loads[0]
         stretch.owner = rank
         heapq.heapreplace(loads, (load + stretch.length, rank))
