@@ -18,7 +18,7 @@ from typing import Any
 from brorl_launcher.doctor import collective
 from brorl_launcher.doctor.collective import LEAST, Pair, blamed, find_fault
 from brorl_launcher.doctor.probe import within
-from brorl_launcher.doctor.rendezvous import NodeRank, Rendezvous, join
+from brorl_launcher.doctor.rendezvous import NodeRank, NoTorchError, Rendezvous, join
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, named
 from nemo_brorl.core.errors import ResourceError
 
@@ -178,7 +178,7 @@ def examine_job(
         with join(this, wanted.rendezvous_s) as rendezvous:
             verdict = _examine_together(this, wanted, look, rendezvous, word, wrong)
     except ResourceError as error:
-        return _alone(this, wanted, look(), str(error))
+        return _alone(this, wanted, look(), error)
     if this.is_first:
         _write(wanted, verdict.reports)
     return verdict
@@ -333,15 +333,16 @@ def _alone(
     this: NodeRank,
     wanted: Wanted,
     report: NodeReport,
-    reason: str,
+    reason: ResourceError,
 ) -> Verdict:
-    """Verdict of a node that met nobody. Where the first node's word is in the shared folder it is up, and the fault is
-    taken to be this node's; else the first's."""
+    """Verdict of a node that met nobody. Where torch does not load here, or the first node's word is in the shared
+    folder, so that it is up, the fault is taken to be this node's; else the first's."""
     first_node = this.nodes[0]
     is_up = is_word_fresh(wanted.shared, first_node, LEFT_S)
-    fault = this.node if this.is_first or is_up else first_node
+    is_mine = this.is_first or is_up or isinstance(reason, NoTorchError)
+    fault = this.node if is_mine else first_node
     status = FAIL if fault == this.node else WARN
-    check = Check(RENDEZVOUS, status, reason, f"look at {fault} first")
+    check = Check(RENDEZVOUS, status, str(reason), f"look at {fault} first")
     report.checks.append(check)
     _write(wanted, [report])
     remove_word(wanted.shared, this.node)

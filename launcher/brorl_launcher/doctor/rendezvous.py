@@ -140,6 +140,10 @@ def _numbers(text: str) -> Iterator[str]:
             yield str(number).zfill(len(first))
 
 
+class NoTorchError(ResourceError):
+    """Torch does not load on this node, which is no other node's fault."""
+
+
 @dataclass
 class Rendezvous:
     """Those who have come, at torch's store on the first node. A context: inside it the store is there. On the first
@@ -200,13 +204,14 @@ class Rendezvous:
 
 
 def join(this: NodeRank, seconds: float) -> Rendezvous:
-    """Come together, for at most so long once torch is there. Raises ResourceError when torch does not load on this
-    node, when this is not the first node and it cannot be reached, or when the first node's port is taken."""
+    """Come together, for at most so long once torch is there. Raises NoTorchError when torch does not load on this
+    node, and ResourceError when this is not the first node and it cannot be reached, or when the first node's
+    port is taken."""
     if this.size == 1:
         return Rendezvous(this)
     fault = torch_fault()
     if fault:
-        raise ResourceError(f"torch, whose store the nodes meet at, does not load on {this.node}: {fault}")
+        raise NoTorchError(f"torch, whose store the nodes meet at, does not load on {this.node}: {fault}")
     return _host(this, seconds) if this.is_first else _come(this, seconds)
 
 
