@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from brorl_graders.names import VARIABLE
 
+from nemo_brorl.core.console import LOGGED
 from tests.support.forked_workers import use_forked_workers
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -45,10 +46,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def records_reach_caplog() -> None:
     """Undo what an earlier test's `logs.setup_logging` and NeMo, which raises the level of every handler, did to this
     process."""
-    logger = logging.getLogger("nemo_brorl")
-    logger.handlers.clear()
-    logger.propagate = True
-    logger.setLevel(logging.NOTSET)
+    for package in LOGGED:
+        logger = logging.getLogger(package)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.NOTSET)
 

@@ -58,6 +58,6 @@ def test_few_modules_import_code_by_its_name() -> None:
     users = set()
     for module, path in modules().items():
         imported = {dotted for _, dotted in imports(path)}
-        if "nemo_brorl.core.components.import_function" in imported:
+        if "brorl_graders.components.import_function" in imported:
             users.add(module)
     assert users == IMPORTS_BY_NAME

@@ -13,12 +13,13 @@ import argparse
 from collections.abc import Iterator
 from random import Random
 
-from brorl_graders.names import allow, names_of
+from brorl_graders.names import allow
 from brorl_graders.services.remote_scores import Asked, RemoteScores
+from brorl_graders.settings import Endpoint, ServiceLimits
 from brorl_lab.bases.demonstrations import Habits, work_out
 
-from nemo_brorl.config.rewards import EndpointConfig, ServicesConfig
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.scoring.grader_settings import names_of
 from tests.support.scoring_service import completion, serving
 
 CHUNK = 32
@@ -45,9 +46,9 @@ def num_asked(sees: str, arguments: argparse.Namespace) -> int:
     random = Random(0)
     with serving(completion("Score: 1")) as judge:
         config = BroRLConfig()
-        config.rewards.services.endpoints.append(EndpointConfig("judge", judge.url, "judge", sees=sees))
+        config.rewards.services.endpoints.append(Endpoint("judge", judge.url, "judge", sees=sees))
         allow(names_of(config))
-        scorer = RemoteScores(ServicesConfig())
+        scorer = RemoteScores(ServiceLimits())
         for question in questions(arguments.prompts, arguments.terms, random):
             prompt = ({"role": "user", "content": question},)
             asked = Asked("judge", {}, prompt)

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import ray
-from brorl_graders.names import allow, names_of
+from brorl_graders.names import allow
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import VERIFIERS
@@ -37,6 +37,7 @@ from nemo_brorl.config.data import DataConfig
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
+from nemo_brorl.scoring.grader_settings import names_of
 from nemo_brorl.scoring.pool import VerifierPool
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 

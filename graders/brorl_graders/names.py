@@ -17,11 +17,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from nemo_brorl.config.named_verifiers import all_sources, named_verifiers
-from nemo_brorl.config.rewards import EndpointConfig, is_address
-from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.components import is_import_path
-from nemo_brorl.core.errors import NotAllowedError
+from brorl_graders.errors import NotAllowedError
+from brorl_graders.settings import Endpoint, is_address
 
 MAX_SHOWN = 200  # characters of what data says, in a message
 VARIABLE = "BRORL_NAMES"  # environment variable with the names as JSON
@@ -64,24 +61,9 @@ class Names:
     """Verifiers, endpoints and environments that settings name, beyond those that come with the package."""
 
     verifiers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # import path -> parameters
-    endpoints: Mapping[str, EndpointConfig] = field(default_factory=dict)  # name or address -> whom to ask, and how
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)  # name or address -> whom to ask, and how
     environments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> fingerprints of its settings
     variables: tuple[str, ...] = ()  # environment variables that children with other people's code see
-
-
-def names_of(config: BroRLConfig) -> Names:
-    """Collect the names that the settings of a run give."""
-    environments: dict[str, set[str]] = {}
-    for _, source in all_sources(config):
-        if source.environment is not None:
-            known = environments.setdefault(source.environment, set())
-            known.add(_fingerprint(source.environment_settings))
-    return Names(
-        verifiers=_own_verifiers(config),
-        endpoints=_endpoints(config),
-        environments={name: tuple(sorted(known)) for name, known in environments.items()},
-        variables=tuple(config.rewards.environment_variables),
-    )
 
 
 def allow(names: Names) -> None:
@@ -89,7 +71,7 @@ def allow(names: Names) -> None:
 
     Processes that it starts learn that there is an endpoint of a name, and neither its address nor its key.
     """
-    endpoints = {name: EndpointConfig(name=name, url="") for name in names.endpoints}
+    endpoints = {name: Endpoint(name=name, url="") for name in names.endpoints}
     text = json.dumps(asdict(replace(names, endpoints=endpoints)))
     _given[text] = names
     os.environ[VARIABLE] = text
@@ -118,7 +100,7 @@ def allowed() -> Names:
     return _given.get(text) or _read(text)
 
 
-def endpoint(name: str) -> EndpointConfig:
+def endpoint(name: str) -> Endpoint:
     """Return the endpoint with this name or address. Raises NotAllowedError where no setting names it."""
     found = allowed().endpoints.get(name)
     if found is None:
@@ -138,7 +120,7 @@ def check_environment_name(name: str) -> None:
 def check_environment(name: str, settings: Mapping[str, Any]) -> None:
     """Raise NotAllowedError unless settings name this environment with exactly these settings."""
     check_environment_name(name)
-    if _fingerprint(settings) not in allowed().environments[name]:
+    if fingerprint(settings) not in allowed().environments[name]:
         shown = repr(dict(settings))[:MAX_SHOWN]
         raise NotAllowedError(
             f"environment {name} has the settings {shown} in its data, and others in the run's: data, stored runs and "
@@ -159,35 +141,15 @@ def refused_verifier(name: str) -> NotAllowedError:
     )
 
 
-def _fingerprint(settings: Mapping[str, Any]) -> str:
+def fingerprint(settings: Mapping[str, Any]) -> str:
     """Return a text that only equal settings of an environment share, and that shows none of them."""
     written = json.dumps(dict(settings), default=str, sort_keys=True)
     return hashlib.sha256(written.encode()).hexdigest()
 
 
-def _own_verifiers(config: BroRLConfig) -> dict[str, dict[str, Any]]:
-    own: dict[str, dict[str, Any]] = {}
-    for named in named_verifiers(config):
-        if is_import_path(named.name):
-            own[named.name] = {}
-    for verifier in config.rewards.verifiers:
-        own[verifier.name] = dict(verifier.params)
-    return own
-
-
-def _endpoints(config: BroRLConfig) -> dict[str, EndpointConfig]:
-    endpoints = {}
-    for named in named_verifiers(config):
-        if is_address(named.name):
-            endpoints[named.name] = EndpointConfig(name=named.name, url=named.name)
-    for given in config.rewards.services.endpoints:
-        endpoints[given.name] = given
-    return endpoints
-
-
 @lru_cache(maxsize=4)
 def _read(text: str) -> Names:
     written = json.loads(text)
-    endpoints = {name: EndpointConfig(**given) for name, given in written.get("endpoints", {}).items()}
+    endpoints = {name: Endpoint(**given) for name, given in written.get("endpoints", {}).items()}
     environments = {name: tuple(known) for name, known in written.get("environments", {}).items()}
     return Names(written.get("verifiers", {}), endpoints, environments, tuple(written.get("variables", ())))

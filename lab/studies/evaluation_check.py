@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from brorl_graders.verifiers.registry import configure
 from reasoning_gym.factory import create_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -38,6 +37,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.benchmarks import held_out_prompts
 from nemo_brorl.prompts.sources import Sources
+from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.types import Prompt
 
 ANSWER = re.compile(r".*<answer>(.*?)</answer>", re.DOTALL)

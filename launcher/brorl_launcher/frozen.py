@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from brorl_graders.environment_values import FromEnvironment
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -30,7 +31,6 @@ from brorl_launcher.code_snapshot import CodeSnapshot
 from brorl_launcher.launch_folder import Folders
 from nemo_brorl.config.load import to_config, to_yaml
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.environment_values import FromEnvironment
 from nemo_brorl.core.errors import ConfigError
 
 Location = TypeVar("Location", str, str | None)

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from brorl_graders.environment_values import literal
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_brorl.config.declare import declaration, setting
 from nemo_brorl.config.load import shipped_folder
-from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import ConfigError
 
 SITE_VARIABLE = "BRORL_SITE"  # names the site where --site does not

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from brorl_graders.components import find_function, is_import_path, with_params
 from numpy.typing import NDArray
 
 from nemo_brorl.algorithm.pass_at_k import share_within
 from nemo_brorl.config.algorithm import AlgorithmConfig
-from nemo_brorl.core.components import find_function, is_import_path, with_params
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.types import SUCCESS_REWARD, Bool, Float32, Int32, Int64
 

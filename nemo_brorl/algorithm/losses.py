@@ -17,13 +17,13 @@ import math
 from collections.abc import Callable
 
 import torch
+from brorl_graders.components import find_function, with_params
 from torch import Tensor
 
 from nemo_brorl.algorithm.covariance import hold_chosen
 from nemo_brorl.algorithm.importance import importance_weights
 from nemo_brorl.algorithm.token_batch import LossSums, TokenBatch
 from nemo_brorl.config.algorithm import AlgorithmConfig
-from nemo_brorl.core.components import find_function, with_params
 
 Loss = Callable[[TokenBatch, AlgorithmConfig], LossSums]
 

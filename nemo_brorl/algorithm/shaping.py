@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from brorl_graders.components import find_function, with_params
 from numpy.typing import NDArray
 
 from nemo_brorl.config.rewards import CosineLengthConfig, ShapingConfig
-from nemo_brorl.core.components import find_function, with_params
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.types import Bool, Float32, Int32, ScoredGroup
 

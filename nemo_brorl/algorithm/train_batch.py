@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from brorl_graders.components import is_import_path
 
 from nemo_brorl.algorithm.advantages import (
     GroupRewards,
@@ -27,7 +28,6 @@ from nemo_brorl.algorithm.shaping import Float64, find_shaping, shaped_rewards
 from nemo_brorl.algorithm.turns import advantages_by_turn, returns_of
 from nemo_brorl.config.algorithm import AlgorithmConfig
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.components import is_import_path
 from nemo_brorl.types import Float32, Int64, ScoredGroup, TrainBatch
 
 

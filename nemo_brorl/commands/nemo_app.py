@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from brorl_graders.environment_values import literal, plain
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_brorl.commands.trackers import ClearMLSink, LoggerSink, ModuleSink
@@ -29,7 +30,6 @@ from nemo_brorl.config.load import CommandLine, hydra_arguments, to_config
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger, setup_logging
-from nemo_brorl.core.environment_values import literal, plain
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.files import naming
 from nemo_brorl.ports import MetricSink

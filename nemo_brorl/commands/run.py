@@ -42,7 +42,7 @@ def run_command(
     setup_logging()
     try:
         config = load_config(*line)
-        from brorl_graders.verifiers.registry import configure  # only for settings that hold
+        from nemo_brorl.scoring.grader_settings import configure  # only for settings that hold
 
         configure(config)
         return body(config, line)

@@ -37,6 +37,7 @@ from nemo_brorl.ports import MetricSink
 from nemo_brorl.prompts.sources import Sources
 from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.scoring.grader_settings import configure_code
 from nemo_brorl.scoring.pool import VerifierPool
 from nemo_brorl.scoring.turn_tokens import check_environment
 from nemo_brorl.training.checkpoint import Checkpoints
@@ -114,7 +115,7 @@ def try_constants(config: BroRLConfig) -> None:
 def prepare_sandbox(config: BroRLConfig, verifiers: Collection[str]) -> None:
     """Check that programs can be held where a verifier runs some. Raises ResourceError."""
     if "code" in verifiers:
-        code.configure(config.rewards)
+        configure_code(config.rewards)
         code.load()
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args, get_type_hints
 
-from nemo_brorl.core.components import is_import_path, typed_params
+from brorl_graders.components import is_import_path, typed_params
+
 from nemo_brorl.core.errors import ConfigError
 
 DECLARATION = "declaration"  # its key in a field's metadata

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from brorl_graders.environment_values import FromEnvironment, remember, texts_of
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.resolvers import oc
 
-from nemo_brorl.core.environment_values import FromEnvironment, remember, texts_of
 from nemo_brorl.core.errors import ConfigError
 
 Section = TypeVar("Section")

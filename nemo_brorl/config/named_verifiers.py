@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from brorl_graders.settings import is_address, wrong_address
+
 from nemo_brorl.config.data import SourceConfig
-from nemo_brorl.config.rewards import EndpointConfig, is_address, wrong_address
+from nemo_brorl.config.rewards import EndpointConfig
 from nemo_brorl.config.schema import BroRLConfig
 
 # Options that earlier versions took from a payload.

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from brorl_graders.components import is_import_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nemo_brorl.config.declare import FUNCTION, declaration
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.components import is_import_path
 from nemo_brorl.core.errors import ConfigError
 
 

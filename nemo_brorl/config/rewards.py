@@ -7,17 +7,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
+from brorl_graders.components import is_import_path
+from brorl_graders.settings import SCORE_LINE, SHARE_OF_TESTS, is_address, wrong_address
 from omegaconf import MISSING
 
 from nemo_brorl.config.data import repeated
 from nemo_brorl.config.declare import FUNCTION, section, setting
-from nemo_brorl.core.components import is_import_path
 
-SHARE_OF_TESTS = 0.8  # share of a response's deadline for its tests: what remains is for the rest of the verifier
 # The score in a judge's reply, as in `Score: 0.5`.
-SCORE_LINE = r"(?i)score\s*[:=]\s*\**\s*(-?\d+(?:\.\d+)?)"
 
 
 @dataclass
@@ -120,24 +118,6 @@ class EndpointConfig:
                 yield f"{where}.score_pattern={self.score_pattern}: write a regular expression with one group"
         except re.error as error:
             yield f"{where}.score_pattern={self.score_pattern} is no regular expression ({error})"
-
-
-def is_address(name: str) -> bool:
-    """Return whether a verifier's name is the address of a service."""
-    return name.startswith(("http://", "https://"))
-
-
-def wrong_address(url: str) -> str | None:
-    """Say what is wrong with an address; None: nothing."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return f"{url!r} is no address; write http://HOST:PORT/PATH or https://…"
-    if parts.username or parts.password:
-        return (
-            f"the address of {parts.hostname} holds a name or a password; write them into a variable of the "
-            "environment and api_key_variable: NAME"
-        )
-    return None
 
 
 @dataclass

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
+from brorl_graders.environment_values import hidden
+
 from nemo_brorl.config import algorithm_rules, generation_rules, policy_rules, records_rules, sampling_rules
 from nemo_brorl.config.declare import wrong_values
 from nemo_brorl.config.lengths import benchmark_limits, longest_response, max_model_len
@@ -17,7 +19,6 @@ from nemo_brorl.config.named_verifiers import services_are_set_as_endpoints
 from nemo_brorl.config.needs import needs
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.environment_values import hidden
 from nemo_brorl.core.errors import ConfigError
 
 BF16_PARITY_BOUND = 0.02  # nats; bf16 alone makes log-probs differ by more than a tighter bound allows

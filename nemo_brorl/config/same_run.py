@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.environment_values import as_written, plain
 from omegaconf import OmegaConf
 
 from nemo_brorl.config.schema import BroRLConfig, settings
 from nemo_brorl.config.trackers import with_loggers_beside
-from nemo_brorl.core.environment_values import as_written, plain
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.recorded_yaml import RecordError, read_record
 

@@ -25,6 +25,9 @@ MAX_RULE = 120  # characters of the rule under a plain table's header
 
 Item = TypeVar("Item")
 
+# Packages whose records are shown.
+LOGGED = ("nemo_brorl", "brorl_graders", "brorl_lab", "brorl_launcher")
+
 
 def get_logger(name: str) -> logging.Logger:
     """The logger of one module; `name` is its `__name__`."""
@@ -32,17 +35,18 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def setup_logging(role: str = "driver", level: str | None = None) -> None:
-    """Send this process's `nemo_brorl` records to stderr, stamped with the time and the role (`driver`, `policy 0`,
+    """Send the records of our packages to stderr, stamped with the time and the role (`driver`, `policy 0`,
     `engine 1`).
 
     `level` falls back to the environment variable BRORL_LOG_LEVEL, then to INFO. Calling it again replaces the handler.
     """
-    root = logging.getLogger("nemo_brorl")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {role} %(levelname).1s %(message)s", datefmt="%H:%M:%S"))
-    root.handlers[:] = [handler]
-    root.setLevel(level or os.environ.get("BRORL_LOG_LEVEL", "INFO"))
-    root.propagate = False
+    for package in LOGGED:
+        logger = logging.getLogger(package)
+        logger.handlers[:] = [handler]
+        logger.setLevel(level or os.environ.get("BRORL_LOG_LEVEL", "INFO"))
+        logger.propagate = False
 
 
 def is_drawn(stream: TextIO) -> bool:

@@ -1,43 +1,47 @@
-"""The exception tree: what a user did wrong is a `BroRLError`; everything else is our own bug and stays a traceback."""
+"""The errors of the backend, a tree with those of the graders: a `BroRLError` is what a user did wrong."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from brorl_graders.errors import (
+    LOST,
+    USER_ERROR,
+    BroRLError,
+    ConfigError,
+    DataError,
+    NotAllowedError,
+    ResourceError,
+    ServiceError,
+)
 
-USER_ERROR = 2  # exit code: the same command would fail again
-# EX_UNAVAILABLE: something broke under way; the same command goes on from the last checkpoint, and may well succeed
-LOST = 69
-
-
-class BroRLError(Exception):
-    """Base of every error with a message meant for the user. Entry points print it without a traceback and exit with
-    its code."""
-
-    exit_code: ClassVar[int] = USER_ERROR
-
-
-class ConfigError(BroRLError, ValueError):
-    """A setting is wrong or two settings do not fit; the message says what to write instead."""
-
-
-class NotAllowedError(ConfigError):
-    """Data, a stored run or a checkpoint names code or an address that no setting names."""
+__all__ = [
+    "LOST",
+    "USER_ERROR",
+    "BroRLError",
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "GenerationError",
+    "ModelError",
+    "NotAllowedError",
+    "ParityError",
+    "RankLostError",
+    "RayLostError",
+    "ReceiverLostError",
+    "ResourceError",
+    "ServiceError",
+    "StallError",
+    "StarvationError",
+    "TrainingError",
+    "WeightSyncError",
+]
 
 
 class ModelError(BroRLError, ValueError):
     """A model folder is missing, incomplete, or its tokenizer does not fit."""
 
 
-class DataError(BroRLError, ValueError):
-    """A prompt source is missing, empty, or holds rows that cannot be used."""
-
-
 class CheckpointError(BroRLError, RuntimeError):
     """A run folder or checkpoint cannot be used."""
-
-
-class ResourceError(BroRLError, RuntimeError):
-    """The machine lacks something the run needs: memory, a port, a device, disk space."""
 
 
 class RayLostError(ResourceError):
@@ -63,12 +67,6 @@ class ReceiverLostError(WeightSyncError):
 
 class GenerationError(BroRLError, RuntimeError):
     """An engine failed and could not be brought back."""
-
-    exit_code = LOST
-
-
-class ServiceError(BroRLError, RuntimeError):
-    """A verifier on the other side of a network did not answer, or answered what it must not."""
 
     exit_code = LOST
 

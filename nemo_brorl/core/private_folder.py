@@ -7,120 +7,15 @@ Their names can be guessed and every user can write to /tmp, so a folder that an
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
-from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.errors import ResourceError
+from brorl_graders.private_folder import make_private, private_folder
 
-log = get_logger(__name__)
-
-TMP = Path("/tmp")
-OTHERS = 0o077
-SOCKET_BYTES = 107  # longest path of a socket that Linux takes
-# What follows the private folder at most in the path of a socket of Ray's: its own folder there (`ray`, or that of a
-# job's node), then what Ray appends, with the highest number that Linux gives a process.
-RAY_FOLDER_BYTES = len("/0123456789")
-RAY_SOCKET_BYTES = len("/session_2026-11-23_01-00-00_123456_4194304/sockets/plasma_store")
-MOUNTS = Path("/proc/self/mounts")
-# File systems of many machines: slow for logs and kernels, and processes of all nodes would write to one folder.
-SHARED = ("afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "panfs", "pvfs2", "smb3", "wekafs")
 # Settings that say where compilers keep compiled code, and what each one's folder is called.
 KERNEL_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "VLLM_CACHE_ROOT": "vllm"}
 # By default, Inductor compiles into a folder of /tmp whose name can be guessed, and the others into the home folder.
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
-
-
-def make_private(folder: Path, setting: str) -> Path:
-    """Make a folder that only this user can enter, or check the one that exists, and return it.
-
-    `setting` is what a user sets to choose another place. Raises ResourceError where another user could write to it.
-    """
-    try:
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700, parents=True)
-        wrong = _what_is_wrong(folder)
-    except OSError as error:
-        raise ResourceError(
-            f"{folder} cannot be made: {error.strerror}: set {setting} to a folder of your own"
-        ) from error
-    if wrong:
-        raise ResourceError(
-            f"{folder} {wrong}, so what is in it cannot be trusted: remove it, or set {setting} to a folder of your own"
-        )
-    return folder
-
-
-def _what_is_wrong(folder: Path) -> str:
-    """Say why another user could write to a folder or replace it; empty where none can."""
-    status = folder.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        return "is a symbolic link"
-    if not stat.S_ISDIR(status.st_mode):
-        return "is no folder"
-    if status.st_uid != os.getuid():
-        return f"belongs to user {status.st_uid}"
-    if status.st_mode & OTHERS:
-        return f"may be entered by others (mode {stat.S_IMODE(status.st_mode):04o}, not 0700)"
-    above = folder.parent.stat().st_mode
-    if above & stat.S_IWOTH and not above & stat.S_ISVTX:
-        return f"lies in {folder.parent}, where everybody may put another one in its place"
-    return ""
-
-
-def scratch_root() -> Path:
-    """Return the parent of private folders: $TMPDIR, or /tmp.
-
-    $TMPDIR is used where it is a folder on a disk of this machine with a path short enough for Ray's sockets. Otherwise
-    the log says why it is not.
-    """
-    named = os.environ.get("TMPDIR", "")
-    return _root_of(named) if named else TMP
-
-
-@cache
-def _root_of(named: str) -> Path:
-    """Choose the parent folder for a value of TMPDIR; the warning is logged once a process."""
-    room = SOCKET_BYTES - RAY_SOCKET_BYTES - RAY_FOLDER_BYTES - len(f"/{_own_name()}")
-    root = Path(named)
-    if not root.is_absolute() or not os.access(root, os.W_OK | os.X_OK) or not root.is_dir():
-        why = "is no folder that can be written to here"
-    elif (kind := file_system(root, MOUNTS.read_text(errors="replace"))) in SHARED:
-        why = f"is on {kind}, not on a disk of this machine"
-    elif len(os.fsencode(root)) > room:
-        why = f"is longer than the {room} bytes that paths of Ray's sockets leave for it"
-    else:
-        return root
-    log.warning("TMPDIR=%s %s: private folders are made in %s", named, why, TMP)
-    return TMP
-
-
-def file_system(folder: Path, mounts: str) -> str:
-    """Type of the file system that a folder is on, by the lines of /proc/self/mounts; empty where none is known."""
-    real = folder.resolve()
-    nearest, kind = Path(), ""
-    for line in mounts.splitlines():
-        _, place, found, *_ = line.split(" ")
-        mount = Path(place.replace("\\040", " "))
-        if real.is_relative_to(mount) and len(mount.parts) >= len(nearest.parts):
-            nearest, kind = mount, found
-    return kind
-
-
-def private_folder() -> Path:
-    """Return this user's private folder. Raises ResourceError where another user made it."""
-    return make_private(scratch_root() / _own_name(), "TMPDIR")
-
-
-def scratch_home() -> Path:
-    """Return a home folder for children that run other people's code, without the user's files.
-
-    Other users cannot enter it. Raises ResourceError.
-    """
-    return make_private(private_folder() / "home", "TMPDIR")
 
 
 def kernel_caches(names: Iterable[str] = tuple(KERNEL_CACHES)) -> dict[str, str]:
@@ -136,7 +31,3 @@ def kernel_caches(names: Iterable[str] = tuple(KERNEL_CACHES)) -> dict[str, str]
     folder = Path(named).absolute() if named else private_folder() / "cache"
     make_private(folder, "BRORL_CACHE")
     return {name: str(folder / KERNEL_CACHES[name]) for name in missing}
-
-
-def _own_name() -> str:
-    return f"brorl-{os.getuid()}"

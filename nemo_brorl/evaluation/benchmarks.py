@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from brorl_graders.environment_values import as_written
 from brorl_graders.names import endpoint
 from brorl_graders.verifiers.payload import ENVIRONMENT
 from brorl_graders.verifiers.registry import check_payload, names_in
@@ -19,7 +20,6 @@ from brorl_graders.verifiers.services import is_remote
 from nemo_brorl.config.evaluation import BenchmarkConfig
 from nemo_brorl.config.lengths import HELD_OUT, benchmark_limits
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.prompts.asking import ask

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.verifiers.multiple_choice import right_letter
-from brorl_graders.verifiers.payload import Deadlines, Payload, accepted_answers
+from brorl_graders.verifiers.payload import Payload, accepted_answers
 from brorl_graders.verifiers.registry import answer_reader, is_open
 
 from nemo_brorl.config.data import SourceConfig
@@ -26,6 +26,7 @@ from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource, expanded
 from nemo_brorl.prompts.row_formats import columns_of, row_formats
 from nemo_brorl.prompts.row_questions import is_wanted, question_of
+from nemo_brorl.scoring.grader_settings import deadlines_of
 
 CONSTANTS = (
     "",
@@ -158,7 +159,7 @@ def check_constants(
     if rewards.constant_answers == "off":
         return []
     found: list[Paid] = []
-    pool = ProcessPool(Deadlines.of(rewards))
+    pool = ProcessPool(deadlines_of(rewards))
     try:
         for source in sources:
             tasks = some_questions(source, NUM_QUESTIONS, budget_s)

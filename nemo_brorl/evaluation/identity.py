@@ -10,9 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.environment_values import as_written
+
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.evaluation.benchmarks import Benchmark
 

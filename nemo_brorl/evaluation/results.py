@@ -16,8 +16,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.environment_values import as_written
+
 from nemo_brorl.config.evaluation import EvaluationConfig
-from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.files import write_whole
 from nemo_brorl.evaluation.answers import AnswerFile, PromptAnswers
 from nemo_brorl.evaluation.benchmarks import Benchmark

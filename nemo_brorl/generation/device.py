@@ -14,10 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from brorl_graders.environment_values import plain
+
 from nemo_brorl.config.generation import BLOCK_TOKENS, GenerationConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.environment_values import plain
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.generation.engine_arguments import check_engine_arguments
 

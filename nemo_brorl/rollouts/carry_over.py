@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from brorl_graders.environment_values import as_written, restored
 
 from nemo_brorl.config.rollouts import DynamicSamplingConfig, RolloutsConfig
-from nemo_brorl.core.environment_values import as_written, restored
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling, judge

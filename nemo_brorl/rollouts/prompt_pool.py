@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from brorl_graders.components import find_function, with_params
+
 from nemo_brorl.config.rollouts import PromptPoolConfig
-from nemo_brorl.core.components import find_function, with_params
 from nemo_brorl.ports import PromptPool, PromptSource
 from nemo_brorl.types import Prompt, ScoredGroup
 

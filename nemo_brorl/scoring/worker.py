@@ -20,13 +20,13 @@ from brorl_graders.processes.child import VERIFIER_ERRORS
 from brorl_graders.processes.process_pool import LATE, ProcessPool, Verdicts
 from brorl_graders.services.remote_scores import Asked, Messages, RemoteScores
 from brorl_graders.verifiers import composite, services
-from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.multiple_choice import right_letter
 from brorl_graders.verifiers.payload import ENVIRONMENT, Answer, Deadlines, Payload, accepted_answers
 from brorl_graders.verifiers.registry import answer_reader, is_remote
 
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.scoring.grader_settings import configure_code, deadlines_of, service_limits
 from nemo_brorl.scoring.host import EpisodeHost, HostLimits
 from nemo_brorl.scoring.response_arrays import repetition_of, response_keys
 from nemo_brorl.scoring.turn_tokens import TurnTokens
@@ -134,7 +134,7 @@ class VerifierWorker:
         if names is not None:
             allow(names)
         if rewards is not None:
-            code.configure(rewards)
+            configure_code(rewards)
         self.tokenizer = load_tokenizer(model_folder)
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram
@@ -145,7 +145,7 @@ class VerifierWorker:
         self._remote: RemoteScores | None = None
         self._lock = threading.Lock()
         self.turn_judge: TurnJudge | None = None  # None: no environment has been asked
-        self.process_pool = ProcessPool(Deadlines(timeout_s) if rewards is None else Deadlines.of(rewards))
+        self.process_pool = ProcessPool(Deadlines(timeout_s) if rewards is None else deadlines_of(rewards))
 
     def judge(
         self,
@@ -171,7 +171,7 @@ class VerifierWorker:
         with self._lock:
             if self._remote is None:
                 settings = self.rewards.services
-                self._remote = RemoteScores(settings, self.record_folder, self.index)
+                self._remote = RemoteScores(service_limits(settings), self.record_folder, self.index)
             return self._remote
 
     def _judge_of_turns(self) -> TurnJudge:

@@ -15,9 +15,9 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+from brorl_graders.environment_values import as_written, restored
 
 from nemo_brorl import types
-from nemo_brorl.core.environment_values import as_written, restored
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.object_store import fetch, store
 

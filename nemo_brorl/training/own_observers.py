@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from brorl_graders.components import find_function, with_params
+
 from nemo_brorl.config.trainer import ObserverConfig
-from nemo_brorl.core.components import find_function, with_params
 from nemo_brorl.training.observers import Observer
 
 MakeObserver = Callable[[Path], Observer]  # of the run folder

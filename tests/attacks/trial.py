@@ -22,9 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from brorl_graders.verifiers.registry import check_payload
+
 from tests.attacks.cases import PROGRAM, Case
 from tests.attacks.generator import Attack, find_case, response, spy_response
-from tests.attacks.scoring import OVERDUE, WatchedPool, check_payload
+from tests.attacks.scoring import OVERDUE, WatchedPool
 from tests.support.hostile_host import Host, descendants
 
 EARNED, COPIED, BOTH, CHANGED, FAILED, LEFT = "earned", "copied", "both", "changed", "failed", "left"

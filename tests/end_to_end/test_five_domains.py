@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
-from brorl_graders.verifiers.registry import configure
 
 from nemo_brorl.commands.wiring import read_inputs, start_actors, wait_ready
 from nemo_brorl.config.load import load_config
@@ -20,6 +19,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.rollouts.metrics import reward_metrics
 from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 from tests.support.ray_cluster import end_ray
 from tests.support.tiny_model import make_tiny_model

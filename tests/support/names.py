@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from brorl_graders.names import allow, allowed, names_of
+from brorl_graders.names import allow, allowed
 
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import EndpointConfig, OwnVerifierConfig
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.scoring.grader_settings import names_of
 
 Environment = tuple[str, Mapping[str, Any]]  # name and settings
 

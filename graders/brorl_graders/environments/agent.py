@@ -23,6 +23,7 @@ from functools import lru_cache
 from numbers import Real
 from typing import Any
 
+from brorl_graders.components import import_function
 from brorl_graders.environments.endpoint import Conversation, Endpoint, open_conversation
 from brorl_graders.environments.judged import Judged
 from brorl_graders.environments.protocol import (
@@ -35,10 +36,9 @@ from brorl_graders.environments.protocol import (
     Traits,
 )
 from brorl_graders.environments.registry import check_tools
+from brorl_graders.errors import BroRLError, ConfigError
 from brorl_graders.names import child_environment
 from brorl_graders.verifiers import registry
-from nemo_brorl.core.components import import_function
-from nemo_brorl.core.errors import BroRLError, ConfigError
 
 FIRST_REQUEST_S = 60.0
 STACK = 2**21  # bytes of a thread's, of which there may be thousands

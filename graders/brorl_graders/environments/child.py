@@ -30,8 +30,8 @@ from brorl_graders.environments.protocol import (
     failed,
     value_of,
 )
+from brorl_graders.errors import BroRLError
 from brorl_graders.processes.child import ReplyError
-from nemo_brorl.core.errors import BroRLError
 
 MAX_ERROR = 2000  # characters
 MAX_INFO = 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import socket
@@ -15,12 +16,11 @@ from typing import NamedTuple
 
 from brorl_graders.environments.child import LATE
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
+from brorl_graders.errors import BroRLError
 from brorl_graders.processes.child_process import MAX_STARVED, cpu_time, wants_to_run
 from brorl_graders.processes.fork_server import ForkServer
-from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.errors import BroRLError
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5  # after which others do not wait for a step any more
 GRACE_S = 2.0  # beyond a deadline that a process keeps by itself

@@ -22,11 +22,11 @@ from brorl_graders.environments.protocol import (
     ToolCall,
     Traits,
 )
+from brorl_graders.errors import ConfigError
 from brorl_graders.verifiers import registry
 from brorl_graders.verifiers.arithmetic import exact_value
+from brorl_graders.verifiers.payload import SUCCESS_REWARD
 from brorl_graders.verifiers.safe_answer import is_arithmetic
-from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.types import SUCCESS_REWARD
 
 MAX_DIGITS = 400  # of a result
 

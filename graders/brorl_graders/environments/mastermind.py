@@ -7,8 +7,8 @@ from collections import Counter
 from random import Random
 
 from brorl_graders.environments.protocol import Action, Environment, Observation, Step, Task
+from brorl_graders.errors import ConfigError
 from brorl_graders.verifiers.answer import extract_answer
-from nemo_brorl.core.errors import ConfigError
 
 ALPHABET = "ABCDEFGHIJ"
 RULES = (

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, get_type_hints
 
+from brorl_graders.components import import_function, is_import_path, typed_params
 from brorl_graders.environments.protocol import ISOLATIONS, Environment, Task, Traits
+from brorl_graders.errors import ConfigError
 from brorl_graders.names import check_environment, check_environment_name
-from nemo_brorl.core.components import import_function, is_import_path, typed_params
-from nemo_brorl.core.errors import ConfigError
 
 PLACE = "brorl_graders.environments"
 ENVIRONMENTS = {

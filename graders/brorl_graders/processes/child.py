@@ -25,14 +25,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
-import nemo_brorl
 from brorl_graders.names import forget_all_but_environments
 from brorl_graders.sandbox import linux, program_process, seccomp
 from brorl_graders.sandbox.confine import readable_paths
 from brorl_graders.verifiers.payload import Score, score_and_reason
 from brorl_graders.verifiers.registry import score_of
 
-PACKAGES = (Path(__file__).parents[1], Path(nemo_brorl.__file__).parent)
+PACKAGE = Path(__file__).parents[1]
 LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 FIRST_LANDLOCK = "Linux 5.13"
 
@@ -80,7 +79,7 @@ def enter_walls(walls: Walls) -> None:
 
 def _libraries() -> list[str]:
     """Folders that a library may read as it is imported: Python's, those of packages, and ours."""
-    folders = [str(package) for package in PACKAGES]
+    folders = [str(PACKAGE)]
     for folder in sys.path:
         if Path(folder).name in LIBRARY_FOLDERS:
             folders.append(folder)

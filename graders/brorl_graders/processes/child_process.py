@@ -20,9 +20,9 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from brorl_graders.errors import BroRLError
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.verifiers.registry import is_foreign, is_open, names_in
-from nemo_brorl.core.errors import BroRLError
 
 PATIENCE_S = 0.25
 CODE_PATIENCE_S = 2.0  # a new child would first start a sandbox of its own, and this verifier ends late programs itself

@@ -29,15 +29,15 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
+from brorl_graders.components import import_function
+from brorl_graders.errors import BroRLError, ConfigError, ResourceError
 from brorl_graders.names import allowed, child_environment
+from brorl_graders.private_folder import scratch_home
 from brorl_graders.processes import child
 from brorl_graders.processes.child import VERIFIER_ERRORS, die_with_parent, live
 from brorl_graders.sandbox import linux
 from brorl_graders.sandbox.cleanup import own_children
 from brorl_graders.verifiers.registry import Template, prepare
-from nemo_brorl.core.components import import_function
-from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
-from nemo_brorl.core.private_folder import scratch_home
 
 READY = "ready"
 SCORE = "brorl_graders.processes.child:serve"  # what a child does unless it is asked for something else

@@ -9,6 +9,7 @@ of others. At most `MAX_ASIDE` children are aside; then the front child is waite
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -17,15 +18,14 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
+from brorl_graders.errors import BroRLError, ResourceError
 from brorl_graders.processes.child import ReplyError, read_reply
 from brorl_graders.processes.child_process import ChildProcess, Children, Inbox, Job
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import templates
-from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.errors import BroRLError, ResourceError
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 
 MAX_ASIDE = 16
 MIN_LOOK_S = 0.02  # between two looks at a child

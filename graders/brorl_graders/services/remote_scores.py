@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,15 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from brorl_graders.errors import ConfigError, ServiceError
 from brorl_graders.names import endpoint
 from brorl_graders.processes.process_pool import Verdicts
 from brorl_graders.services.service_client import ServiceClient
+from brorl_graders.settings import Endpoint, ServiceLimits
 from brorl_graders.verifiers import services
 from brorl_graders.verifiers.payload import Payload
 from brorl_graders.verifiers.services import shown_url
-from nemo_brorl.config.rewards import EndpointConfig, ServicesConfig
-from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.errors import ConfigError, ServiceError
 
 FOLDER = "service_answers"  # of a run folder
 MAX_REASON = 2000  # characters that are recorded
@@ -48,7 +48,7 @@ class KnownAnswers:
 
     def __init__(
         self,
-        settings: ServicesConfig,
+        settings: ServiceLimits,
         folder: Path | None,
         worker: int,
     ) -> None:
@@ -135,7 +135,7 @@ def _answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
             yield key, KnownAnswer(float(row["score"]), reason[:MAX_KEPT])
 
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 
 SHOWN_FAILURES = 20
 
@@ -159,7 +159,7 @@ class Asked(NamedTuple):
     prompt: Messages
 
     @property
-    def endpoint(self) -> EndpointConfig:
+    def endpoint(self) -> Endpoint:
         """Endpoint that the settings give the verifier's name. Raises NotAllowedError where they give none."""
         return endpoint(self.verifier)
 
@@ -176,7 +176,7 @@ class RemoteScores:
 
     def __init__(
         self,
-        settings: ServicesConfig,
+        settings: ServiceLimits,
         folder: Path | None = None,
         worker: int = 0,
     ) -> None:
@@ -305,7 +305,7 @@ class RemoteScores:
             read = partial(services.read_service_reply, whom, num)
         return await self._client.post(url, body, headers, read)
 
-    def _read_judge(self, whom: EndpointConfig, reply: Any) -> services.Reply:
+    def _read_judge(self, whom: Endpoint, reply: Any) -> services.Reply:
         """Read a judge's reply. Its tokens are counted whether there is a score in it or not."""
         tokens = services.tokens_of(reply)
         self.counts["prompt_tokens"] += tokens.read

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import httpx
 
+from brorl_graders.errors import ConfigError, ServiceError
 from brorl_graders.processes.process_pool import LATE
+from brorl_graders.settings import Endpoint, ServiceLimits
 from brorl_graders.verifiers import services
 from brorl_graders.verifiers.services import ReplyError, shown_url
-from nemo_brorl.config.rewards import EndpointConfig, ServicesConfig
-from nemo_brorl.core.errors import ConfigError, ServiceError
 
 MAX_REPLY = 16 * 2**20  # bytes
 REACH_S = 20.0  # at the start
@@ -37,7 +37,7 @@ class AttemptError(Exception):
 class ServiceClient:
     """Requests of one worker. Everything happens in one event loop; `counts` are since the start."""
 
-    def __init__(self, settings: ServicesConfig) -> None:
+    def __init__(self, settings: ServiceLimits) -> None:
         self.settings = settings
         self.counts: Counter[str] = Counter()
         self.request_s = 0.0  # sum
@@ -133,7 +133,7 @@ class ServiceClient:
         await asyncio.sleep(start - now)
 
 
-def reach(endpoint: EndpointConfig) -> None:
+def reach(endpoint: Endpoint) -> None:
     """Ask a service for nothing, before anything expensive starts. Raises ConfigError when it is not there or refuses
     the key."""
     headers = services.headers(endpoint)

@@ -13,8 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from brorl_graders.verifiers.payload import Payload, check_choice, is_list, is_number
-from nemo_brorl.types import SUCCESS_REWARD
+from brorl_graders.verifiers.payload import SUCCESS_REWARD, Payload, check_choice, is_list, is_number
 
 MODES = ("sum", "product", "all")
 KEYS = ("verifier", "weight", "options")

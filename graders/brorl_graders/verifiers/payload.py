@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_brorl.config.rewards import RewardsConfig
+SUCCESS_REWARD = 1.0  # of a response that is right in full
+
 
 Payload = Mapping[str, Any]
 Scored = float | tuple[float, str]  # a score; or one with what the verifier says of it
@@ -101,11 +102,6 @@ class Deadlines:
 
     default_s: float
     by_verifier: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, config: RewardsConfig) -> Deadlines:
-        """As the settings say."""
-        return cls(config.timeout_s, dict(config.timeouts))
 
     def seconds(self, verifier: str, payload: Payload) -> float:
         """For this verifier with this payload."""

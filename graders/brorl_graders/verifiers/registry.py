@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from brorl_graders.names import allow, allowed, names_of, refused_verifier
+from brorl_graders.components import import_function, is_import_path, with_params
+from brorl_graders.errors import ConfigError, DataError, NotAllowedError
+from brorl_graders.names import Names, allow, allowed, refused_verifier
+from brorl_graders.settings import is_address
 from brorl_graders.verifiers import answer, composite, multiple_choice, reasoning_gym, response_format, services
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.ifeval import instruction_following
@@ -30,11 +33,18 @@ from brorl_graders.verifiers.payload import (
     check_timeout,
     score_and_reason,
 )
-from nemo_brorl.config.rewards import is_address
-from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.components import import_function, is_import_path, with_params
-from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
-from nemo_brorl.core.files import MALFORMED
+
+# What reading a payload that was made by a stranger may raise.
+MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 
 
 def _nothing_wrong(payload: Payload) -> Iterator[str]:
@@ -77,12 +87,9 @@ class Scorer(NamedTuple):
     prepare: Callable[[str], object] = _nothing_to_prepare  # makes what these settings stand for, after `load`
 
 
-def configure(config: BroRLConfig) -> None:
-    """Let this process, and those that it starts from now on, use the names that the settings of a run give.
-
-    Imports none of them; `check_params` does. Raises ConfigError where a service has the name of a verifier of ours.
-    """
-    names = names_of(config)
+def use_names(names: Names) -> None:
+    """Let this process, and those that it starts from now on, use the names that settings give. Imports none of them;
+    `check_params` does. Raises ConfigError where a service has the name of a verifier of ours."""
     for name in names.endpoints:
         if name in VERIFIERS or name == ENVIRONMENT:
             raise ConfigError(f"rewards.services.endpoints: {name} has a meaning of its own: choose another name")

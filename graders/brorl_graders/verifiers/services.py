@@ -18,11 +18,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from brorl_graders.errors import ConfigError
 from brorl_graders.names import allowed
+from brorl_graders.settings import Endpoint
 from brorl_graders.verifiers.answer import boxed_answers, extract_answer, without_thinking
 from brorl_graders.verifiers.payload import Payload, is_number
-from nemo_brorl.config.rewards import EndpointConfig
-from nemo_brorl.core.errors import ConfigError
 
 VERSION = 1
 FIELD = re.compile(r"\{(\w+)\}")  # of a template
@@ -64,7 +64,7 @@ def shown_url(url: str) -> str:
     return url.partition("?")[0]
 
 
-def check(endpoint: EndpointConfig, payload: Payload) -> Iterator[str]:
+def check(endpoint: Endpoint, payload: Payload) -> Iterator[str]:
     """Yield a message for each field of a judge's template that is not in the payload."""
     if not endpoint.is_judge:
         return
@@ -73,7 +73,7 @@ def check(endpoint: EndpointConfig, payload: Payload) -> Iterator[str]:
             yield f"the template asks for {{{name}}}, which the payload lacks; add it by data.columns.payload"
 
 
-def seen(endpoint: EndpointConfig, response: str) -> str | None:
+def seen(endpoint: Endpoint, response: str) -> str | None:
     """Return the part of a response that is scored.
 
     None: there is no such part. The response then scores 0, and no request is sent.
@@ -94,7 +94,7 @@ def seen(endpoint: EndpointConfig, response: str) -> str | None:
     return answer or None
 
 
-def headers(endpoint: EndpointConfig) -> dict[str, str]:
+def headers(endpoint: Endpoint) -> dict[str, str]:
     """Return the headers of a request to this endpoint, which alone gets its key.
 
     Raises ConfigError when the variable that holds the key is not set here.
@@ -128,7 +128,7 @@ def service_request(
     return {"version": VERSION, "items": items}
 
 
-def read_service_reply(endpoint: EndpointConfig, num: int, reply: Any) -> Reply:
+def read_service_reply(endpoint: Endpoint, num: int, reply: Any) -> Reply:
     """Scores of `num` items. Raises ReplyError."""
     if not isinstance(reply, Mapping):
         raise ReplyError("it did not reply a JSON object")
@@ -148,13 +148,13 @@ def _list_of(reply: Mapping[str, Any], name: str, num: int) -> list[Any]:
     return values
 
 
-def judge_url(endpoint: EndpointConfig, path: str) -> str:
+def judge_url(endpoint: Endpoint, path: str) -> str:
     """Return the address of a path below a judge's endpoint."""
     return f"{endpoint.url.rstrip('/')}/{path}"
 
 
 def judge_request(
-    endpoint: EndpointConfig,
+    endpoint: Endpoint,
     payload: Payload,
     prompt: Sequence[Mapping[str, str]],
     text: str,
@@ -175,7 +175,7 @@ def judge_request(
     }
 
 
-def read_judge_reply(endpoint: EndpointConfig, reply: Any) -> Reply:
+def read_judge_reply(endpoint: Endpoint, reply: Any) -> Reply:
     """The score in a chat completion: the last match of `score_pattern`, or the field `score_key` of the last JSON
     object in it. Raises ReplyError."""
     try:
@@ -210,7 +210,7 @@ def tokens_of(reply: Any) -> Tokens:
     )
 
 
-def _template(endpoint: EndpointConfig, payload: Payload) -> str:
+def _template(endpoint: Endpoint, payload: Payload) -> str:
     if endpoint.template is not None:
         return endpoint.template
     return TEMPLATE_WITH_ANSWER if payload.get("answer") is not None else TEMPLATE
@@ -237,7 +237,7 @@ def _json_field(text: str, key: str) -> Any:
     return None
 
 
-def _in_unit_range(endpoint: EndpointConfig, score: Any) -> float:
+def _in_unit_range(endpoint: Endpoint, score: Any) -> float:
     """A score on the scale of `range` as one from 0 to 1, with a `threshold` as 0 or 1. Raises ReplyError."""
     low, high = endpoint.range
     is_finite = is_number(score) and math.isfinite(score)

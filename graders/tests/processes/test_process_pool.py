@@ -12,7 +12,6 @@ import pytest
 from brorl_graders.processes.process_pool import BATCH, MAX_ASIDE, ProcessPool
 from brorl_graders.verifiers.payload import Deadlines, check_timeout
 
-from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import ResourceError
 from tests.support.bad_verifiers import MISBEHAVE, SLOW
 from tests.support.names import allow_also
@@ -80,7 +79,7 @@ def test_each_verifier_has_its_own_deadline_and_a_payload_may_say_another(tmp_pa
 
 
 def test_the_parts_of_a_composite_verifier_add_up_and_the_payload_comes_first() -> None:
-    deadlines = Deadlines.of(RewardsConfig(timeout_s=5, timeouts={"code": 20}))
+    deadlines = Deadlines(5, {"code": 20})
     parts = [{"verifier": "format"}, {"verifier": "code"}, {"verifier": "math", "options": {"timeout_s": 2}}]
     assert deadlines.seconds("composite", {"parts": parts}) == 5 + 20 + 2
     assert deadlines.seconds("composite", {"parts": parts, "timeout_s": 60}) == 60

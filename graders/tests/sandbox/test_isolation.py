@@ -11,10 +11,9 @@ import pytest
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.sandbox import FAILED, FINISHED, Job, Limits, Sandbox
 from brorl_graders.sandbox.limits import NAMESPACES
+from brorl_graders.settings import CodeLimits
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.payload import Deadlines
-
-from nemo_brorl.config.rewards import CodeConfig, RewardsConfig
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +76,7 @@ SIGNAL_A_PROCESS = {
 def pool() -> Iterator[ProcessPool]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(code.VARIABLE, "")
-        code.configure(RewardsConfig(timeouts={"code": 60}, code=CodeConfig(test_timeout_s=30)))
+        code.configure(CodeLimits(test_timeout_s=30), 60)
         pool = ProcessPool(Deadlines(60))
         yield pool
         pool.close()

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from brorl_graders.services.remote_scores import Asked, RemoteScores
 from brorl_graders.services.service_client import reach
+from brorl_graders.settings import Endpoint, ServiceLimits
 from brorl_lab.bases.initial_model import build_tokenizer
 
-from nemo_brorl.config.rewards import EndpointConfig, RewardsConfig, ServicesConfig
+from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import ConfigError, ServiceError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.worker import VerifierWorker
@@ -31,13 +32,13 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def settings(**changes: Any) -> ServicesConfig:
-    return ServicesConfig(**{"backoff_s": 0.001, "max_attempts": 3, **changes})
+def settings(**changes: Any) -> ServiceLimits:
+    return ServiceLimits(**{"backoff_s": 0.001, "max_attempts": 3, **changes})
 
 
 def service_at(url: str, **options: Any) -> str:
     """The name of a service at this address, as settings give it."""
-    allow_also(endpoints=[EndpointConfig(**{"name": "ours", "url": url, **options})])
+    allow_also(endpoints=[Endpoint(**{"name": "ours", "url": url, **options})])
     return "ours"
 
 
@@ -218,13 +219,13 @@ def test_a_mistake_of_ours_is_raised_to_who_asks_and_leaves_nobody_waiting(made:
 
 def test_a_service_is_tried_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving({"scores": []}) as service:
-        reach(EndpointConfig("ours", service.url))
-        reach(EndpointConfig("judge", service.url, "m"))
+        reach(Endpoint("ours", service.url))
+        reach(Endpoint("judge", service.url, "m"))
     assert service.requests == [{"version": 1, "items": []}]
     with pytest.raises(ConfigError, match="endpoint ours: .* cannot be reached"):
-        reach(EndpointConfig("ours", service.url))
+        reach(Endpoint("ours", service.url))
     with serving(401) as service, pytest.raises(ConfigError, match="endpoint ours: .* refuses with status 401"):
-        reach(EndpointConfig("ours", service.url))
+        reach(Endpoint("ours", service.url))
 
 
 def test_a_worker_asks_a_service_only_where_cheaper_parts_leave_something_open(tmp_path: Path) -> None:

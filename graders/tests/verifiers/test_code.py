@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import yaml
 from brorl_graders.processes.process_pool import ProcessPool
+from brorl_graders.settings import CodeLimits
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.code import extract_program
 from brorl_graders.verifiers.code.tests import Rules, same_text, same_value
 from brorl_graders.verifiers.payload import Deadlines
 
-from nemo_brorl.config.rewards import CodeConfig, RewardsConfig
 from tests.support.hostile_host import kill_with_descendants
 from tests.support.source_tree import ROOT
 
@@ -53,7 +53,7 @@ def settings() -> Iterator[None]:
     """Enough time for a slow machine; one sandbox for all tests of this file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(code.VARIABLE, "")
-        code.configure(RewardsConfig(timeouts={"code": 60}, code=CodeConfig(test_timeout_s=30)))
+        code.configure(CodeLimits(test_timeout_s=30), 60)
         yield
         code.close()
 
@@ -178,7 +178,7 @@ def test_the_pool_scores_programs_in_its_children() -> None:
 
 def test_a_child_killed_at_its_deadline_takes_sandbox_and_program_along(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(code.VARIABLE, "")
-    code.configure(RewardsConfig(timeouts={"code": 600}, code=CodeConfig(test_timeout_s=300, memory_mib=MARK)))
+    code.configure(CodeLimits(test_timeout_s=300, memory_mib=MARK), 600)
     pool = ProcessPool(Deadlines(3))
     try:
         assert pool.score("code", {"tests": PRINTS}, [block("import os\nos.fork()\nwhile True: pass")]) == [None]

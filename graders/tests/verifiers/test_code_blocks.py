@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from brorl_graders.settings import CodeLimits
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.code import extract_program
-
-from nemo_brorl.config.rewards import CodeConfig, RewardsConfig
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +112,7 @@ def responses(program: str) -> Iterator[tuple[str, str]]:
 def settings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(code.VARIABLE, "")
-        code.configure(RewardsConfig(timeouts={"code": 60}, code=CodeConfig(test_timeout_s=30)))
+        code.configure(CodeLimits(test_timeout_s=30), 60)
         yield
         code.close()
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from brorl_graders.settings import CodeLimits
 from brorl_graders.verifiers.code import code
-
-from nemo_brorl.config.rewards import CodeConfig, RewardsConfig
 
 RIGHT = "def double(number): return 2 * number"
 ADDS_NAMES = """
@@ -42,7 +41,7 @@ BY_NUMPY = "import numpy as np\nnp.testing.{}(double(4), 8)"
 def settings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(code.VARIABLE, "")
-        code.configure(RewardsConfig(timeouts={"code": 100}, code=CodeConfig(test_timeout_s=30)))
+        code.configure(CodeLimits(test_timeout_s=30), 100)
         yield
         code.close()
 

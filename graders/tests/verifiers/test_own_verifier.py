@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.verifiers.payload import Deadlines
-from brorl_graders.verifiers.registry import check_params, configure, score_of
+from brorl_graders.verifiers.registry import check_params, score_of
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.scoring.grader_settings import configure
 
 MODULE = """
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def test_without_settings_they_have_their_defaults() -> None:
 def test_the_processes_that_score_have_them_too() -> None:
     config = with_parameters("{tolerance: 1}")
     configure(config)
-    pool = ProcessPool(Deadlines.of(config.rewards))
+    pool = ProcessPool(Deadlines(config.rewards.timeout_s, config.rewards.timeouts))
     try:
         assert pool.score("my_verifiers:near", {"value": 5}, ["6", "7"]) == [1.0, 0.0]
     finally:
@@ -75,7 +76,7 @@ def test_the_processes_that_score_have_them_too() -> None:
 def test_it_may_say_why_and_its_words_reach_who_asked() -> None:
     config = with_verifier("my_verifiers:far")
     configure(config)
-    pool = ProcessPool(Deadlines.of(config.rewards))
+    pool = ProcessPool(Deadlines(config.rewards.timeout_s, config.rewards.timeouts))
     try:
         verdicts = pool.judge("my_verifiers:far", {"value": 5}, ["5.5", "\ud800", "7"])
     finally:

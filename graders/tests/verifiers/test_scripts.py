@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from brorl_graders.settings import CodeLimits
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.scripts import read_script
-
-from nemo_brorl.config.rewards import CodeConfig, RewardsConfig
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +131,7 @@ for name in NAMES: globals()[name] = look
 def settings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(code.VARIABLE, "")
-        code.configure(RewardsConfig(timeouts={"code": 100}, code=CodeConfig(test_timeout_s=30)))
+        code.configure(CodeLimits(test_timeout_s=30), 100)
         yield
         code.close()
 
@@ -156,7 +155,7 @@ def test_a_right_program_earns_all_and_a_wrong_one_nothing(name: str) -> None:
 def soon(settings: None) -> None:
     """A test ends soon: one that walks to the end of a cheat's list would never end."""
     code.close()  # a process that is there keeps the time that it was started with
-    code.configure(RewardsConfig(timeouts={"code": 100}, code=CodeConfig(test_timeout_s=3)))
+    code.configure(CodeLimits(test_timeout_s=3), 100)
 
 
 @pytest.mark.parametrize("cheat", CHEATS)

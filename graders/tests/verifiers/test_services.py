@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from brorl_graders.verifiers.registry import check_name, check_payload, configure, is_open, is_remote, names_in
+from brorl_graders.settings import Endpoint
+from brorl_graders.verifiers.registry import check_name, check_payload, is_open, is_remote, names_in
 from brorl_graders.verifiers.services import (
     ReplyError,
     judge_request,
@@ -16,18 +17,18 @@ from brorl_graders.verifiers.services import (
 )
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.rewards import EndpointConfig
 from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
+from nemo_brorl.scoring.grader_settings import configure
 from tests.support.names import allow_also
 from tests.support.scoring_service import completion
 
 
-def a_judge(**options: Any) -> EndpointConfig:
-    return EndpointConfig(**{"name": "judge", "url": "http://host/v1", "model": "m", **options})
+def a_judge(**options: Any) -> Endpoint:
+    return Endpoint(**{"name": "judge", "url": "http://host/v1", "model": "m", **options})
 
 
-def a_service(**options: Any) -> EndpointConfig:
-    return EndpointConfig(**{"name": "ours", "url": "https://host/score", **options})
+def a_service(**options: Any) -> Endpoint:
+    return Endpoint(**{"name": "ours", "url": "https://host/score", **options})
 
 
 @pytest.mark.parametrize(

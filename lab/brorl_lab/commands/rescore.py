@@ -17,18 +17,19 @@ from typing import Any
 
 import numpy as np
 import yaml
+from brorl_graders.components import is_import_path
 from brorl_graders.verifiers.payload import ENVIRONMENT
-from brorl_graders.verifiers.registry import check_params, check_payload, configure, names_in
+from brorl_graders.verifiers.registry import check_params, check_payload, names_in
 
 from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups, sampled_prompts
 from nemo_brorl.config.load import load_config, load_run_config
 from nemo_brorl.config.rewards import OwnVerifierConfig
 from nemo_brorl.config.schema import BroRLConfig, as_yaml
-from nemo_brorl.core.components import is_import_path
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.ports import Verifier
+from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, RolloutChunk, ScoredGroup
 
 Key = tuple[str, int]  # uid, first index of a chunk

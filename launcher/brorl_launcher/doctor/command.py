@@ -20,8 +20,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from brorl_graders.verifiers.registry import configure
-
 from brorl_launcher.doctor import data_files, gpus, machine, model_files, sandbox, versions
 from brorl_launcher.doctor.job import Verdict, Wanted, examine_job
 from brorl_launcher.doctor.rendezvous import NodeRank, here, in_job, own_name
@@ -40,6 +38,7 @@ from nemo_brorl.config.load import CommandLine, load_config, parse_command_line
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import BroRLError, ConfigError
+from nemo_brorl.scoring.grader_settings import configure
 
 REFUSED = 2
 MAX_PORT = 65535

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.environment_values import literal
 from omegaconf import OmegaConf
 
 from brorl_launcher.doctor.probe import answer, ask
@@ -17,7 +18,6 @@ from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow

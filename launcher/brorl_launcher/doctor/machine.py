@@ -13,6 +13,8 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from brorl_graders.private_folder import private_folder, scratch_home, scratch_root
+
 from brorl_launcher.doctor.probe import within
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.memory import needed_gib
@@ -22,7 +24,7 @@ from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.machine import GIB, available_gib, this_machine
 from nemo_brorl.core.model_shape import ModelShape, num_parameters
-from nemo_brorl.core.private_folder import kernel_caches, private_folder, scratch_home, scratch_root
+from nemo_brorl.core.private_folder import kernel_caches
 
 PYTHONS = ((3, 11), (3, 12))
 CHECKPOINT_BYTES = 18  # for each parameter: weights, fp32 master weights, two moments, the reference

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 import psutil
+from brorl_graders.private_folder import private_folder
 
 from brorl_launcher.job.ray_ports import (
     NUM_PORTS,
@@ -33,7 +34,7 @@ from brorl_launcher.job.ray_ports import (
     own_address,
 )
 from nemo_brorl.core.errors import USER_ERROR, ResourceError
-from nemo_brorl.core.private_folder import kernel_caches, private_folder
+from nemo_brorl.core.private_folder import kernel_caches
 from nemo_brorl.core.processes import children_but, end_processes
 
 STOP_S = 8  # for `ray start --block` to end its processes

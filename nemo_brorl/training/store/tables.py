@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from brorl_graders.environment_values import as_written
 
-from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.types import ChunkArrays, Period, ScoredGroup, StepRecord, StoredGroup
 
 FORMAT = 1  # of the files

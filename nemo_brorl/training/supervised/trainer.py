@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.environment_values import as_written
+
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest, Stopwatch, is_due
 from nemo_brorl.core.console import Console
-from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import CheckpointError, TrainingError
 from nemo_brorl.ports import MetricSink, Policy
 from nemo_brorl.rollouts.carry_over import CarriedGroups

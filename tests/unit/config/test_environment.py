@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brorl_graders.components import typed_params
+from brorl_graders.environment_values import FromEnvironment
 from brorl_launcher.frozen import absolute_paths, check_yaml
 
 from nemo_brorl.algorithm.train_batch import check_functions
 from nemo_brorl.config.load import load_config, parse_command_line, to_yaml
 from nemo_brorl.config.same_run import check_same_run
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.components import typed_params
-from nemo_brorl.core.environment_values import FromEnvironment
 from nemo_brorl.core.errors import BroRLError, CheckpointError, ConfigError
 from nemo_brorl.core.recorded_yaml import read_record, setting_of
 from nemo_brorl.training.run_folder import claim_run_folder

@@ -12,18 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from brorl_graders import private_folder as module
+from brorl_graders.private_folder import file_system, make_private, private_folder, scratch_home, scratch_root
 from ray._private.utils import validate_socket_filepath
 
-from nemo_brorl.core import private_folder as module
 from nemo_brorl.core.errors import ResourceError
-from nemo_brorl.core.private_folder import (
-    file_system,
-    kernel_caches,
-    make_private,
-    private_folder,
-    scratch_home,
-    scratch_root,
-)
+from nemo_brorl.core.private_folder import kernel_caches
 
 STRANGER = 65534
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT")
@@ -118,7 +112,7 @@ def test_all_private_folders_lie_in_tmpdir_where_it_is_short(short: Path) -> Non
 def test_a_tmpdir_too_long_for_rays_sockets_is_left_and_the_log_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("nemo_brorl"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("brorl_graders"), "propagate", True)
     long = tmp_path / ("x" * 60)
     long.mkdir()
     monkeypatch.setenv("TMPDIR", str(long))
@@ -132,7 +126,7 @@ def test_a_tmpdir_too_long_for_rays_sockets_is_left_and_the_log_says_so_once(
 def test_a_tmpdir_that_is_not_on_this_node_is_left_and_the_log_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("nemo_brorl"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("brorl_graders"), "propagate", True)
     monkeypatch.setenv("TMPDIR", value)
     module._root_of.cache_clear()
     assert scratch_root() == Path("/tmp")
@@ -142,7 +136,7 @@ def test_a_tmpdir_that_is_not_on_this_node_is_left_and_the_log_says_so(
 def test_a_tmpdir_that_other_machines_share_is_left_and_the_log_says_so(
     short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("nemo_brorl"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("brorl_graders"), "propagate", True)
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nserver:/scratch {short} nfs4 rw 0 0\n")
     monkeypatch.setattr(module, "MOUNTS", mounts)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_graders.verifiers.registry import configure, judge
+from brorl_graders.verifiers.registry import judge
 
 from nemo_brorl.config.evaluation import BenchmarkConfig, EvaluationConfig
 from nemo_brorl.config.load import load_config
@@ -17,6 +17,7 @@ from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.benchmarks import Benchmark, held_out_prompts, read_benchmarks
 from nemo_brorl.prompts.sources import Sources
+from nemo_brorl.scoring.grader_settings import configure
 from tests.support.tiny_model import make_tokenizer
 
 pytestmark = pytest.mark.slow

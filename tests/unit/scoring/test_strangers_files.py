@@ -19,7 +19,6 @@ from brorl_graders.names import allowed
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.services.remote_scores import Asked, RemoteScores
 from brorl_graders.verifiers.payload import Deadlines
-from brorl_graders.verifiers.registry import configure
 from brorl_lab.commands import replay
 from brorl_lab.commands.rescore import asked_again
 
@@ -35,6 +34,7 @@ from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.row_formats import columns_of, row_formats
 from nemo_brorl.prompts.sources import make_source
+from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.scoring.host import EpisodeHost
 from nemo_brorl.types import Prompt
 from tests.support.names import allow_also

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from brorl_graders.environment_values import FromEnvironment
 
 from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.config.load import load_config
-from nemo_brorl.core.environment_values import FromEnvironment
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.training.carriers import load_carriers, save_carriers

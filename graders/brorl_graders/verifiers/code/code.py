@@ -27,12 +27,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from brorl_graders.errors import ResourceError
 from brorl_graders.sandbox import Job, Judge, Limits, Sandbox, SandboxError
+from brorl_graders.settings import SHARE_OF_TESTS, CodeLimits
 from brorl_graders.verifiers.answer import without_thinking
 from brorl_graders.verifiers.code.tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
-from brorl_graders.verifiers.payload import TIMEOUT_KEY, Deadlines, Payload, check_choice
-from nemo_brorl.config.rewards import SHARE_OF_TESTS, CodeConfig, RewardsConfig
-from nemo_brorl.core.errors import ResourceError
+from brorl_graders.verifiers.payload import TIMEOUT_KEY, Payload, check_choice
 
 PYTHON = ("python", "python3", "py", "py3")  # languages that a code block may name
 # A line that opens or closes a block: indentation, marks of quotes and lists, the fence, what stands behind it.
@@ -130,15 +130,16 @@ COMPARISONS = ("lines", "exact", "any_order")
 PROGRAMS = ("block", "text")
 ISOLATIONS = ("test", "program")
 VARIABLE = "BRORL_CODE_SETTINGS"  # of the environment; programs do not see it
+DEFAULT_S = 20.0  # of all tests of a response
 
 
 _runners: dict[int, Runner] = {}  # by process id: a sandbox serves the process that started it, and no fork of it
 
 
-def configure(rewards: RewardsConfig) -> None:
-    """Use these settings in this process and those that it starts from now on."""
-    seconds = Deadlines.of(rewards).seconds("code", {})
-    os.environ[VARIABLE] = json.dumps([asdict(rewards.code), seconds])
+def configure(limits: CodeLimits, seconds: float) -> None:
+    """Let programs use so much, and all tests of a response take so many seconds, in this process and those that it
+    starts from now on."""
+    os.environ[VARIABLE] = json.dumps([asdict(limits), seconds])
 
 
 def close() -> None:
@@ -158,9 +159,9 @@ def make_runner() -> Runner:
     """A new sandbox after the settings. Raises ResourceError when programs would run without one and
     rewards.code.allow_unsandboxed does not say that they may."""
     if VARIABLE not in os.environ:
-        configure(RewardsConfig())
+        configure(CodeLimits(), DEFAULT_S)
     values, seconds = json.loads(os.environ[VARIABLE])
-    settings = CodeConfig(**values)
+    settings = CodeLimits(**values)
     limits = Limits(
         seconds=settings.test_timeout_s,
         memory_mib=settings.memory_mib,

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import cloudpickle
+from brorl_graders.environment_values import FromEnvironment, as_written, literal, plain, remember, restored
 from omegaconf import OmegaConf
-
-from nemo_brorl.core.environment_values import FromEnvironment, as_written, literal, plain, remember, restored
 
 KEY = FromEnvironment("value-1", "${oc.env:KEY}")
 

@@ -24,8 +24,8 @@ from typing import Any, TypeVar, get_type_hints
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_brorl.core.environment_values import hidden, literal
-from nemo_brorl.core.errors import ConfigError
+from brorl_graders.environment_values import hidden, literal
+from brorl_graders.errors import ConfigError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -1,0 +1,85 @@
+"""What the graders are told, made of the settings of a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+from brorl_graders.components import is_import_path
+from brorl_graders.names import Names, fingerprint
+from brorl_graders.settings import CodeLimits, Endpoint, ServiceLimits, is_address
+from brorl_graders.verifiers.code import code
+from brorl_graders.verifiers.payload import Deadlines
+from brorl_graders.verifiers.registry import use_names
+
+from nemo_brorl.config.named_verifiers import all_sources, named_verifiers
+from nemo_brorl.config.rewards import CodeConfig, EndpointConfig, RewardsConfig, ServicesConfig
+from nemo_brorl.config.schema import BroRLConfig
+
+
+def configure(config: BroRLConfig) -> None:
+    """Let this process, and those that it starts from now on, use the names that the settings of a run give.
+
+    Imports none of them; `check_params` does. Raises ConfigError where a service has the name of a verifier of ours.
+    """
+    use_names(names_of(config))
+
+
+def names_of(config: BroRLConfig) -> Names:
+    """Collect the names that the settings of a run give."""
+    environments: dict[str, set[str]] = {}
+    for _, source in all_sources(config):
+        if source.environment is not None:
+            known = environments.setdefault(source.environment, set())
+            known.add(fingerprint(source.environment_settings))
+    return Names(
+        verifiers=_own_verifiers(config),
+        endpoints=_endpoints(config),
+        environments={name: tuple(sorted(known)) for name, known in environments.items()},
+        variables=tuple(config.rewards.environment_variables),
+    )
+
+
+def deadlines_of(rewards: RewardsConfig) -> Deadlines:
+    """Return the seconds that a response may take, by verifier."""
+    return Deadlines(rewards.timeout_s, dict(rewards.timeouts))
+
+
+def endpoint_of(config: EndpointConfig) -> Endpoint:
+    """Return whom to ask, and how."""
+    return Endpoint(**asdict(config))
+
+
+def service_limits(config: ServicesConfig) -> ServiceLimits:
+    """Return how services are asked."""
+    return ServiceLimits(**{field.name: getattr(config, field.name) for field in fields(ServiceLimits)})
+
+
+def code_limits(config: CodeConfig) -> CodeLimits:
+    """Return what programs may use."""
+    return CodeLimits(**asdict(config))
+
+
+def configure_code(rewards: RewardsConfig) -> None:
+    """Let the verifier `code` run programs within these settings, in this process and those that it starts."""
+    code.configure(code_limits(rewards.code), deadlines_of(rewards).seconds("code", {}))
+
+
+def _own_verifiers(config: BroRLConfig) -> dict[str, dict[str, Any]]:
+    own: dict[str, dict[str, Any]] = {}
+    for named in named_verifiers(config):
+        if is_import_path(named.name):
+            own[named.name] = {}
+    for verifier in config.rewards.verifiers:
+        own[verifier.name] = dict(verifier.params)
+    return own
+
+
+def _endpoints(config: BroRLConfig) -> dict[str, Endpoint]:
+    endpoints = {}
+    for named in named_verifiers(config):
+        if is_address(named.name):
+            endpoints[named.name] = Endpoint(name=named.name, url=named.name)
+    for given in config.rewards.services.endpoints:
+        endpoints[given.name] = endpoint_of(given)
+    return endpoints
