@@ -23,6 +23,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
 
+# Assumed, GiB. Not measured by this project.
 SLEEP_RESIDUAL = 0.5  # of a sleeping engine, beside its context and graphs
 FRAGMENTATION = 0.05  # of activations and what a backward pass holds, that the allocator cannot use
 MOMENTS = ("start", "generate", "update", "publish")
