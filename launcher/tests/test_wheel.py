@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -72,7 +73,7 @@ def test_every_command_answers_help(brorl: Path) -> None:
         assert "usage" in run(brorl, command, "--help", folder=brorl.parent).lower()
 
 
-def test_the_graders_alone_score_a_response(brorl: Path, tmp_path: Path) -> None:
+def test_the_graders_alone_grade_a_file(brorl: Path, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     venv.create(environment, symlinks=True)
     packages = next(environment.glob("lib/python3*/site-packages"))
@@ -81,11 +82,10 @@ def test_the_graders_alone_score_a_response(brorl: Path, tmp_path: Path) -> None
     for name in NEEDED:
         found = next(path for path in sys.path if (Path(path) / name).exists())
         (packages / name).symlink_to(Path(found) / name)
-    program = (
-        "from brorl_graders.verifiers.registry import judge; import sys; "
-        "print(judge('exact_match', {'answer': '7'}, '<answer>7</answer>')[0], 'nemo_brorl' in sys.modules)"
-    )
-    assert run(environment / "bin" / "python", "-c", program, folder=tmp_path).split() == ["1.0", "False"]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"verifier": "exact_match", "payload": {"answer": "7"}, "response": "<answer>7</answer>"}\n')
+    printed = run(environment / "bin" / "python", "-m", "brorl_graders", rows, folder=tmp_path)
+    assert json.loads(printed)["reward"] == 1.0
 
 
 def test_the_planner_plans_a_shipped_recipe(brorl: Path) -> None:
