@@ -19,7 +19,7 @@ fail() { printf '[install] error: %s\n' "$*" >&2; exit 1; }
 [[ $kind == cpu || $kind == gpu ]] || fail "unknown kind '$kind': write scripts/install.sh cpu or scripts/install.sh gpu"
 
 stamp=$venv/.brorl-installed
-wanted="$kind $(cat "requirements/$kind"*.txt pyproject.toml | sha256sum | cut -d' ' -f1)"
+wanted="$kind $(cat "requirements/$kind"*.txt pyproject.toml graders/pyproject.toml | sha256sum | cut -d' ' -f1)"
 [[ -f $stamp && $(<"$stamp") == "$wanted" && -x $venv/bin/python ]] && exit 0
 
 is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; }
@@ -98,8 +98,8 @@ if [[ $cuda ]]; then
     say "2/3 CUDA's libraries, which this torch needs"
     install_list requirements/cpu-cuda.txt
 fi
-say "3/3 nemo_brorl itself, editable"
-pip_install --no-deps --no-build-isolation --editable .
+say "3/3 nemo_brorl itself and its graders, editable"
+pip_install --no-deps --no-build-isolation --editable graders --editable .
 [[ $kind == gpu ]] && build_transformer_engine
 compile_packages
 printf '%s' "$wanted" >"$stamp"

@@ -229,7 +229,8 @@ def test_python_takes_the_frozen_code_and_its_revision(tmp_path: Path) -> None:
         "import nemo_brorl.training.run_folder as a, brorl_launcher.slurm as b; print(a.__file__); "
         "print(b.__file__); print(a.code_revision())"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{folders.code}:{folders.code}/launcher", "PYTHONSAFEPATH": "1"}
+    path = os.pathsep.join(str(folders.code / place) for place in PLACES.values())
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     said = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=code_root(), env=environment
     )

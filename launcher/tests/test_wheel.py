@@ -1,7 +1,8 @@
-"""The wheel: four names of ours among the installed packages, and commands that work without the checkout."""
+"""The two wheels: four names of ours among the installed packages, and commands that work without the checkout."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from nemo_brorl.__main__ import COMMANDS
 from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.slow
 
 PARTS = ("nemo_brorl", "launcher", "lab", "graders", "conf", "requirements", "pyproject.toml", "README.md", "LICENSE")
+# What the graders need beside Python, as folders and modules of site-packages.
+NEEDED = ("omegaconf", "antlr4", "yaml", "_yaml")
 BUILD = "import setuptools.build_meta, sys; setuptools.build_meta.build_wheel(sys.argv[1])"
 
 
@@ -41,7 +45,8 @@ def brorl(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(path, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(path, source)
-    run(sys.executable, "-P", "-c", BUILD, folder, folder=source)
+    for distribution in (source, source / "graders"):
+        run(sys.executable, "-P", "-c", BUILD, folder, folder=distribution)
     environment = folder / "environment"
     venv.create(environment, symlinks=True)
     packages = next(environment.glob("lib/python3*/site-packages"))
@@ -50,10 +55,10 @@ def brorl(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"{libraries}\n"
     )  # a .pth file of that folder, so an editable install, is not read
     python = environment / "bin" / "python"
-    [wheel] = folder.glob("*.whl")
-    run(
-        python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--ignore-installed", wheel, folder=folder
-    )
+    wheels = sorted(folder.glob("*.whl"))
+    assert [wheel.name.split("-")[0] for wheel in wheels] == ["brorl_graders", "nemo_brorl"]
+    install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--ignore-installed"]
+    run(*install, *wheels, folder=folder)
     return environment / "bin" / "brorl"
 
 
@@ -61,6 +66,26 @@ def test_four_names_of_ours_are_installed(brorl: Path) -> None:
     packages = next(brorl.parents[1].glob("lib/python3*/site-packages"))
     names = {path.name for path in packages.iterdir() if not path.name.endswith((".dist-info", ".pth"))}
     assert names == {"nemo_brorl", "brorl_launcher", "brorl_lab", "brorl_graders"}
+
+
+def test_every_command_answers_help(brorl: Path) -> None:
+    for command in COMMANDS:
+        assert "usage" in run(brorl, command, "--help", folder=brorl.parent).lower()
+
+
+def test_the_graders_alone_grade_a_file(brorl: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    venv.create(environment, symlinks=True)
+    packages = next(environment.glob("lib/python3*/site-packages"))
+    installed = next(brorl.parents[1].glob("lib/python3*/site-packages"))
+    (packages / "brorl_graders").symlink_to(installed / "brorl_graders")
+    for name in NEEDED:
+        found = next(path for path in sys.path if (Path(path) / name).exists())
+        (packages / name).symlink_to(Path(found) / name)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"verifier": "exact_match", "payload": {"answer": "7"}, "response": "<answer>7</answer>"}\n')
+    printed = run(environment / "bin" / "python", "-m", "brorl_graders", rows, folder=tmp_path)
+    assert json.loads(printed)["reward"] == 1.0
 
 
 def test_the_planner_plans_a_shipped_recipe(brorl: Path) -> None:

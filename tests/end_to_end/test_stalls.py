@@ -13,9 +13,8 @@ import ray
 
 from nemo_brorl.core.errors import StallError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
-from nemo_brorl.policy.driver import megatron_policy
+from nemo_brorl.policy.driver import megatron_policy, stalled_ranks
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
-from nemo_brorl.policy.process import rank_progress
 from nemo_brorl.policy.process.rank_progress import POLL_GROUP
 from tests.support.model_factory import make_config, make_model, make_plan
 
@@ -32,8 +31,8 @@ def test_a_stopped_rank_is_named_and_ends_the_run(
 ) -> None:
     monkeypatch.setattr(megatron_policy, "_CLOSE_TIMEOUT_S", 2.0)  # it will not answer then either
     monkeypatch.setattr(megatron_policy, "SLICE_S", ASKED_EVERY_S)
-    monkeypatch.setattr(rank_progress, "POLL_EVERY_S", ASKED_EVERY_S)
-    monkeypatch.setattr(rank_progress, "SILENT_S", SILENT_S)
+    monkeypatch.setattr(stalled_ranks, "POLL_EVERY_S", ASKED_EVERY_S)
+    monkeypatch.setattr(stalled_ranks, "SILENT_S", SILENT_S)
     heartbeat = Heartbeat()
     warnings: list[str] = []
     heartbeat.on_stall = lambda text, seconds: warnings.append(text)

@@ -144,7 +144,7 @@ def check_steps(folder: Path, whole: Path) -> None:
     reset = {"step": 3, "event": "reference_reset", "reason": "interval", "value": 3.0}
     assert json.loads((folder / "events.jsonl").read_text().splitlines()[0]) == reset
     state = "checkpoints/step_4/state.json"
-    assert json.loads((folder / state).read_text())["prompts"] == json.loads((whole / state).read_text())["prompts"]
+    assert json.loads((folder / state).read_text())["sampling"] == json.loads((whole / state).read_text())["sampling"]
     for step in (1, 2, 3, 4):
         name = f"rollouts/step_{step}.jsonl"
         assert (folder / name).read_text() == (whole / name).read_text()

@@ -4,6 +4,7 @@ on, and every response."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import secrets
 import signal
 from collections.abc import Sequence
@@ -33,12 +34,10 @@ def main(argv: Sequence[str]) -> int:
     # A background job of a shell inherits Ctrl-C as ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     console = Console()
-    with server:
+    with server, contextlib.suppress(KeyboardInterrupt):
         console.line(f"http://{HOST}:{server.server_port}/?token={token}")
         console.line(f"read-only, this machine alone; from elsewhere: ssh -L {server.server_port}:{HOST}:"
                      f"{server.server_port} THIS-MACHINE. Ctrl-C ends it.")  # fmt: skip
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            console.line()
+        server.serve_forever()
+    console.line()
     return 0

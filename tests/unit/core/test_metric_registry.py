@@ -11,7 +11,7 @@ import pytest
 
 from nemo_brorl.core.metric_registry import GROUPS, declared_names, undeclared
 from scripts import metrics_page, module_map
-from tests.support.source_tree import name, package_files, tree
+from tests.support.source_tree import PACKAGE, name, package_files, tree
 
 pytestmark = pytest.mark.slow
 
@@ -76,5 +76,7 @@ def test_the_map_of_modules_is_current() -> None:
 
 def test_the_map_names_every_module() -> None:
     text = module_map.page()
-    missing = [name(path) for path in package_files() if path.name != "__init__.py" and f"{path.stem}.py`" not in text]
+    missing = [
+        name(path) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" and f"{path.stem}.py`" not in text
+    ]
     assert missing == []

@@ -34,7 +34,7 @@ from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.row_formats import columns_of, row_formats
 from nemo_brorl.prompts.sources import make_source
-from nemo_brorl.scoring.grader_settings import configure
+from nemo_brorl.scoring.grader_settings import configure, endpoint_of
 from nemo_brorl.scoring.host import EpisodeHost
 from nemo_brorl.types import Prompt
 from tests.support.names import allow_also
@@ -339,6 +339,6 @@ def test_children_learn_neither_addresses_nor_variables_of_keys() -> None:
 
     endpoint = EndpointConfig(name="judge", url="https://host/v1?key=1", model="m", api_key_variable="KEY")
     allow_also(endpoints=[endpoint])
-    assert allowed().endpoints["judge"] == endpoint
+    assert allowed().endpoints["judge"] == endpoint_of(endpoint)
     told = json.loads(child_environment()[VARIABLE])["endpoints"]["judge"]
     assert (told["name"], told["url"], told["api_key_variable"]) == ("judge", "", None)

@@ -1,0 +1,37 @@
+"""`python -m brorl_graders FILE.jsonl` grades rows of verifier, payload and response, and writes a row for each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from brorl_graders.errors import BroRLError
+from brorl_graders.grading import SECONDS, Pool
+
+
+def main() -> int:
+    """Grade a file. Returns 0, or 2 for a row that cannot be graded, with one message."""
+    parser = argparse.ArgumentParser(prog="python -m brorl_graders", description=__doc__)
+    parser.add_argument(
+        "file", type=Path, help='rows like {"verifier": "math", "payload": {"answer": "7"}, "response": …}'
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help=f"that one response may take (default {SECONDS:g})"
+    )
+    options = parser.parse_args()
+    with Pool(options.seconds) as pool:
+        for number, line in enumerate(options.file.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                row = json.loads(line)
+                [one] = pool.grade(row["verifier"], row["payload"], [row["response"]])
+            except (BroRLError, ValueError, KeyError, TypeError) as error:
+                sys.stderr.write(f"error: {options.file}, line {number}: {error}\n")
+                return 2
+            sys.stdout.write(json.dumps(one._asdict()) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

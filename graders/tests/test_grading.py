@@ -1,0 +1,76 @@
+"""Grades: rewards, reasons, and what failed apart from what earned nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brorl_graders.errors import ConfigError, DataError
+from brorl_graders.grading import Grade, Pool, grade
+from brorl_graders.processes.process_pool import Verdicts
+
+GRADERS = Path(__file__).resolve().parents[1]
+
+
+def test_right_and_wrong_responses_are_graded_in_their_order() -> None:
+    with Pool() as pool:
+        grades = pool.grade("math", {"answer": "72"}, ["It is \\boxed{72}.", "It is \\boxed{71}.", "No idea."])
+    assert [one.reward for one in grades] == [1.0, 0.0, 0.0]
+    assert not any(one.failed for one in grades)
+
+
+class LateProcesses:
+    """The first response has met the deadline, the second one earned nothing."""
+
+    def judge(self, verifier: str, payload: Mapping[str, Any], responses: Sequence[str]) -> Verdicts:
+        return Verdicts([None, 0.0], {0: "has not ended after 1 s"})
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_response_that_met_its_deadline_has_failed_and_one_that_is_wrong_has_not() -> None:
+    late, wrong = Pool(processes=LateProcesses()).grade("exact_match", {"answer": "7"}, ["…", "8"])
+    assert late == Grade(0.0, "has not ended after 1 s", failed=True)
+    assert wrong == Grade(0.0, "", failed=False)
+
+
+def test_a_wrong_payload_and_an_unknown_verifier_are_errors() -> None:
+    with Pool() as pool:
+        with pytest.raises(DataError, match="answer"):
+            pool.grade("exact_match", {}, ["7"])
+        with pytest.raises(ConfigError, match="unknown verifier 'maths'"):
+            pool.grade("maths", {"answer": "7"}, ["7"])
+
+
+def test_a_file_is_graded_by_the_graders_alone(tmp_path: Path) -> None:
+    rows = [
+        {"verifier": "exact_match", "payload": {"answer": "7"}, "response": "<answer>7</answer>"},
+        {"verifier": "exact_match", "payload": {"answer": "7"}, "response": "8"},
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, "-m", "brorl_graders", str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(GRADERS)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert [json.loads(line)["reward"] for line in done.stdout.splitlines()] == [1.0, 0.0]
+
+
+def test_a_row_that_cannot_be_graded_is_one_message(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"verifier": "exact_match"}\n')
+    command = [sys.executable, "-m", "brorl_graders", str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(GRADERS)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "line 1: 'payload'" in done.stderr
+
+
+def test_one_response_is_graded_without_a_pool() -> None:
+    assert grade("exact_match", {"answer": "7"}, "<answer>7</answer>") == (1.0, "", False)
