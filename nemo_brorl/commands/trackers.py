@@ -86,7 +86,8 @@ class MetricFan:
             except BroRLError:
                 raise
             except TRACKER_FAILURES as error:
-                log.warning("metrics no longer go to %s: %s", type(sink).__name__, error)
+                # Lightning words every failure as a value of the wrong type, and keeps the failure as its cause
+                log.warning("metrics no longer go to %s: %s", type(sink).__name__, error.__cause__ or error)
                 self.sinks.remove(sink)
 
     def close(self) -> None:

@@ -24,6 +24,16 @@ def test_a_sink_that_breaks_is_dropped_and_the_others_go_on() -> None:
     assert [step for step, _ in rows.rows] == [1, 2]
 
 
+class RewordingSink(BrokenSink):
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        raise ValueError("try a scalar") from OSError("disk full")
+
+
+def test_the_warning_of_a_sink_that_breaks_names_the_cause(caplog: pytest.LogCaptureFixture) -> None:
+    MetricFan([RewordingSink()]).write(1, {"a/b": 1.0})
+    assert caplog.messages == ["metrics no longer go to RewordingSink: disk full"]
+
+
 class ClosedSink(ListSink):
     is_closed = False
 
