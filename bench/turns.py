@@ -33,10 +33,10 @@ from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, format_table
-from nemo_brorl.core.object_store import fetch
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.generation.pool import VllmPool
+from nemo_brorl.object_store import fetch
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.stream import RolloutStream
 from nemo_brorl.scoring.pool import scored_chunk

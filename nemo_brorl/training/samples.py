@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nemo_brorl.core.files import naming, write_whole
-from nemo_brorl.core.object_store import fetch
+from nemo_brorl.object_store import fetch
 from nemo_brorl.types import TrainBatch
 
 
