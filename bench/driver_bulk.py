@@ -139,7 +139,10 @@ def one_step(carry_over: CarryOver, config: BroRLConfig, data_parallel_size: int
         fill.complete()
         filled = fill.finish()
     with watch.measure("learning_batch"):
-        batch = make_train_batch(filled.batch, config, step=1)
+        batch = make_train_batch(
+            filled.batch, 1, config.algorithm, config.rewards.shaping, config.rollouts.max_response_tokens,
+            min_reward_range=config.dynamic_sampling.least_range,
+        )  # fmt: skip
     with watch.measure("plan"):
         plan = plan_update(
             batch, num_mini_batches=config.algorithm.num_mini_batches, data_parallel_size=data_parallel_size,

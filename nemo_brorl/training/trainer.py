@@ -82,7 +82,15 @@ class BroRLTrainer:
         with watch.measure("collect"):
             filled = self.fill_batch()
         with self.timeline.stage("advantages"):
-            batch = make_train_batch(filled.batch, self.config, self.step_number + 1, filled.loss_scale)
+            batch = make_train_batch(
+                filled.batch,
+                self.step_number + 1,
+                self.config.algorithm,
+                self.config.rewards.shaping,
+                self.config.rollouts.max_response_tokens,
+                filled.loss_scale,
+                self.config.dynamic_sampling.least_range,
+            )
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
         with self.handover.policy_turn(watch) as turn:
