@@ -5,6 +5,7 @@ from __future__ import annotations
 from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
 from nemo_brorl.algorithm.train_batch import make_train_batch
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
 from nemo_brorl.core.errors import ServiceError, StarvationError, TrainingError
@@ -31,7 +32,14 @@ class BroRLTrainer:
         self.timeline = heartbeat.timeline
         self.row = StepRow(parts.sink)
         self.resets = ReferenceResets(config.algorithm.reference_reset)
-        self.batches = Batches(config, parts.prompts, parts.sampler)
+        self.batches = Batches(
+            config.rollouts,
+            config.dynamic_sampling,
+            config.policy.optim,
+            RunSizes.of(config),
+            parts.prompts,
+            parts.sampler,
+        )
         self.schedule = self.batches.schedule
         self.handover = DeviceHandover(parts.policy, parts.generator, heartbeat)
         self.validations = Validations(parts, self.handover)
