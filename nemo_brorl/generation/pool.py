@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from nemo_brorl.cluster.actor_transport import RayTransport
+from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.cluster.process_placement import Places
 from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.config.run_sizes import RunSizes
@@ -23,7 +24,6 @@ from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady, check
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.sleep import StagedSleep
-from nemo_brorl.object_store import wait_any
 from nemo_brorl.ports import Forecast
 from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, TensorInfo, WeightLink
 from nemo_brorl.weights.incoming import read_shapes

@@ -11,11 +11,11 @@ import pytest
 import ray
 
 from nemo_brorl.cluster.actor_transport import RayTransport
+from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.generation.engine_handle import EngineHandle
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.object_store import wait_any
 from nemo_brorl.types import RolloutChunk
 from nemo_brorl.weights.broadcast import PublishedWeights
 from nemo_brorl.weights.receivers import WeightReceivers

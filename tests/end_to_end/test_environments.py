@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 
+from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.core.console import Console
 from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.object_store import fetch
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup
 from tests.support.commands import Command, run

@@ -12,11 +12,11 @@ import pytest
 import ray
 from brorl_lab.bases.initial_model import build_tokenizer
 
+from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.config.rewards import EndpointConfig, RewardsConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.object_store import wait_any
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 from nemo_brorl.scoring.pool import VerifierPool
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling

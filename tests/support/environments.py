@@ -11,12 +11,12 @@ from typing import Any
 
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 
+from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.generation.answers import answered_chunk
 from nemo_brorl.generation.chunk_messages import ChunkMeta
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, RolloutTask
 from nemo_brorl.generation.in_flight import ChunkInFlight
-from nemo_brorl.object_store import fetch
 from nemo_brorl.scoring.pool import NO_SCORES, scored_chunk
 from nemo_brorl.scoring.turns import TurnJudge
 from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, ScoredChunk
