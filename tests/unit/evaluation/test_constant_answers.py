@@ -15,8 +15,8 @@ from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.evaluation.constant_answers import CONSTANTS, check_constants, is_reference, paid_constants
 from nemo_brorl.prompts.questions import Question
-from tests.support.bad_verifiers import MISBEHAVE
-from tests.support.names import allow_also
+from graders.tests.support.bad_verifiers import MISBEHAVE
+from graders.tests.support.names import allow_also
 
 pytestmark = pytest.mark.slow
 

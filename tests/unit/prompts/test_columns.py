@@ -16,7 +16,8 @@ from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.row_formats import PRESETS, RowFormat, row_formats
 from nemo_brorl.prompts.row_questions import question_of
 from nemo_brorl.prompts.sources import make_source
-from tests.support.names import allow_also, allow_source
+from graders.tests.support.names import allow_also
+from tests.support.names import allow_source
 from tests.unit.prompts.files import write_jsonl, write_parquet
 
 PLAIN = (RowFormat("prompt", "answer", "exact_match"),)

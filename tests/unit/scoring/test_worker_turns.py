@@ -10,7 +10,7 @@ import pytest
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.worker import VerifierWorker
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
-from tests.support.names import allow_also
+from graders.tests.support.names import allow_also
 from tests.support.source_tree import ROOT
 
 MODEL = ROOT / "models" / "sums"
