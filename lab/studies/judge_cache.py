@@ -1,6 +1,6 @@
 """Requests to a judge with and without the cache of answers, for groups of N rollouts.
 
-    python -m graders.bench.judge_cache [--size 512] [--prompts 8] [--terms 8]
+    python -m lab.studies.judge_cache [--size 512] [--prompts 8] [--terms 8]
 
 The rollouts are sums worked out by a pupil with habits of error (`training/warm_up/demonstrations.py`), drawn by a
 seed, in chunks of 32 as engines return them; the judge is a stand-in that replies at once. Without the cache every
