@@ -2,9 +2,9 @@
 
     python graders/bench/grader_corpus.py maths [--cases N] [--pairs N] [--show N]
 
-`maths`: N right and N wrong responses of `graders/tests/support/math_corpus.py`, drawn with its seed, scored by the `math`
-verifier; and with `--pairs` the verdicts that are given without math-verify, against math-verify's own and against the
-truth.
+`maths`: N right and N wrong responses of `graders/tests/support/math_corpus.py`, drawn with its seed, scored by the
+`math` verifier; and with `--pairs` the verdicts that are given without math-verify, against math-verify's own and
+against the truth.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ import pytest
 from brorl_graders.services.service_client import reach
 from brorl_graders.settings import Endpoint
 
+from graders.tests.support.names import allow_also
 from nemo_brorl.config.rewards import RewardsConfig, ServicesConfig
 from nemo_brorl.core.errors import ServiceError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.turns import ResponseScores
 from nemo_brorl.scoring.worker import VerifierWorker
 from nemo_brorl.types import ChunkArrays
-from graders.tests.support.names import allow_also
 from tests.support.source_tree import ROOT
 from tests.support.vllm_server import VllmServer, serving_model
 

@@ -13,6 +13,9 @@ import ray
 from brorl_graders.settings import Endpoint
 from brorl_lab.bases.initial_model import build_tokenizer
 
+from graders.tests.support.bad_verifiers import MISBEHAVE
+from graders.tests.support.names import allow_also
+from graders.tests.support.scoring_service import scores_by, serving
 from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import ModelError
@@ -21,9 +24,6 @@ from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 from nemo_brorl.scoring.pool import VerifierPool
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
-from graders.tests.support.bad_verifiers import MISBEHAVE
-from graders.tests.support.names import allow_also
-from graders.tests.support.scoring_service import scores_by, serving
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=16)
 

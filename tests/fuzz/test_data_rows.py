@@ -17,6 +17,7 @@ from brorl_graders.verifiers.registry import VERIFIERS, check_payload, names_in,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graders.tests.support.names import allow_also
 from nemo_brorl.config.data import PRESETS, ColumnsConfig, DataConfig
 from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
@@ -26,7 +27,6 @@ from nemo_brorl.training.supervised.chat_files import read_examples
 from nemo_brorl.training.supervised.conversations import Conversations
 from tests.fuzz.hostile import Damage, Swap, damages, swaps, values
 from tests.fuzz.profile import fuzz, no_hang
-from graders.tests.support.names import allow_also
 from tests.support.run_folders import put_tokenizer
 
 CODE_TESTS = {"inputs": ["1\n"], "outputs": ["2\n"]}

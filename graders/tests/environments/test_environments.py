@@ -69,7 +69,8 @@ def told(outcome: EpisodeOutcome) -> list[str]:
 
 
 def test_a_wrong_answer_may_be_tried_again(processes: EpisodeProcesses) -> None:
-    first, second = play(processes, "verify_and_retry", SUM, WRONG, RIGHT, feedback="No: {question}", retry_discount=0.5)
+    told_more = {"feedback": "No: {question}", "retry_discount": 0.5}
+    first, second = play(processes, "verify_and_retry", SUM, WRONG, RIGHT, **told_more)
     assert (first.observation, first.reward) == (({"role": "user", "content": "No: 2 + 2 ="},), 0.0)
     assert (second.has_ended, second.truncated, second.reward) == (True, False, 0.5)
     (at_once,) = play(processes, "verify_and_retry", SUM, RIGHT, retry_discount=0.5)
@@ -121,7 +122,8 @@ def test_python_keeps_names_between_calls_of_an_episode_and_nothing_else(process
         ["21\n"],
     ]
     assert outcomes[4].reward == 1.0
-    (other,) = play(processes, "python", SUM, call("python", code="print('a' in globals(), __import__('os').listdir('.'))"))
+    looks = call("python", code="print('a' in globals(), __import__('os').listdir('.'))")
+    (other,) = play(processes, "python", SUM, looks)
     assert told(other) == ["False []\n"]
 
 

@@ -11,7 +11,6 @@ from brorl_graders.verifiers.math.answer import find_answer, score
 from brorl_graders.verifiers.math.library import is_huge
 from brorl_graders.verifiers.registry import check_payload
 
-
 EQUAL = [
     # where it stands
     ("42", "<think>41?</think>The answer is 42."),

@@ -7,7 +7,6 @@ from brorl_graders.errors import DataError
 from brorl_graders.verifiers.math.answer import score
 from brorl_graders.verifiers.registry import check_payload
 
-
 WRONG = [
     ("5", "\\boxed{\\ge 5}"),
     ("5", "\\boxed{\\ne 5}"),

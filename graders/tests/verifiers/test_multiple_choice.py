@@ -7,7 +7,6 @@ from brorl_graders.errors import DataError
 from brorl_graders.verifiers.multiple_choice import chosen_letter, score
 from brorl_graders.verifiers.registry import check_payload
 
-
 CAPITALS = ("Berlin", "Rome", "Paris", "New York")
 
 

@@ -9,7 +9,6 @@ from brorl_graders.errors import DataError
 from brorl_graders.verifiers.registry import check_payload
 from brorl_graders.verifiers.response_format import has_structure, repeated_words, score
 
-
 ENGLISH = "We add the two numbers and then we look at what is left."
 
 

@@ -23,6 +23,8 @@ from brorl_graders.verifiers.payload import Deadlines
 from brorl_lab.commands import replay
 from brorl_lab.commands.rescore import asked_again
 
+from graders.tests.support.names import allow_also
+from graders.tests.support.scoring_service import scores_by, serving
 from lab.tests.commands.test_trusted_functions import foreign_run
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.load import load_config
@@ -38,8 +40,6 @@ from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.scoring.host import EpisodeHost
 from nemo_brorl.types import Prompt
-from graders.tests.support.names import allow_also
-from graders.tests.support.scoring_service import scores_by, serving
 from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.slow

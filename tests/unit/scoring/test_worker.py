@@ -11,14 +11,14 @@ import pytest
 from brorl_graders.settings import Endpoint
 from brorl_lab.bases.initial_model import build_tokenizer
 
+from graders.tests.support.bad_verifiers import MISBEHAVE
+from graders.tests.support.names import allow_also
+from graders.tests.support.scoring_service import scores_by, serving
 from nemo_brorl.config.rewards import RewardsConfig, ServicesConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.worker import VerifierWorker
 from nemo_brorl.types import ChunkArrays
-from graders.tests.support.bad_verifiers import MISBEHAVE
-from graders.tests.support.names import allow_also
-from graders.tests.support.scoring_service import scores_by, serving
 
 
 @pytest.fixture(scope="module")
