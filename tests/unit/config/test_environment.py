@@ -12,7 +12,7 @@ from brorl_graders.components import typed_params
 from brorl_graders.environment_values import FromEnvironment
 from brorl_launcher.frozen import absolute_paths, check_yaml
 
-from nemo_brorl.algorithm.train_batch import check_functions
+from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.config.load import load_config, parse_command_line, to_yaml
 from nemo_brorl.config.same_run import check_same_run
 from nemo_brorl.config.schema import BroRLConfig
@@ -183,7 +183,8 @@ def test_paths_become_absolute_as_they_stand(tmp_path: Path, monkeypatch: pytest
 )
 def test_no_message_about_a_setting_gives_the_value_away(overrides: list[str]) -> None:
     with pytest.raises(BroRLError) as refused:
-        check_functions(load_config("brorl_cpu", overrides))
+        config = load_config("brorl_cpu", overrides)
+        check_functions(config.algorithm, config.rewards.shaping)
     assert SECRET not in str(refused.value)
 
 
