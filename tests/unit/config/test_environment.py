@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from brorl_graders.components import typed_params
 from brorl_graders.environment_values import FromEnvironment
@@ -34,6 +35,13 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def written(value: Any) -> str:
     assert type(value) is FromEnvironment
     return str(value.written)
+
+
+def test_what_travels_to_an_actor_keeps_both_texts() -> None:
+    config = load_config("brorl_cpu", [KEY])
+    arrived = cloudpickle.loads(cloudpickle.dumps(config))
+    key = arrived.data.verifier_options["key"]
+    assert (key, written(key)) == (SECRET, "${oc.env:PROBE}")
 
 
 def test_texts_that_came_from_the_environment_know_how_they_stood() -> None:
