@@ -19,7 +19,7 @@ from nemo_brorl.training.observers import Observer, StepMade
 from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.parity import alarms
 from nemo_brorl.training.records import EventLog
-from nemo_brorl.training.reward_watch import RewardAlarms
+from brorl_lab.observers.reward_watch import RewardAlarms
 from nemo_brorl.training.samples import write_samples
 from nemo_brorl.training.step_timeline import StepTimelines
 from nemo_brorl.training.store.record import step_record

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.config.rewards import RewardWatchConfig
-from nemo_brorl.training.reward_watch import FILE, HISTORY, MIN_HISTORY, RewardAlarms, RewardWatch, robust_z
+from brorl_lab.observers.reward_watch import FILE, HISTORY, MIN_HISTORY, RewardAlarms, RewardWatch, robust_z
 from nemo_brorl.types import PaidAnswer, RewardEvidence, ScoredGroup
 from tests.support.fakes import make_group
 
