@@ -13,6 +13,7 @@
 # make lint          ruff, mypy, import-linter, and what no linter has: the style and architecture tests
 #
 # CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack,
+# HOUSE="lab launcher" tests those houses alone (there are backend and graders, too), and the graders where nothing but their wheel is installed,
 # WORKERS=4 runs that many test files at a time; FORK=0 has Ray start the actors of tests, which else are forked,
 # NICE= gives the campaign no less of the machine than others.
 
@@ -43,11 +44,19 @@ KEPT_APART := evaluation.first_prompt=64 evaluation.num_prompts=256 evaluation.s
 PYTEST := OMP_NUM_THREADS=1 BRORL_TESTS_FORK=$(FORK) $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 STYLE := tests/test_architecture.py tests/test_style.py
+TESTS := tests/end_to_end lab/tests tests/unit graders/tests launcher/tests tests/attacks tests/campaign tests/fuzz $(STYLE)
+
+# Houses: the backend's tests are in tests/, those of the others in their folders; the graders' need an environment of their own.
+HOUSES := backend lab launcher graders
+ifdef HOUSE
+$(if $(filter-out $(HOUSES),$(HOUSE)),$(error HOUSE=$(HOUSE): write some of $(HOUSES)))
+TESTS := $(filter $(patsubst %,%/%,$(subst backend,tests,$(filter-out graders,$(HOUSE)))),$(TESTS))
+endif
 
 .PHONY: help env train real-model base test check test-cluster test-numbers attacks fuzz campaign checkers lint bench docs site clean
 
 help:
-	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|WORKERS\)/s/^# //p' Makefile
+	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|HOUSE\|WORKERS\)/s/^# //p' Makefile
 
 env:
 	@scripts/install.sh $(KIND)
@@ -56,8 +65,8 @@ train: env
 	$(if $(WARM_UP),$(PYTHON) -m nemo_brorl base --config-name $(CONFIG) $(ARGS))
 	$(PYTHON) -m nemo_brorl train --config-name $(CONFIG) $(ARGS)
 	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'evaluation.output=$${exp_manager.explicit_log_dir}/before'
-	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf' \
-		'evaluation.compare_with=$${exp_manager.explicit_log_dir}/before/evaluation.json'
+	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf'
+	$(PYTHON) -m nemo_brorl compare --config-name $(CONFIG) $(ARGS)
 	$(PYTHON) -m nemo_brorl report --config-name $(CONFIG) $(ARGS)
 
 real-model: REAL = $(ARGS) trainer.seed=$(SEED) exp_manager.explicit_log_dir=$(SMOLLM2)/seed_$(SEED)
@@ -66,15 +75,16 @@ real-model: env
 	$(PYTHON) -m nemo_brorl base --config-name smollm2_sft
 	$(PYTHON) -m nemo_brorl train --config-name smollm2_cpu $(REAL)
 	$(PYTHON) -m nemo_brorl evaluate --config-name smollm2_cpu $(KEPT_APART) $(REAL) 'evaluation.output=$${exp_manager.explicit_log_dir}/before'
-	$(PYTHON) -m nemo_brorl evaluate --config-name smollm2_cpu $(KEPT_APART) $(REAL) 'policy.model=$${exp_manager.explicit_log_dir}/hf' \
-		'evaluation.compare_with=$${exp_manager.explicit_log_dir}/before/evaluation.json'
+	$(PYTHON) -m nemo_brorl evaluate --config-name smollm2_cpu $(KEPT_APART) $(REAL) 'policy.model=$${exp_manager.explicit_log_dir}/hf'
+	$(PYTHON) -m nemo_brorl compare $(SMOLLM2)/seed_$(SEED)
 
 base: env
 	$(PYTHON) -m nemo_brorl base --config-name $(CONFIG) $(ARGS)
 
-test: env
-	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end lab/tests tests/unit graders/tests launcher/tests tests/attacks tests/campaign tests/fuzz $(STYLE) $(ARGS)
-	$(if $(wildcard /dev/nvidia[0-9]*),$(PYTEST) tests/gpu,@echo "tests/gpu is left out: no GPU here")
+test: $(if $(TESTS),env)
+	$(if $(filter graders,$(HOUSE)),OMP_NUM_THREADS=1 scripts/test_graders.sh $(PARALLEL) --durations=20 $(ARGS))
+	$(if $(TESTS),$(PYTEST) $(PARALLEL) --durations=20 $(TESTS) $(ARGS))
+	$(if $(filter tests/unit,$(TESTS)),$(if $(wildcard /dev/nvidia[0-9]*),$(PYTEST) tests/gpu,@echo "tests/gpu is left out: no GPU here"))
 
 check: checkers
 	$(PYTEST) -q $(PARALLEL) -m "not slow" tests/unit graders/tests lab/tests launcher/tests $(STYLE)
@@ -120,4 +130,4 @@ docs: env
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from brorl_graders.names import VARIABLE
 
+from graders.tests.support.names import names_kept
 from nemo_brorl.core.console import LOGGED
 from tests.support.forked_workers import use_forked_workers
 
@@ -58,21 +57,12 @@ def records_reach_caplog() -> None:
 @pytest.fixture(scope="module", autouse=True)
 def names_of_a_module_end_with_it() -> Iterator[None]:
     """Take back the names that fixtures of a module have let questions use."""
-    with _names_kept():
+    with names_kept():
         yield
 
 
 @pytest.fixture(autouse=True)
 def names_of_a_test_end_with_it() -> Iterator[None]:
     """Take back the names that a test has let questions use."""
-    with _names_kept():
+    with names_kept():
         yield
-
-
-@contextmanager
-def _names_kept() -> Iterator[None]:
-    before = os.environ.get(VARIABLE)
-    yield
-    os.environ.pop(VARIABLE, None)
-    if before is not None:
-        os.environ[VARIABLE] = before

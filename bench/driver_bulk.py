@@ -34,10 +34,8 @@ from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console, format_table
-from nemo_brorl.rollouts.batch_fill import BatchFill
-from nemo_brorl.rollouts.carry_over import CarryOver
+from nemo_brorl.rollouts.batches import Batches
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.rollouts.schedule import RolloutSchedule
 from nemo_brorl.scoring.pool import VerifierPool
 
 LONGEST = 8  # times the mean: where responses are cut
@@ -126,20 +124,22 @@ def settings(load: Load) -> BroRLConfig:
     return config
 
 
-def carry_over_of(config: BroRLConfig, sampler: Sampler) -> CarryOver:
+def batches_of(config: BroRLConfig, sampler: Sampler) -> Batches:
     """What a run has before its first step."""
-    return CarryOver(config.rollouts, config.dynamic_sampling, RunSizes.of(config).num_engines, BulkPrompts(), sampler)
+    sizes = RunSizes.of(config)
+    return Batches(config.rollouts, config.dynamic_sampling, config.policy.optim, sizes, BulkPrompts(), sampler)
 
 
-def one_step(carry_over: CarryOver, config: BroRLConfig, data_parallel_size: int = 8) -> dict[str, float]:
+def one_step(batches: Batches, config: BroRLConfig, data_parallel_size: int = 8) -> dict[str, float]:
     """collect → learn → plan, as the trainer does. Seconds of each part, and what came of it."""
     watch, cpu_before = Stopwatch(), time.process_time()
     with watch.measure("collect"):
-        fill = BatchFill(carry_over, RolloutSchedule(config.rollouts, config.policy.optim).stage, version=0)
-        fill.complete()
-        filled = fill.finish()
+        filled = batches.take(0, lambda: None)
     with watch.measure("learning_batch"):
-        batch = make_train_batch(filled.batch, config, step=1)
+        batch = make_train_batch(
+            filled.batch, 1, config.algorithm, config.rewards.shaping, config.rollouts.max_response_tokens,
+            min_reward_range=config.dynamic_sampling.least_range,
+        )  # fmt: skip
     with watch.measure("plan"):
         plan = plan_update(
             batch, num_mini_batches=config.algorithm.num_mini_batches, data_parallel_size=data_parallel_size,
@@ -179,9 +179,9 @@ def measure(load: Load, folder: Path) -> dict[str, Any]:
     calls = CallCounter()
     try:
         small = settings(Load(2, 64, 8))
-        one_step(carry_over_of(small, sampler), small, data_parallel_size=1)
+        one_step(batches_of(small, sampler), small, data_parallel_size=1)
         with MemoryWatch() as memory, calls.counting():
-            step = one_step(carry_over_of(config, sampler), config)
+            step = one_step(batches_of(config, sampler), config)
     finally:
         generator.close()
         verifier.close()

@@ -77,7 +77,14 @@ def plan_step(config: BroRLConfig, groups: Sequence[ScoredGroup], step: int, num
     if not informative:
         return None
     return plan_update(
-        make_train_batch(informative, config, step),
+        make_train_batch(
+            informative,
+            step,
+            config.algorithm,
+            config.rewards.shaping,
+            config.rollouts.max_response_tokens,
+            min_reward_range=config.dynamic_sampling.least_range,
+        ),
         num_mini_batches=config.algorithm.num_mini_batches,
         data_parallel_size=num_ranks,
         token_budget=RunSizes.of(config).micro_batch_tokens,

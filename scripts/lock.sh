@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scripts/lock.sh [--keep] [cpu|gpu ...]: resolve requirements/KIND.in into requirements/KIND.txt, with the sha256 of every file.
+# scripts/lock.sh [--keep] [cpu|gpu|graders ...]: resolve requirements/KIND.in into requirements/KIND.txt, with the sha256 of every file.
+# graders: what graders/pyproject.toml asks for to test it, in the lines of cpu.txt; cpu writes it, too.
 #
 # --keep leaves versions as they are and takes the sums anew. Needs uv (`pip install uv`). The lists are for Linux on x86-64 and
 # Python 3.11 and 3.12. Sums are PyPI's: of all wheels and sources of a version, whatever their platform. UV_FIND_LINKS and
@@ -44,7 +45,19 @@ write_cuda_list() {
         fail "cpu-torch.txt is not of $torch: write the sums of its wheels for Python 3.11 and 3.12 on PyTorch's CPU wheel index"
 }
 
+# the lines of cpu.txt that the graders need with all of their libraries, to be built and tested
+write_graders_list() {
+    names_and_versions cpu.txt >"$pins"
+    echo setuptools | compile - ../graders/pyproject.toml --extra test --constraint "$pins" --override cpu-overrides.txt >"$new"
+    names_and_versions "$new" | awk 'NR == FNR { wanted[$1]; next } /^[^ ]/ { is_wanted = $1 in wanted } is_wanted' - cpu.txt >graders.txt
+    echo "requirements/graders.txt: $(grep -c '==' graders.txt) packages"
+}
+
 for kind in "${@:-cpu}"; do
+    if [[ $kind == graders ]]; then
+        write_graders_list
+        continue
+    fi
     if [[ $keep ]]; then
         names_and_versions "$kind.txt" >"$pins"
     else
@@ -52,5 +65,8 @@ for kind in "${@:-cpu}"; do
         names_and_versions "$new" >"$pins"
     fi
     write_with_sums "$pins" "$kind.txt"
-    if [[ $kind == cpu ]]; then write_cuda_list; fi
+    if [[ $kind == cpu ]]; then
+        write_cuda_list
+        write_graders_list
+    fi
 done

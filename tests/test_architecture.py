@@ -6,13 +6,7 @@ import ast
 import re
 
 from scripts.module_map import FOLDERS
-from tests.support.source_tree import (
-    PACKAGE,
-    ROOT,
-    imports,
-    modules,
-    tree,
-)
+from tests.support.source_tree import GRADERS, PACKAGE, ROOT, imports, modules, name, tree
 
 # Entries of nemo_brorl/, lower shelves first. A module imports from its own folder and from lower shelves.
 SHELVES = ("types", "ports", *FOLDERS)
@@ -26,6 +20,8 @@ IMPORTS_BY_NAME = {
     "brorl_graders.processes.fork_server",
     "brorl_graders.verifiers.registry",
 }
+# Packages that an environment with the graders alone lacks (`make test HOUSE=graders`), the backend's tests among them.
+NOT_BESIDE_GRADERS = {"nemo_brorl", "brorl_lab", "brorl_launcher", "tests", "ray", "torch", "vllm"}
 REGISTRIES = ("brorl_graders.environments.registry", "brorl_graders.verifiers.registry")
 
 
@@ -51,6 +47,16 @@ def test_only_the_registries_go_from_a_name_to_a_verifier_or_an_environment() ->
         is_imported = any(f"{registry}.find" in imported for registry in REGISTRIES)
         if module not in REGISTRIES and (is_imported or "registry.find" in calls):
             wrong.append(module)
+    assert wrong == []
+
+
+def test_tests_and_benches_of_the_graders_know_the_graders_alone() -> None:
+    house = GRADERS.parent
+    wrong = []
+    for path in sorted([*house.glob("tests/**/*.py"), *house.glob("bench/**/*.py")]):
+        for line, dotted in imports(path):
+            if dotted.partition(".")[0] in NOT_BESIDE_GRADERS:
+                wrong.append(f"{name(path)}:{line}: {dotted}")
     assert wrong == []
 
 

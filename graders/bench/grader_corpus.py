@@ -2,9 +2,9 @@
 
     python graders/bench/grader_corpus.py maths [--cases N] [--pairs N] [--show N]
 
-`maths`: N right and N wrong responses of `tests/support/math_corpus.py`, drawn with its seed, scored by the `math`
-verifier; and with `--pairs` the verdicts that are given without math-verify, against math-verify's own and against the
-truth.
+`maths`: N right and N wrong responses of `graders/tests/support/math_corpus.py`, drawn with its seed, scored by the
+`math` verifier; and with `--pairs` the verdicts that are given without math-verify, against math-verify's own and
+against the truth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read
 
-from tests.support import math_corpus
+from graders.tests.support import math_corpus
 
 
 def count_wrong_verdicts(num: int, is_right: bool, num_shown: int) -> None:

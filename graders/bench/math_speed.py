@@ -5,7 +5,7 @@
 Every pair of reference and answer is another one, so no verdict is used twice. `plain`: numbers, fractions, roots and
 intervals in a box, a third of them right; `stated`: the same behind "the answer is"; `symbolic`: polynomials, of which
 the right ones need sympy. Each measurement is a process of its own; old and new take turns.
-`graders/bench/verifiers.py` prints it too.
+`bench/verifiers.py` prints it too.
 """
 
 from __future__ import annotations

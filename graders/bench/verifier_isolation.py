@@ -14,14 +14,14 @@ import resource
 import statistics
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from brorl_graders.processes.child_process import Isolation, Job, cpu_time
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.verifiers.payload import Deadlines
 
-from nemo_brorl.config.data import TaskConfig
-from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
+from graders.tests.support.gym_questions import gym_payloads
 
 TASKS = ("chain_sum", "countdown", "word_ladder", "mini_sudoku", "propositional_logic")
 NUM_GROUPS = 40
@@ -58,8 +58,8 @@ def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool)
 
 def measure(repeats: int, sizes: Sequence[int]) -> dict[str, Any]:
     """Medians by size of the group."""
-    source = ReasoningGymSource([TaskConfig(name) for name in TASKS], 0.1, "train", seed=1)
-    payloads = [dict(source.question(index).payload) for index in range(NUM_GROUPS)]
+    by_task = [gym_payloads(name, NUM_GROUPS // len(TASKS), seed=1) for name in TASKS]
+    payloads = list(chain.from_iterable(zip(*by_task, strict=True)))
     result: dict[str, Any] = {}
     for size in sizes:
         shared, own = [], []

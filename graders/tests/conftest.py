@@ -1,16 +1,26 @@
-"""What the graders' tests share: a process without Ray."""
+"""What the graders' tests share: the names that one of them allows end with it."""
 
 from __future__ import annotations
 
-import sys
+import os
+from collections.abc import Iterator
 
 import pytest
 
+from graders.tests.support.names import names_kept
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="module", autouse=True)
-def no_ray() -> None:
-    """Without Ray the object store is a plain reference. An end-to-end test before may have left Ray up in this
-    process."""
-    ray_cluster = sys.modules.get("tests.support.ray_cluster")
-    if ray_cluster is not None:
-        ray_cluster.end_ray()
+def names_of_a_module_end_with_it() -> Iterator[None]:
+    """Take back the names that fixtures of a module have let questions use."""
+    with names_kept():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def names_of_a_test_end_with_it() -> Iterator[None]:
+    """Take back the names that a test has let questions use."""
+    with names_kept():
+        yield

@@ -8,7 +8,6 @@ import pickle
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import cloudpickle
 from brorl_graders.environment_values import FromEnvironment, as_written, literal, plain, remember, restored
 from omegaconf import OmegaConf
 
@@ -38,7 +37,6 @@ def test_copies_keep_both_texts() -> None:
     part = Part("", {"key": KEY})
     copies = [
         pickle.loads(pickle.dumps(part)),
-        cloudpickle.loads(cloudpickle.dumps(part)),
         copy.deepcopy(part),
         copy.copy(part),
         Part(**asdict(part)),

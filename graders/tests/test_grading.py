@@ -15,7 +15,7 @@ from brorl_graders.errors import ConfigError, DataError
 from brorl_graders.grading import Grade, Pool, grade
 from brorl_graders.processes.process_pool import Verdicts
 
-GRADERS = Path(__file__).resolve().parents[1]
+from graders.tests.support.places import CODE_PATH
 
 
 def test_right_and_wrong_responses_are_graded_in_their_order() -> None:
@@ -57,7 +57,7 @@ def test_a_file_is_graded_by_the_graders_alone(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, "-m", "brorl_graders", str(file)]
-    environment = {**os.environ, "PYTHONPATH": str(GRADERS)}
+    environment = {**os.environ, "PYTHONPATH": CODE_PATH}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert [json.loads(line)["reward"] for line in done.stdout.splitlines()] == [1.0, 0.0]
 
@@ -66,7 +66,7 @@ def test_a_row_that_cannot_be_graded_is_one_message(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"verifier": "exact_match"}\n')
     command = [sys.executable, "-m", "brorl_graders", str(file)]
-    environment = {**os.environ, "PYTHONPATH": str(GRADERS)}
+    environment = {**os.environ, "PYTHONPATH": CODE_PATH}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "line 1: 'payload'" in done.stderr

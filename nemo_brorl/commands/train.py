@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_brorl.algorithm.train_batch import check_functions
+from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.commands.trackers import MetricFan
 from nemo_brorl.config.load import CommandLine
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
 
 def train(config: BroRLConfig, line: CommandLine) -> int:
     """Train until the last step. Returns the exit code: SAVED when there is more to do."""
-    check_functions(config)
+    check_functions(config.algorithm, config.rewards.shaping)
     find_pool(config.rollouts.prompt_pool)
     find_observers(config.trainer.observers)
     console = Console()

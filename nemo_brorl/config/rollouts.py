@@ -171,3 +171,8 @@ class DynamicSamplingConfig:
     max_staleness: int = setting(
         1, "updates that an informative group beyond the batch may wait for its own; 0: it is dropped", at_least=0
     )
+
+    @property
+    def least_range(self) -> float | None:
+        """Return the range of raw rewards for which a group is kept; None: all groups are."""
+        return self.min_reward_range if self.enabled else None

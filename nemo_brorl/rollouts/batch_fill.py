@@ -12,7 +12,7 @@ Who owns what while a batch is filled, each fact once:
 
     GroupLedger (in RolloutStream)  groups being sampled, and their rollouts that are out, finished or partial
     DynamicSampling                 order of admission, groups that closed in this step, groups kept
-    CarryOver                       partial groups and prompts for the next step, completed groups
+    Leftovers (in CarryOver)        partial groups and prompts for the next step, completed groups
     BatchFill                       the phase, and which groups were cut
 
 A fill of 2 groups of 8 with `rollouts.unfinished: resume`, `min_fraction` ½ and a step deadline:
@@ -32,16 +32,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
+from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.dynamic_sampling import POSTPONED, judge
 from nemo_brorl.rollouts.fate import Fate, fate_of, is_resumed
-from nemo_brorl.rollouts.ledger import OpenGroup, check_version, fitting_chunk_size
+from nemo_brorl.rollouts.ledger import OpenGroup, check_version
 from nemo_brorl.rollouts.metrics import cut_metrics, group_metrics
+from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.rollouts.stream import TURN_S
-from nemo_brorl.types import FilledBatch, Withdrawn
+from nemo_brorl.types import FilledBatch, Sampling, Withdrawn
 
 log = get_logger(__name__)
 
@@ -63,24 +65,31 @@ class BatchFill:
     def __init__(
         self,
         carry_over: CarryOver,
+        sampler: Sampler,
+        settings: RolloutsConfig,
+        chunk_size: int,
         stage: Stage,
         version: int,
     ) -> None:
-        """Starts at once, under weights `version`."""
+        """Starts at once, under weights `version`, with at most `chunk_size` rollouts in a request."""
         self.state_before = carry_over.state()  # what a checkpoint holds if this step is cut
         carry_over.begin_step(stage, version)
         self.carry_over = carry_over
         self.dynamic_sampling = carry_over.dynamic_sampling
-        self.settings = carry_over.settings
+        self.leftovers = carry_over.leftovers
+        self.sampler = sampler
+        self.settings = settings
+        self.sampling = Sampling(
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            max_tokens=settings.max_response_tokens,
+            max_turn_tokens=settings.max_turn_tokens,
+        )
         self.stage = stage
         self.version = version
-        sampler = carry_over.sampler
-        num_rollouts = stage.num_per_prompt * stage.prompts_per_step
-        chunk_size = fitting_chunk_size(num_rollouts, carry_over.num_engines, self.settings.chunk_size)
         self.replay_cache = carry_over.take_replay(version)
         self.stream = sampler.open_stream(carry_over.lengths, chunk_size, self.replay_cache)
         self.phase = Phase.FILLING
-        self.is_overdue = False  # the step's deadline has passed
         self.cuts_surplus = False  # the batch was full while groups were in flight
         self.cut_groups: list[OpenGroup] = []
         self.withdrawn: list[Withdrawn] = []
@@ -90,7 +99,7 @@ class BatchFill:
         self.start = time.monotonic()
         self.filling_since = self.start
         self.done_at = self.start
-        for group in carry_over.take_closed():
+        for group in self.leftovers.take_closed():
             self.stream.resume(group)
 
     @property
@@ -112,15 +121,14 @@ class BatchFill:
             self._end()
         if not self.is_done:
             stream = self.stream
-            console = self.carry_over.sampler.console
             seconds = self.done_at - self.start
-            console.progress("generate", stream.num_settled, stream.num_asked, "rollouts", seconds)
+            self.sampler.console.progress("generate", stream.num_settled, stream.num_asked, "rollouts", seconds)
 
     def complete(self, check: Callable[[], None] = lambda: None) -> None:
         """Advance until it is done. Raises as `advance`, or what `check`, called at every turn, raises; nothing is
         being sampled then."""
         try:
-            with self.carry_over.sampler.stage("generate"):
+            with self.sampler.stage("generate"):
                 while not self.is_done:
                     self.advance()
                     check()
@@ -159,14 +167,14 @@ class BatchFill:
     def _admit(self) -> None:
         """Begin as many groups as dynamic sampling asks for: partial ones of the step before first."""
         num = self.dynamic_sampling.num_to_admit()
-        groups = self.carry_over.take_open(num)
+        groups = self.leftovers.take_open(num)
         prompts = self.carry_over.take_prompts(num - len(groups))
         self.dynamic_sampling.admit(group.uid for group in groups)
         self.dynamic_sampling.admit(prompt.uid for prompt in prompts)
         for group in groups:
             self.stream.resume(group)
         for prompt in prompts:
-            self.stream.open(prompt, self.stage.num_per_prompt, self.carry_over.sampling, self.settings.deadline_s)
+            self.stream.open(prompt, self.stage.num_per_prompt, self.sampling, self.settings.deadline_s)
 
     def _settle(self, group: OpenGroup) -> None:
         """Decide what becomes of a group of which nothing is out."""
@@ -185,7 +193,7 @@ class BatchFill:
             group.num_learnt = len(group.parts) if group.partial else 0
         # What is held, and the cut rollouts of a group that a step learns from, go on in the next step.
         if group.partial and is_resumed(self.settings):
-            self.carry_over.put_back(group)
+            self.leftovers.put_back(group)
 
     def _complete_group(self, group: OpenGroup) -> None:
         """Keep what has ended of a group since a step learned from it."""
@@ -193,7 +201,7 @@ class BatchFill:
             return
         scored = replace(group.close(), learn_from=group.not_learnt())
         if judge(scored, self.dynamic_sampling.config).keep:
-            self.carry_over.put_completed(scored)
+            self.leftovers.put_completed(scored)
         group.num_learnt = len(group.parts)
 
     def _withdraw(self, group: OpenGroup, reason: str) -> None:
@@ -205,14 +213,14 @@ class BatchFill:
         """Stop filling when the batch is full or the deadline has passed."""
         limit_s = self.settings.step_deadline_s
         seconds = time.monotonic() - self.filling_since
-        self.is_overdue = limit_s is not None and seconds > limit_s
+        is_overdue = limit_s is not None and seconds > limit_s
         if self.dynamic_sampling.is_full:
             self._admit()  # what faster groups would have made room for
-        elif not self.is_overdue:
+        elif not is_overdue:
             return
         self.phase = Phase.DRAINING
-        self.cuts_surplus = not self.is_overdue and self.settings.unfinished != "finish"
-        if self.is_overdue or self.cuts_surplus:
+        self.cuts_surplus = not is_overdue and self.settings.unfinished != "finish"
+        if is_overdue or self.cuts_surplus:
             self.stream.cut()
 
     def _end(self) -> None:
@@ -221,15 +229,15 @@ class BatchFill:
             limit_s = self.settings.step_deadline_s
             log.warning("no informative group within rollouts.step_deadline_s=%s: sampling goes on", limit_s)
             self.phase = Phase.FILLING
-            self.is_overdue = False
             self.filling_since = time.monotonic()
             return
         self.phase = Phase.DONE
         self._close()
-        self.stats_after = self.carry_over.sampler.generator.stats()
+        self.stats_after = self.sampler.generator.stats()
         sampled = self.dynamic_sampling.sampled()
-        self.carry_over.learn(sampled, self.cut_groups, self.stream.num_tokens)
+        for change in self.carry_over.learn(sampled, self.cut_groups, self.stream.num_tokens):
+            self.sampler.console.line(change)
 
     def _close(self) -> None:
         self.stream.close()
-        self.carry_over.sampler.console.clear()
+        self.sampler.console.clear()

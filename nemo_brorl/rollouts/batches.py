@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nemo_brorl.config.policy import OptimConfig
+from nemo_brorl.config.rollouts import DynamicSamplingConfig, RolloutsConfig
 from nemo_brorl.config.run_sizes import RunSizes
-from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.ports import Policy, PromptSource
 from nemo_brorl.rollouts.batch_fill import BatchFill
 from nemo_brorl.rollouts.carry_over import CarryOver, SamplerState
+from nemo_brorl.rollouts.ledger import fitting_chunk_size
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import RolloutSchedule
 from nemo_brorl.rollouts.stream import TURN_S
@@ -20,21 +22,28 @@ OVERLAP_TURN_S = 0.1  # while the policy learns: how late the end of its update 
 class Batches:
     """Owns the batch that no step has taken yet."""
 
-    def __init__(self, config: BroRLConfig, prompts: PromptSource, sampler: Sampler) -> None:
+    def __init__(
+        self,
+        rollouts: RolloutsConfig,
+        dynamic_sampling: DynamicSamplingConfig,
+        optim: OptimConfig,
+        sizes: RunSizes,
+        prompts: PromptSource,
+        sampler: Sampler,
+    ) -> None:
+        self.settings = rollouts
+        self.num_engines = sizes.num_engines
         self.sampler = sampler
-        self.schedule = RolloutSchedule(config.rollouts, config.policy.optim)
-        self.carry_over = CarryOver(
-            config.rollouts,
-            config.dynamic_sampling,
-            RunSizes.of(config).num_engines,
-            prompts,
-            sampler,
-        )
+        self.schedule = RolloutSchedule(rollouts, optim)
+        self.carry_over = CarryOver(rollouts, dynamic_sampling, prompts, sampler.seed)
         self.fill: BatchFill | None = None
 
     def begin(self, version: int) -> BatchFill:
         """Begin to fill the next batch under weights `version`."""
-        self.fill = BatchFill(self.carry_over, self.schedule.stage, version)
+        stage = self.schedule.stage
+        num_rollouts = stage.num_per_prompt * stage.prompts_per_step
+        chunk_size = fitting_chunk_size(num_rollouts, self.num_engines, self.settings.chunk_size)
+        self.fill = BatchFill(self.carry_over, self.sampler, self.settings, chunk_size, stage, version)
         return self.fill
 
     def take(self, version: int, check: Callable[[], None]) -> FilledBatch:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from nemo_brorl.config.rollouts import DynamicSamplingConfig
+from nemo_brorl.rollouts.dynamic_sampling import judge
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
 
 
@@ -15,6 +17,16 @@ class Spent:
     generated_tokens: int = 0  # response tokens, of groups that were not used too
     informative_groups: int = 0
     rollouts: int = 0  # of groups that have closed
+
+    @staticmethod
+    def of_step(sampled: Sequence[ScoredGroup], num_tokens: int, config: DynamicSamplingConfig) -> Spent:
+        """Return what a step has spent: on all groups that closed in it, and the tokens that were sampled in it."""
+        decisions = [judge(scored, config) for scored in sampled]
+        return Spent(
+            generated_tokens=num_tokens,
+            informative_groups=sum(decision.reason == "informative" for decision in decisions),
+            rollouts=sum(len(scored.rewards) for scored in sampled),
+        )
 
     def plus(self, other: Spent) -> Spent:
         """Return the totals after another step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
 from nemo_brorl.algorithm.train_batch import make_train_batch
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
 from nemo_brorl.core.errors import ServiceError, StarvationError, TrainingError
@@ -31,7 +32,14 @@ class BroRLTrainer:
         self.timeline = heartbeat.timeline
         self.row = StepRow(parts.sink)
         self.resets = ReferenceResets(config.algorithm.reference_reset)
-        self.batches = Batches(config, parts.prompts, parts.sampler)
+        self.batches = Batches(
+            config.rollouts,
+            config.dynamic_sampling,
+            config.policy.optim,
+            RunSizes.of(config),
+            parts.prompts,
+            parts.sampler,
+        )
         self.schedule = self.batches.schedule
         self.handover = DeviceHandover(parts.policy, parts.generator, heartbeat)
         self.validations = Validations(parts, self.handover)
@@ -82,7 +90,15 @@ class BroRLTrainer:
         with watch.measure("collect"):
             filled = self.fill_batch()
         with self.timeline.stage("advantages"):
-            batch = make_train_batch(filled.batch, self.config, self.step_number + 1, filled.loss_scale)
+            batch = make_train_batch(
+                filled.batch,
+                self.step_number + 1,
+                self.config.algorithm,
+                self.config.rewards.shaping,
+                self.config.rollouts.max_response_tokens,
+                filled.loss_scale,
+                self.config.dynamic_sampling.least_range,
+            )
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
         with self.handover.policy_turn(watch) as turn:

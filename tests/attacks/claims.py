@@ -1,7 +1,7 @@
 """Answers that try to earn without being right, and the places of a response where an answer may be read.
 
-OUTSIDE and HOST_PID are filled in as in tests/support/hostile_programs.txt. What a claim leaves behind on purpose is
-named brorl-attack.
+OUTSIDE and HOST_PID are filled in as in graders/tests/support/hostile_programs.txt. What a claim leaves behind on
+purpose is named brorl-attack.
 """
 
 from __future__ import annotations

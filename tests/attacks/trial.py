@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.registry import check_payload
 
+from graders.tests.support.hostile_host import Host, descendants
 from tests.attacks.cases import PROGRAM, Case
 from tests.attacks.generator import Attack, find_case, response, spy_response
 from tests.attacks.scoring import OVERDUE, WatchedPool
-from tests.support.hostile_host import Host, descendants
 
 EARNED, COPIED, BOTH, CHANGED, FAILED, LEFT = "earned", "copied", "both", "changed", "failed", "left"
 WRONG, ATTACK, RIGHT, SPY = "wrong", "attack", "right", "spy"

@@ -12,14 +12,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from brorl_graders.services.service_client import reach
+from brorl_graders.settings import Endpoint
 
-from nemo_brorl.config.rewards import EndpointConfig, RewardsConfig, ServicesConfig
+from graders.tests.support.names import allow_also
+from nemo_brorl.config.rewards import RewardsConfig, ServicesConfig
 from nemo_brorl.core.errors import ServiceError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.turns import ResponseScores
 from nemo_brorl.scoring.worker import VerifierWorker
 from nemo_brorl.types import ChunkArrays
-from tests.support.names import allow_also
 from tests.support.source_tree import ROOT
 from tests.support.vllm_server import VllmServer, serving_model
 
@@ -40,9 +41,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
 
 
 @pytest.fixture
-def endpoint(server: VllmServer) -> EndpointConfig:
+def endpoint(server: VllmServer) -> Endpoint:
     """The judge, as settings give it."""
-    return EndpointConfig(
+    return Endpoint(
         name="judge",
         url=server.url,
         model="judge",
@@ -54,7 +55,7 @@ def endpoint(server: VllmServer) -> EndpointConfig:
 
 
 @pytest.fixture
-def worker(endpoint: EndpointConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifierWorker]:
+def worker(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifierWorker]:
     """What a run's actor for verifiers is made of. A failure ends the run after two attempts."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     other = replace(endpoint, name="other", model="other")
@@ -113,7 +114,7 @@ def test_a_model_that_the_engine_does_not_hold_is_refused_at_once_in_its_own_wor
 
 
 def test_an_engine_that_goes_away_in_mid_run_ends_it_with_the_reason(
-    server: VllmServer, worker: VerifierWorker, endpoint: EndpointConfig
+    server: VllmServer, worker: VerifierWorker, endpoint: Endpoint
 ) -> None:
     reach(endpoint)
     assert judged(worker, [EASY]).rewards.tolist() == [0.5]

@@ -10,19 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
+from brorl_graders.settings import Endpoint
 from brorl_lab.bases.initial_model import build_tokenizer
 
+from graders.tests.support.bad_verifiers import MISBEHAVE
+from graders.tests.support.names import allow_also
+from graders.tests.support.scoring_service import scores_by, serving
+from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.config.data import TaskConfig
-from nemo_brorl.config.rewards import EndpointConfig, RewardsConfig
+from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 from nemo_brorl.scoring.pool import VerifierPool
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
-from tests.support.bad_verifiers import MISBEHAVE
-from tests.support.names import allow_also
-from tests.support.scoring_service import scores_by, serving
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=16)
 
@@ -84,7 +85,7 @@ def test_chunks_of_a_prompt_ask_a_service_once_and_what_it_cost_comes_back(
     cluster: None, model_folder: Path, tmp_path: Path
 ) -> None:
     with serving(scores_by(lambda text: float("fine" in text))) as service:
-        allow_also(endpoints=[EndpointConfig("ours", service.url)])
+        allow_also(endpoints=[Endpoint("ours", service.url)])
         prompt = Prompt("train/0", "toy", "ours", (1,), {}, messages=({"role": "user", "content": "well?"},))
         pool = VerifierPool(RewardsConfig(num_workers=2), model_folder, ["ours"], record_folder=tmp_path)
         pool.wait_ready()

@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from brorl_graders.settings import Endpoint
 from brorl_graders.verifiers.payload import Payload
 from brorl_graders.verifiers.registry import VERIFIERS, check_payload, names_in, templates
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graders.tests.support.names import allow_also
 from nemo_brorl.config.data import PRESETS, ColumnsConfig, DataConfig
-from nemo_brorl.config.rewards import EndpointConfig
 from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -26,7 +27,6 @@ from nemo_brorl.training.supervised.chat_files import read_examples
 from nemo_brorl.training.supervised.conversations import Conversations
 from tests.fuzz.hostile import Damage, Swap, damages, swaps, values
 from tests.fuzz.profile import fuzz, no_hang
-from tests.support.names import allow_also
 from tests.support.run_folders import put_tokenizer
 
 CODE_TESTS = {"inputs": ["1\n"], "outputs": ["2\n"]}
@@ -71,8 +71,8 @@ PAYLOADS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
 )
 ENDPOINTS = (
-    EndpointConfig("judge", "http://127.0.0.1:9/v1", "m", template="{prompt} {response} {rubric}"),
-    EndpointConfig("ours", "http://127.0.0.1:9/score"),
+    Endpoint("judge", "http://127.0.0.1:9/v1", "m", template="{prompt} {response} {rubric}"),
+    Endpoint("ours", "http://127.0.0.1:9/score"),
 )
 ALLOWED = {*VERIFIERS, "judge", "ours"}
 

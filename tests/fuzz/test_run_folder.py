@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_brorl.core.errors import BroRLError
-from nemo_brorl.rollouts.carry_over import CarriedGroups
+from nemo_brorl.rollouts.carried_groups import CarriedGroups
 from nemo_brorl.training.checkpoint import Checkpoints, CutStep, RunState
 from nemo_brorl.training.marker import MARKER, write_marker
 from nemo_brorl.training.saver import Saver

@@ -3,61 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import re
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import pytest
 from brorl_graders.environments import tool_calls
-from brorl_graders.environments.agent import Agent, AgentError, result_in
+from brorl_graders.environments.agent import AgentError, result_in
 from brorl_graders.environments.endpoint import RequestError, open_conversation
-from brorl_graders.environments.protocol import Action, EpisodeStep, Step, TurnSize
+from brorl_graders.environments.protocol import Action, Step, TurnSize
 from brorl_graders.environments.registry import make
+from brorl_graders.errors import ConfigError
 
-from nemo_brorl.config.data import DataConfig
-from nemo_brorl.core.errors import ConfigError, ModelError
-from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.prompts.sources import make_source
-from nemo_brorl.prompts.stream import PromptStream
-from nemo_brorl.scoring.host import EpisodeHost, HostLimits
-from nemo_brorl.scoring.turn_tokens import check_environment
-from tests.support.agents import ADD, PLACE
-from tests.support.names import allow_also, allow_source
-from tests.support.source_tree import ROOT
-from tests.unit.scoring.test_turn_tokens import QWEN25, turns
+from graders.tests.support.agents import ADD, PLACE
+from graders.tests.support.names import allow_also
+from graders.tests.support.play import agent_played
 
 pytestmark = pytest.mark.slow
 
-OURS = load_tokenizer(ROOT / "models" / "sums")
 QUESTION = {"text": "2 + 2 =", "verifier": "exact_match", "payload": {"answer": "4"}}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
 GO = {"role": "user", "content": "go"}
 WELL = {"role": "assistant", "content": "well"}
 
 
-def played(name: str, actions: Sequence[Action], module: str = PLACE, **task: Any) -> tuple[Any, list[Step]]:
-    """First observation, and the steps until the agent's end."""
-    settings = {"run": module + name}
-    allow_also(environments=[("agent", settings)])
-
-    async def play() -> tuple[Any, list[Step]]:
-        agent = make("agent", settings)
-        assert isinstance(agent, Agent)
-        try:
-            first = await agent.reset(task, 7)
-            steps = [await agent.step(action) for action in actions]
-        finally:
-            agent.close()
-        return first, steps
-
-    return asyncio.run(play())
+def played(name: str, actions: Sequence[Action], **task: Any) -> tuple[Any, list[Step]]:
+    return agent_played({"run": PLACE + name}, actions, task)
 
 
 def test_requests_are_observations_and_the_models_turns_are_their_answers() -> None:
@@ -77,17 +50,6 @@ def test_a_function_that_blocks_has_a_thread_of_its_own() -> None:
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert threading.active_count() == before
-
-
-def test_a_command_finds_the_endpoint_in_its_environment() -> None:
-    async def play() -> list[Step]:
-        agent = Agent(command=f"{sys.executable} {ROOT / 'examples' / 'agent.py'}")
-        assert await agent.reset(QUESTION, 0) == ({"role": "user", "content": "2 + 2 ="},)
-        steps = [await agent.step(Action(f"<answer>{number}</answer>")) for number in (5, 4)]
-        agent.close()
-        return steps
-
-    assert asyncio.run(play()) == [Step(({"role": "user", "content": "No."},)), Step(reward=1.0, terminated=True)]
 
 
 def test_the_last_line_of_a_command_is_its_result() -> None:
@@ -198,15 +160,6 @@ def test_what_an_agent_raises_is_the_reason_and_not_its_token() -> None:
         played("say_nothing", [])
 
 
-def test_the_pages_agent_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
-    _, source = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "page_agent.py").write_text(source, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    _, steps = played("run", [Action("5"), Action("4")], module="page_agent:", **QUESTION)
-    assert steps == [Step(({"role": "user", "content": "No."},)), Step(reward=1.0, terminated=True)]
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -221,67 +174,3 @@ def test_what_is_wrong_with_the_settings_is_one_message(settings: dict[str, Any]
     allow_also(environments=[("agent", settings)])
     with pytest.raises(ConfigError, match=message):
         make("agent", settings)
-
-
-def prompts(name: str, template: str | None) -> PromptStream:
-    chosen = turns(template)[0] if template else OURS
-    own = DataConfig(
-        source="environment", environment=PLACE + "Tasks", environment_settings={"run": PLACE + name},
-        max_prompt_tokens=2000, held_out_fraction=0.0,
-    )  # fmt: skip
-    allow_source(own)
-    check_environment(own, chosen)
-    return PromptStream(make_source(own, "train", 0), chosen, own)
-
-
-def test_the_first_request_is_the_prompt_with_the_tools_it_names() -> None:
-    assert QWEN25
-    stream = prompts("use_tool", "qwen2.5")
-    (prompt,) = stream.take(1)
-    text = stream.tokenizer.backend.decode(list(prompt.token_ids), skip_special_tokens=False)
-    assert '"name": "add"' in text
-    assert text.endswith("2 + 3 =<|im_end|>\n<|im_start|>assistant\n")
-    json.dumps(prompt.payload)
-    with pytest.raises(ModelError, match="has no place for tools"):
-        prompts("use_tool", None).take(1)
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[EpisodeHost]:
-    runs = ("count", "tell_the_token", "exit_early", "count_in_a_thread")
-    allow_also(environments=[("agent", {"run": PLACE + run}) for run in runs])
-    host = EpisodeHost(HostLimits(step_s=60.0))
-    yield host
-    host.close()
-
-
-def turn(episode: str, *actions: str, run: str = "count", **task: Any) -> EpisodeStep:
-    return EpisodeStep(episode, "agent", {"run": PLACE + run}, {"turns": 3, **task}, 7, actions)
-
-
-def test_many_agents_wait_in_one_process_and_those_of_a_lost_one_are_started_again(host: EpisodeHost) -> None:
-    names = [str(number) for number in range(12)]
-    first = host.step([turn(name, "a" * int(name)) for name in names])
-    assert [outcome.observation[0]["content"] for outcome in first[:2]] == ["2 after ", "2 after a"]
-    assert len(host.process_ids()) <= 2
-    for process in host.process_ids():
-        os.kill(process, 9)
-    deadline = time.monotonic() + 10
-    while host.process_ids() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    second = host.step([turn(name, "a" * int(name), "b") for name in names])
-    assert {outcome.error for outcome in second} == {""}
-    third = host.step([turn(name, "a" * int(name), "b", "c") for name in names])
-    assert [outcome.reward for outcome in third] == [float(int(name) + 2) for name in names]
-    assert all(outcome.has_ended for outcome in third)
-
-
-def test_an_agent_that_fails_costs_its_own_trajectory(host: EpisodeHost) -> None:
-    runs = ["tell_the_token", "exit_early", "count_in_a_thread"]
-    outcomes = host.step([turn(run, "well", run=run) for run in runs])
-    reasons = [outcome.error for outcome in outcomes]
-    assert reasons == [
-        "AgentError: LookupError: my key is …",
-        "AgentError: SystemExit: 3",
-        "",
-    ]

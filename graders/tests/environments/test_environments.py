@@ -7,18 +7,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from brorl_graders.environments.child import read_outcome
+from brorl_graders.environments.episode_process import Batch, EpisodeProcesses, Kind, Turn
 from brorl_graders.environments.mastermind import Mastermind
 from brorl_graders.environments.protocol import Action, EpisodeOutcome, EpisodeStep
 from brorl_graders.environments.registry import make
+from brorl_graders.environments.tool_calls import ANY_FORMAT
+from brorl_graders.errors import ConfigError
+from brorl_graders.processes.fork_server import ForkServer
 
-from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.scoring.host import EpisodeHost, HostLimits
-from tests.support.names import allow_also
+from graders.tests.support.names import allow_also
 
 SUM = {"text": "2 + 2 =", "verifier": "exact_match", "payload": {"answer": "4"}}
 RIGHT, WRONG = "<answer>4</answer>", "<answer>5</answer>"
-
-
+TRAITS = "brorl_graders.environments.registry:traits"
 PLAYED = (
     ("verify_and_retry", {}),
     ("verify_and_retry", {"feedback": "No: {question}", "retry_discount": 0.5}),
@@ -32,19 +34,29 @@ PLAYED = (
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[EpisodeHost]:
+def processes() -> Iterator[EpisodeProcesses]:
     allow_also(environments=PLAYED)
-    host = EpisodeHost(HostLimits(step_s=20.0))
-    yield host
-    host.close()
+    fork_server = ForkServer()
+    yield EpisodeProcesses(fork_server, 2, (8000, ANY_FORMAT))
+    fork_server.close()
 
 
-def play(host: EpisodeHost, name: str, task: dict[str, Any], *actions: str, **settings: Any) -> list[EpisodeOutcome]:
-    """Outcome of each turn."""
+def play(
+    processes: EpisodeProcesses, name: str, task: dict[str, Any], *actions: str, **settings: Any
+) -> list[EpisodeOutcome]:
+    """Play one episode in a process of its own, and return the outcome of each turn."""
+    is_open, is_async, *_ = processes.fork_server.ask(TRAITS, (name, task))
+    episode = f"{name} {actions} {settings}"
+    process = processes.free(Kind(name, is_open, is_async, owner=episode))
+    assert process is not None
     outcomes = []
     for number in range(1, len(actions) + 1):
-        step = EpisodeStep(f"{name} {actions}", name, settings, task, 0, actions[:number])
-        outcomes += host.step([step])
+        step = EpisodeStep(episode, name, settings, task, 0, actions[:number])
+        process.give(number, Turn(step, Batch([None], 1), 0, seconds=20.0))
+        answered, outcome = read_outcome(process.connection)
+        assert answered == number
+        outcomes.append(outcome)
+    processes.end(process)
     return outcomes
 
 
@@ -56,44 +68,45 @@ def told(outcome: EpisodeOutcome) -> list[str]:
     return [message["content"] for message in outcome.observation]
 
 
-def test_a_wrong_answer_may_be_tried_again(host: EpisodeHost) -> None:
-    first, second = play(host, "verify_and_retry", SUM, WRONG, RIGHT, feedback="No: {question}", retry_discount=0.5)
+def test_a_wrong_answer_may_be_tried_again(processes: EpisodeProcesses) -> None:
+    told_more = {"feedback": "No: {question}", "retry_discount": 0.5}
+    first, second = play(processes, "verify_and_retry", SUM, WRONG, RIGHT, **told_more)
     assert (first.observation, first.reward) == (({"role": "user", "content": "No: 2 + 2 ="},), 0.0)
     assert (second.has_ended, second.truncated, second.reward) == (True, False, 0.5)
-    (at_once,) = play(host, "verify_and_retry", SUM, RIGHT, retry_discount=0.5)
+    (at_once,) = play(processes, "verify_and_retry", SUM, RIGHT, retry_discount=0.5)
     assert at_once.reward == 1.0
-    assert play(host, "verify_and_retry", SUM, WRONG, WRONG)[1].reward == 0.0
-    assert play(host, "verify_and_retry", SUM, WRONG, max_turns=1)[0].has_ended
+    assert play(processes, "verify_and_retry", SUM, WRONG, WRONG)[1].reward == 0.0
+    assert play(processes, "verify_and_retry", SUM, WRONG, max_turns=1)[0].has_ended
 
 
-def test_a_librarys_scorer_judges_behind_walls_in_a_process_of_its_task(host: EpisodeHost) -> None:
+def test_a_librarys_scorer_judges_behind_walls_in_a_process_of_its_task(processes: EpisodeProcesses) -> None:
     entry = {"question": "2 + 2 =", "answer": "4", "metadata": {"source_dataset": "chain_sum"}}
     payload = {**entry, "dataset": "chain_sum", "config": {}}
     task = {"text": "2 + 2 =", "verifier": "reasoning_gym", "payload": payload}
-    outcomes = play(host, "verify_and_retry", task, WRONG, RIGHT)
+    outcomes = play(processes, "verify_and_retry", task, WRONG, RIGHT)
     assert [outcome.error for outcome in outcomes] == ["", ""]
     assert outcomes[1].reward == 1.0
 
 
-def test_the_calculator_is_exact_and_its_results_are_tool_messages(host: EpisodeHost) -> None:
+def test_the_calculator_is_exact_and_its_results_are_tool_messages(processes: EpisodeProcesses) -> None:
     two = call("calculator", expression="2 * (3 + 4)") + call("calculator", expression="1/3")
-    first, wrong, last = play(host, "calculator", SUM, two, call("calculator", expression="import os"), RIGHT)
+    first, wrong, last = play(processes, "calculator", SUM, two, call("calculator", expression="import os"), RIGHT)
     assert told(first) == ["14", "1/3"]
     assert {message["role"] for message in first.observation} == {"tool"}
     assert told(wrong) == ["error: that is no arithmetic expression"]
     assert (last.reward, last.has_ended) == (1.0, True)
 
 
-def test_a_malformed_call_is_told_and_counted_and_takes_a_turn(host: EpisodeHost) -> None:
+def test_a_malformed_call_is_told_and_counted_and_takes_a_turn(processes: EpisodeProcesses) -> None:
     turns = ["<tool_call>2 + 2</tool_call>", call("abacus"), call("calculator", expression=3)]
-    outcomes = play(host, "calculator", SUM, *turns, max_turns=3)
+    outcomes = play(processes, "calculator", SUM, *turns, max_turns=3)
     assert [outcome.info for outcome in outcomes] == [{"tool_error": True}] * 3
     assert told(outcomes[0])[0].startswith("error: the tool call '2 + 2' is not JSON")
     assert told(outcomes[1]) == ["error: there is no tool 'abacus', there is calculator"]
     assert (outcomes[2].has_ended, outcomes[2].truncated) == (True, True)
 
 
-def test_python_keeps_names_between_calls_of_an_episode_and_nothing_else(host: EpisodeHost) -> None:
+def test_python_keeps_names_between_calls_of_an_episode_and_nothing_else(processes: EpisodeProcesses) -> None:
     turns = [
         call("python", code="a = 20\nprint('set')"),
         call("python", code="a += 1\na * 2"),
@@ -101,7 +114,7 @@ def test_python_keeps_names_between_calls_of_an_episode_and_nothing_else(host: E
         call("python", code="print(a)"),
         RIGHT,
     ]
-    outcomes = play(host, "python", SUM, *turns)
+    outcomes = play(processes, "python", SUM, *turns)
     assert [told(outcome) for outcome in outcomes[:4]] == [
         ["set\n"],
         ["42\n"],
@@ -109,13 +122,14 @@ def test_python_keeps_names_between_calls_of_an_episode_and_nothing_else(host: E
         ["21\n"],
     ]
     assert outcomes[4].reward == 1.0
-    (other,) = play(host, "python", SUM, call("python", code="print('a' in globals(), __import__('os').listdir('.'))"))
+    looks = call("python", code="print('a' in globals(), __import__('os').listdir('.'))")
+    (other,) = play(processes, "python", SUM, looks)
     assert told(other) == ["False []\n"]
 
 
-def test_python_that_does_not_end_is_told_so(host: EpisodeHost) -> None:
+def test_python_that_does_not_end_is_told_so(processes: EpisodeProcesses) -> None:
     hanging = call("python", code="while True: pass")
-    first, second = play(host, "python", SUM, hanging, call("python", code="6 * 7"), seconds=0.5)
+    first, second = play(processes, "python", SUM, hanging, call("python", code="6 * 7"), seconds=0.5)
     assert told(first) == ["error: timed out"]
     assert told(second) == ["42\n"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from brorl_graders.environments.protocol import Action, Step
 from brorl_graders.environments.registry import make
+from brorl_graders.errors import ConfigError
 
-from nemo_brorl.core.errors import ConfigError
-from tests.support.names import allow_also
+from graders.tests.support.names import allow_also
 
 HAS_LIBRARY = find_spec("verifiers") is not None
 needs_library = pytest.mark.skipif(not HAS_LIBRARY, reason="needs the library verifiers, below 0.4")

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from brorl_graders.errors import ResourceError
 from brorl_graders.processes.process_pool import BATCH, MAX_ASIDE, ProcessPool
 from brorl_graders.verifiers.payload import Deadlines, check_timeout
 
-from nemo_brorl.core.errors import ResourceError
-from tests.support.bad_verifiers import MISBEHAVE, SLOW
-from tests.support.names import allow_also
+from graders.tests.support.bad_verifiers import MISBEHAVE, SLOW
+from graders.tests.support.names import allow_also
 
 pytestmark = pytest.mark.slow
 

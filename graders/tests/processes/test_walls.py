@@ -20,8 +20,8 @@ from brorl_graders.sandbox import linux
 from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import Template, templates
 
-from tests.support.bad_verifiers import MISBEHAVE
-from tests.support.names import allow_also
+from graders.tests.support.bad_verifiers import MISBEHAVE
+from graders.tests.support.names import allow_also
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.code import Program
 from brorl_graders.verifiers.code.tests import PrintTest, Rules, read_tests
 
-from tests.support.hostile_host import Host, descendants, hostile_programs
+from graders.tests.support.hostile_host import Host, descendants, hostile_programs
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from brorl_graders.sandbox.limits import (
 from brorl_graders.sandbox.sandbox import Job, Run, Sandbox, SandboxError
 from brorl_graders.sandbox.values import decode
 
-from tests.support.hostile_host import descendants, kill_with_descendants
+from graders.tests.support.hostile_host import descendants, kill_with_descendants
 
 pytestmark = pytest.mark.slow
 

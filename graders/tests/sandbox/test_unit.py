@@ -13,10 +13,9 @@ from brorl_graders import sandbox as package
 from brorl_graders.sandbox import Job, Limits, Sandbox, SandboxError
 from brorl_graders.sandbox.confine import may_use_bubblewrap
 
-from tests.support.source_tree import CODE_PATH
+from graders.tests.support.places import CODE_PATH
 
 FOLDER = Path(package.__file__).parent
-ROOT = FOLDER.parents[1]
 NOBODY = 65534
 USES_BUBBLEWRAP = """
 from brorl_graders.sandbox import Job, Limits, Sandbox
@@ -33,7 +32,7 @@ with Sandbox(Limits(seconds=60), without=("bubblewrap",)) as sandbox:
 
 def test_it_imports_nothing_but_the_standard_library() -> None:
     check = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import brorl_graders.sandbox.fork_server; "
+        f"import sys; sys.path.insert(0, {CODE_PATH!r}); import brorl_graders.sandbox.fork_server; "
         "print(*(name for name in sys.modules if 'brorl' in name))"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", check], capture_output=True, text=True, check=True)
@@ -41,9 +40,10 @@ def test_it_imports_nothing_but_the_standard_library() -> None:
     assert others == ["brorl_graders"]  # which is empty
 
 
-def test_the_example_of_the_readme_runs() -> None:
+def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (FOLDER / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", example], cwd=ROOT, env={**os.environ, "PYTHONPATH": CODE_PATH})
+    environment = {**os.environ, "PYTHONPATH": CODE_PATH}
+    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=environment)
     assert done.returncode == 0
 
 

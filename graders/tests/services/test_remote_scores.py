@@ -7,20 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from brorl_graders.errors import ConfigError, ServiceError
 from brorl_graders.services.remote_scores import Asked, RemoteScores
 from brorl_graders.services.service_client import reach
 from brorl_graders.settings import Endpoint, ServiceLimits
-from brorl_lab.bases.initial_model import build_tokenizer
 
-from nemo_brorl.config.rewards import RewardsConfig
-from nemo_brorl.core.errors import ConfigError, ServiceError
-from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.scoring.worker import VerifierWorker
-from nemo_brorl.types import ChunkArrays
-from tests.support.names import allow_also
-from tests.support.scoring_service import completion, scores_by, serving
+from graders.tests.support.names import allow_also
+from graders.tests.support.scoring_service import completion, scores_by, serving
 
 pytestmark = pytest.mark.slow
 
@@ -226,29 +220,3 @@ def test_a_service_is_tried_before_a_run(monkeypatch: pytest.MonkeyPatch) -> Non
         reach(Endpoint("ours", service.url))
     with serving(401) as service, pytest.raises(ConfigError, match="endpoint ours: .* refuses with status 401"):
         reach(Endpoint("ours", service.url))
-
-
-def test_a_worker_asks_a_service_only_where_cheaper_parts_leave_something_open(tmp_path: Path) -> None:
-    build_tokenizer(["<answer>4</answer> 5 good bad"], 280).save_pretrained(tmp_path)
-    tokenizer = load_tokenizer(tmp_path)
-    texts = ["<answer>4</answer>", "<answer>5</answer>", "<answer>4</answer> good", "<answer>4</answer>"]
-    ids = [tokenizer.encode(text) for text in texts]
-    offsets = np.cumsum([0, *map(len, ids)])
-    data = ChunkArrays(np.concatenate(ids).astype(np.int32), np.zeros(offsets[-1], np.float32), offsets)
-    with serving(scores_by(lambda text: 0.5)) as service:
-        ours = service_at(service.url)
-        parts = [{"verifier": "exact_match"}, {"verifier": ours}]
-        payload = {"answer": "4", "mode": "product", "parts": parts}
-        worker = VerifierWorker(str(tmp_path), 5.0, ("exact_match", ours), 0, RewardsConfig(services=settings()))
-        worker.wait_ready()
-        scores = worker.score("composite", payload, data, PROMPT)
-        only_last = worker.score(ours, {"answer": "4"}, data, PROMPT, places=[3])
-        worker.close()
-    assert scores.rewards.tolist() == [0.5, 0, 0.5, 0.5]
-    of_parts = "exact_match 1; ours 0.5"
-    assert scores.reasons == (of_parts, "exact_match 0", of_parts, of_parts)
-    assert only_last.rewards.tolist() == [0.5, 0, 0, 0.5]  # the first says the same
-    assert scores.usage is not None
-    assert (scores.usage["responses"], scores.usage["asked"]) == (3, 2)
-    asked = [item["response"] for item in service.requests[0]["items"]]
-    assert asked == ["<answer>4</answer>", "<answer>4</answer> good"]

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from brorl_graders.verifiers.math.answer import key_of
 from brorl_graders.verifiers.math.statement import stated_answer
 from brorl_graders.verifiers.registry import VERIFIERS, answer_reader
-
-from nemo_brorl.rollouts.ledger import close_group
-from nemo_brorl.types import RolloutChunk, RolloutRequest, ScoredChunk
-from tests.support.fakes import SAMPLING, make_chunk, make_prompt, score_chunk
 
 HALF = [
     "\\boxed{\\frac{1}{2}}",
@@ -98,18 +92,6 @@ def test_a_composition_answers_as_its_first_part_that_can() -> None:
     assert read(parts, "12 and \\boxed{0.5}") == "1/2"
     assert read(parts, "the answer is 12") is None, "by the part's own options"
     assert answer_reader("composite", {"parts": [{"verifier": "code"}]}) is None
-
-
-def test_a_group_has_its_answers_in_the_order_of_its_rollouts() -> None:
-    prompt = make_prompt()
-    later, first = (make_chunk(RolloutRequest(prompt, start, 2, 0, SAMPLING), [1, 1]) for start in (2, 0))
-    scored = [_with_answers(later, ("c", None)), _with_answers(first, ("a", "b"))]
-    assert close_group(prompt, scored).answers == ("a", "b", "c", None)
-    assert close_group(prompt, [scored[0], score_chunk(first, [1.0, 0.0])]).answers is None, "not known of all"
-
-
-def _with_answers(chunk: RolloutChunk, answers: tuple[str | None, ...]) -> ScoredChunk:
-    return replace(score_chunk(chunk, [1.0] * len(answers)), answers=answers)
 
 
 def _read(name: str, response: str) -> str | None:

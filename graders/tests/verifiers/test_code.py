@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.settings import CodeLimits
 from brorl_graders.verifiers.code import code
@@ -19,8 +18,7 @@ from brorl_graders.verifiers.code.code import extract_program
 from brorl_graders.verifiers.code.tests import Rules, same_text, same_value
 from brorl_graders.verifiers.payload import Deadlines
 
-from tests.support.hostile_host import kill_with_descendants
-from tests.support.source_tree import ROOT
+from graders.tests.support.hostile_host import kill_with_descendants
 
 pytestmark = pytest.mark.slow
 
@@ -152,15 +150,6 @@ def test_sandboxes_that_are_lost_cost_the_test_and_are_replaced() -> None:
         kill_with_descendants(sandbox.process_id)
         assert code.score(payload, right) < 1.0
         assert code.score(payload, right) == 1.0
-
-
-def test_starter_code_of_live_code_bench_has_the_names_that_it_uses() -> None:
-    recipe = yaml.safe_load((ROOT / "conf" / "evaluation.yaml").read_text(encoding="utf-8"))
-    benchmarks = {benchmark["name"]: benchmark for benchmark in recipe["evaluation"]["benchmarks"]}
-    options = benchmarks["livecodebench"]["verifier_options"]
-    payload = {"inputs": ["[3, 1, 2]\n2"], "outputs": ["3"], "fn_name": "largest", **options}
-    starter = "class Solution:\n    def largest(self, a: List[int], k: Optional[int] = None) -> int:\n"
-    assert code.score(payload, block(f"{starter}        return nlargest(1, a)[0] if k else -inf")) == 1.0
 
 
 def test_a_module_that_a_script_cannot_import_costs_its_own_tests_alone() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from brorl_graders.errors import DataError
 from brorl_graders.verifiers.ifeval.instruction_following import CONSTRAINTS, count_sentences, score, versions
 from brorl_graders.verifiers.registry import check_payload
-
-from nemo_brorl.core.errors import DataError
 
 GERMAN = "Das ist ein kurzer Satz, und er ist auf Deutsch geschrieben."
 ENGLISH = "This is a short sentence, and it is written in English."

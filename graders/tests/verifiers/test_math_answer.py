@@ -6,11 +6,10 @@ import random
 from itertools import product
 
 import pytest
+from brorl_graders.errors import DataError
 from brorl_graders.verifiers.math.answer import find_answer, score
 from brorl_graders.verifiers.math.library import is_huge
 from brorl_graders.verifiers.registry import check_payload
-
-from nemo_brorl.core.errors import DataError
 
 EQUAL = [
     # where it stands

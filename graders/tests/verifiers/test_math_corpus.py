@@ -8,7 +8,7 @@ from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read
 
-from tests.support.math_corpus import Case, cases, pairs
+from graders.tests.support.math_corpus import Case, cases, pairs
 
 SHARE = 500  # cases of each half
 PAIRS = 100

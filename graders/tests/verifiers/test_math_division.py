@@ -12,8 +12,8 @@ from itertools import chain
 import pytest
 from brorl_graders.verifiers.math.answer import score
 
-from tests.support.math_corpus import cases, pairs
-from tests.support.source_tree import CODE_PATH
+from graders.tests.support.math_corpus import cases, pairs
+from graders.tests.support.places import CODE_PATH
 
 WITHOUT_VALUE = [
     "\\frac{0}{1-1}",

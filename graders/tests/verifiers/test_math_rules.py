@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from brorl_graders.errors import DataError
 from brorl_graders.verifiers.math.answer import score
 from brorl_graders.verifiers.registry import check_payload
-
-from nemo_brorl.core.errors import DataError
 
 WRONG = [
     ("5", "\\boxed{\\ge 5}"),

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -15,8 +16,7 @@ from brorl_graders.processes import child
 from brorl_graders.verifiers import answer, reasoning_gym
 from brorl_graders.verifiers.registry import VERIFIERS
 
-from nemo_brorl.config.data import TaskConfig
-from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
+from graders.tests.support.gym_questions import gym_payloads
 
 pytestmark = [
     pytest.mark.slow,
@@ -60,15 +60,12 @@ def task_names() -> list[str]:
 
 @cache
 def payload_of(name: str) -> Mapping[str, Any]:
-    return ReasoningGymSource([TaskConfig(name)], 0.1, "train", seed=1).question(0).payload
+    return gym_payloads(name, num=1, seed=1)[0]
 
 
 def payloads_of(name: str) -> list[Mapping[str, Any]]:
-    return [
-        ReasoningGymSource([TaskConfig(name, config=config)], 0.1, "train", seed=2).question(index).payload
-        for config in SETTINGS[name]
-        for index in range(NUM_QUESTIONS)
-    ]
+    drawn = [gym_payloads(name, NUM_QUESTIONS, seed=2, config=config) for config in SETTINGS[name]]
+    return list(chain.from_iterable(drawn))
 
 
 def score(payload: Mapping[str, Any], given: str) -> float:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from brorl_graders.errors import DataError
 from brorl_graders.verifiers.registry import check_payload
 from brorl_graders.verifiers.response_format import has_structure, repeated_words, score
-
-from nemo_brorl.core.errors import DataError
 
 ENGLISH = "We add the two numbers and then we look at what is left."
 

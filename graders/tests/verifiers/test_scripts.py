@@ -14,7 +14,7 @@ from brorl_graders.verifiers.code.scripts import read_script
 
 pytestmark = pytest.mark.slow
 
-STYLES = Path(__file__).parents[3] / "tests" / "support" / "assertion_styles.txt"
+STYLES = Path(__file__).parents[1] / "support" / "assertion_styles.txt"
 
 
 class Style(NamedTuple):

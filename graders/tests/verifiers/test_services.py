@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from brorl_graders.errors import ConfigError, DataError, NotAllowedError
+from brorl_graders.names import Names
 from brorl_graders.settings import Endpoint
-from brorl_graders.verifiers.registry import check_name, check_payload, is_open, is_remote, names_in
+from brorl_graders.verifiers.registry import check_name, check_payload, is_open, is_remote, names_in, use_names
 from brorl_graders.verifiers.services import (
     ReplyError,
     judge_request,
@@ -16,11 +18,8 @@ from brorl_graders.verifiers.services import (
     service_request,
 )
 
-from nemo_brorl.config.load import load_config
-from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
-from nemo_brorl.scoring.grader_settings import configure
-from tests.support.names import allow_also
-from tests.support.scoring_service import completion
+from graders.tests.support.names import allow_also
+from graders.tests.support.scoring_service import completion
 
 
 def a_judge(**options: Any) -> Endpoint:
@@ -138,14 +137,14 @@ def test_services_are_known_by_their_name_also_in_a_composition() -> None:
 
 
 def test_an_address_that_settings_name_as_a_verifier_is_a_service() -> None:
-    configure(load_config("brorl_cpu", ["data.verifier='https://host/score'"]))
-    check_name("https://host/score")
-    assert is_remote("https://host/score", {})
+    address = "https://host/score"
+    use_names(Names(endpoints={address: Endpoint(address, address)}))
+    check_name(address)
+    assert is_remote(address, {})
     with pytest.raises(NotAllowedError, match="is not in the settings"):
         check_name("https://host/other")
 
 
 def test_an_endpoint_cannot_take_the_name_of_a_verifier_of_ours() -> None:
-    config = load_config("brorl_cpu", ["rewards.services.endpoints=[{name: math, url: 'http://host'}]"])
     with pytest.raises(ConfigError, match="math has a meaning of its own: choose another name"):
-        configure(config)
+        use_names(Names(endpoints={"math": Endpoint("math", "http://host")}))

@@ -7,8 +7,7 @@ from brorl_graders.verifiers import answer, reasoning_gym
 from brorl_graders.verifiers.answer import extract_answer
 from brorl_graders.verifiers.registry import VERIFIERS
 
-from nemo_brorl.config.data import TaskConfig
-from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
+from graders.tests.support.gym_questions import gym_payloads
 
 GCD = {"dataset": "gcd", "config": {}, "question": "gcd of 4 and 6?", "answer": "2", "metadata": {}}
 
@@ -56,9 +55,5 @@ def test_exact_match_ignores_white_space_only() -> None:
     ["chain_sum", "spell_backward", "number_sorting", "simple_equations", "base_conversion", "calendar_arithmetic"],
 )
 def test_the_written_answer_of_a_task_earns_one(name: str) -> None:
-    source = ReasoningGymSource([TaskConfig(name=name)], 0.1, "train", seed=1)
-    for index in range(5):
-        question = source.question(index)
-        assert (
-            VERIFIERS["reasoning_gym"].score(question.payload, f"<answer>{question.payload['answer']}</answer>") == 1.0
-        )
+    for payload in gym_payloads(name, num=5, seed=1):
+        assert VERIFIERS["reasoning_gym"].score(payload, f"<answer>{payload['answer']}</answer>") == 1.0

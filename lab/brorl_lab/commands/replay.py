@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from brorl_lab.store_reader import num_left_out, read_step, stored_steps
+from brorl_lab.trusted_functions import check_trusted, typed_texts
 from nemo_brorl.algorithm.packing import plan_step
-from nemo_brorl.algorithm.train_batch import check_functions, make_train_batch
+from nemo_brorl.algorithm.train_batch import make_train_batch
+from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.memory import check_memory
 from nemo_brorl.config.model_rules import check_model_rules
-from nemo_brorl.config.recorded import check_trusted, typed_texts
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import DataError
@@ -117,7 +118,15 @@ class Replay:
     def plan(self, record: StepRecord, data_parallel_size: int) -> UpdatePlan:
         """As the loop made it, with the settings of now."""
         groups = [stored.scored for stored in record.groups]
-        batch = make_train_batch(groups, self.config, record.step, record.loss_scale)
+        batch = make_train_batch(
+            groups,
+            record.step,
+            self.config.algorithm,
+            self.config.rewards.shaping,
+            self.config.rollouts.max_response_tokens,
+            record.loss_scale,
+            self.config.dynamic_sampling.least_range,
+        )
         return plan_step(
             batch,
             self.config,
@@ -231,7 +240,7 @@ def replay(asked: Asked, console: Console) -> int:
     if start.step + 1 < asked.first:
         check_trusted(recorded, trusted)
     check_model_rules(config)
-    check_functions(config)
+    check_functions(config.algorithm, config.rewards.shaping)
     if asked.export is not None:
         empty(asked.export, "--export")
     check_memory(config)

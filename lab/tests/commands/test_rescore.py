@@ -81,7 +81,7 @@ def test_a_stored_prompt_of_any_step_names_neither_code_nor_an_address(verifier:
 
 def test_verifiers_that_the_command_line_names_score_again(tmp_path: Path) -> None:
     """As far as the model, which is not there."""
-    name = "tests.support.bad_verifiers:half"
+    name = "graders.tests.support.bad_verifiers:half"
     run = strangers_run(tmp_path, verifier=name)
     for words in (["--verifier", "math"], [f"rewards.verifiers=[{{name: '{name}'}}]"]):
         with pytest.raises(ModelError, match="nowhere"):

@@ -17,7 +17,7 @@ from nemo_brorl.core.clock import StopRequest, Stopwatch, is_due
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError, TrainingError
 from nemo_brorl.ports import MetricSink, Policy
-from nemo_brorl.rollouts.carry_over import CarriedGroups
+from nemo_brorl.rollouts.carried_groups import CarriedGroups
 from nemo_brorl.training.checkpoint import Checkpoints, RunState, check_state_keys
 from nemo_brorl.training.saver import Saver
 from nemo_brorl.training.step_row import StepRow

@@ -7,9 +7,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.train_batch import make_train_batch, max_variance_subset
+from nemo_brorl.algorithm.down_sampling import max_variance_subset
 from nemo_brorl.config.schema import BroRLConfig
 from tests.support.fakes import make_group
+from tests.support.train_batches import batch_of
 
 
 def test_of_right_and_wrong_answers_half_of_each_are_kept() -> None:
@@ -42,5 +43,5 @@ def test_rare_successes_are_those_of_the_whole_group_not_of_the_chosen_half() ->
     config = BroRLConfig()
     config.algorithm.advantage = "dr_grpo"
     config.algorithm.advantage_params = {"train_rollouts": 2, "rare_success_exponent": 1.0}
-    (values,) = make_train_batch([make_group([1, 1, 1, 1, 0, 1, 1, 1])], config, 1).advantages
+    (values,) = batch_of([make_group([1, 1, 1, 1, 0, 1, 1, 1])], config).advantages
     assert sorted(values[values != 0].tolist()) == pytest.approx([-0.5 / 8, 0.5 / 8])

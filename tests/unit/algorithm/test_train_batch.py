@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig
 from tests.support.fakes import make_group
+from tests.support.train_batches import batch_of
 
 
 def test_all_rollouts_are_trained_unless_told_otherwise() -> None:
-    batch = make_train_batch([make_group([1, 0, 0, 0])], BroRLConfig(), 1)
+    batch = batch_of([make_group([1, 0, 0, 0])], BroRLConfig())
     assert batch.rollouts[0].tolist() == [0, 1, 2, 3]
     np.testing.assert_allclose(batch.advantages[0], np.array([0.75, -0.25, -0.25, -0.25]) / np.sqrt(3 / 16), rtol=1e-6)
 
@@ -21,7 +21,7 @@ def test_all_rollouts_are_trained_unless_told_otherwise() -> None:
 def test_advantages_of_a_subset_compare_within_it() -> None:
     config = BroRLConfig()
     config.algorithm.advantage_params, config.algorithm.advantage = {"train_rollouts": 2}, "dr_grpo"
-    batch = make_train_batch([make_group([0, 0, 1, 0])], config, 1)
+    batch = batch_of([make_group([0, 0, 1, 0])], config)
     assert batch.rollouts[0].tolist() == [0, 2]
     assert batch.advantages[0].tolist() == [-0.5, 0, 0.5, 0]  # mean of one right and one wrong
 
@@ -31,9 +31,8 @@ def test_success_of_chosen_rollouts_is_judged_by_their_raw_rewards() -> None:
     config.algorithm.advantage_params = {"train_rollouts": 2}
     config.algorithm.advantage, config.algorithm.pass_at_k = "pass_at_k", 1
     config.rollouts.max_response_tokens, config.rewards.shaping.overlong_buffer = 8, 4
-    batch = make_train_batch(
-        [make_group([0, 1, 0], lengths=[2, 6, 2])], config, 1
-    )  # the only right answer is shaped to 1/2
+    group = make_group([0, 1, 0], lengths=[2, 6, 2])  # the only right answer is shaped to 1/2
+    batch = batch_of([group], config)
     assert batch.rollouts[0].tolist() == [0, 1]
     np.testing.assert_allclose(batch.advantages[0], [-1, 1, 0], rtol=1e-6)
 
@@ -43,7 +42,7 @@ def test_the_choice_sees_shaped_rewards_and_groups_keep_the_raw_ones() -> None:
     config.algorithm.advantage_params, config.rollouts.max_response_tokens = {"train_rollouts": 2}, 8
     config.rewards.shaping.overlong_buffer = 4
     group = make_group([1, 1, 1, 0], lengths=[2, 8, 2, 2])  # the long right answer is punished down to 0
-    batch = make_train_batch([group], config, 1)
+    batch = batch_of([group], config)
     assert batch.rollouts[0].tolist() in ([0, 1], [1, 2], [0, 3], [2, 3])
     assert batch.groups[0].rewards.tolist() == [1, 1, 1, 0]
     assert sum(batch.advantages[0]) == pytest.approx(0, abs=1e-6)
@@ -53,6 +52,6 @@ def test_a_tail_is_judged_within_its_group_and_trained_alone() -> None:
     config = BroRLConfig()
     config.algorithm.advantage = "dr_grpo"
     tail = replace(make_group([0, 0, 0, 1]), learn_from=np.array([1, 3]))
-    batch = make_train_batch([tail], config, 1)
+    batch = batch_of([tail], config)
     assert batch.advantages[0].tolist() == [0, -0.25, 0, 0.75]
     assert batch.rollouts[0].tolist() == [1, 3]

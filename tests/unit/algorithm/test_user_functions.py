@@ -14,11 +14,12 @@ import torch
 from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of
 from nemo_brorl.algorithm.losses import find_loss
 from nemo_brorl.algorithm.token_batch import Sequences, TokenBatch
-from nemo_brorl.algorithm.train_batch import check_functions, make_train_batch
+from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError, TrainingError
 from tests.support.fakes import make_group
+from tests.support.train_batches import batch_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.numbers]
 
@@ -89,6 +90,11 @@ def config_with(*overrides: str) -> BroRLConfig:
     return load_config("brorl_cpu", overrides)
 
 
+def check(*overrides: str) -> None:
+    config = config_with(*overrides)
+    check_functions(config.algorithm, config.rewards.shaping)
+
+
 def rewards(*values: float) -> GroupRewards:
     array = np.asarray(values, np.float32)
     return GroupRewards(array, array, np.full(len(array), 2, np.int32))
@@ -114,7 +120,7 @@ def test_the_weight_of_rare_successes_applies_to_it_too() -> None:
     config = config_with(
         "algorithm.advantage=my_functions:plain", "algorithm.advantage_params={rare_success_exponent: 1}"
     )
-    (values,) = make_train_batch([make_group([0, 0, 0, 1])], config, 1).advantages
+    (values,) = batch_of([make_group([0, 0, 0, 1])], config).advantages
     assert values.tolist() == [0, 0, 0, 0.75]
 
 
@@ -168,7 +174,7 @@ def test_reward_shaping_by_import_path_comes_last() -> None:
         "algorithm.advantage=my_functions:plain",
     )
     group = make_group([0.0, 1.0])
-    batch = make_train_batch([group], config, 1)
+    batch = batch_of([group], config)
     assert batch.advantages[0].tolist() == (np.array([0, 1]) - 4 * group.group.lengths / 8).tolist()
     assert batch.groups[0].rewards.tolist() == [0, 1]
 
@@ -201,11 +207,11 @@ def test_reward_shaping_by_import_path_comes_last() -> None:
 )
 def test_a_mistake_is_found_before_anything_starts(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_functions(config_with(*overrides))
+        check(*overrides)
 
 
 def test_built_in_functions_pass_the_check() -> None:
-    check_functions(config_with())
+    check()
 
 
 def test_a_name_that_is_neither_built_in_nor_a_path_is_refused() -> None:

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from brorl_graders.components import typed_params
 from brorl_graders.environment_values import FromEnvironment
 from brorl_launcher.frozen import absolute_paths, check_yaml
 
-from nemo_brorl.algorithm.train_batch import check_functions
+from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.config.load import load_config, parse_command_line, to_yaml
 from nemo_brorl.config.same_run import check_same_run
 from nemo_brorl.config.schema import BroRLConfig
@@ -34,6 +35,13 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def written(value: Any) -> str:
     assert type(value) is FromEnvironment
     return str(value.written)
+
+
+def test_what_travels_to_an_actor_keeps_both_texts() -> None:
+    config = load_config("brorl_cpu", [KEY])
+    arrived = cloudpickle.loads(cloudpickle.dumps(config))
+    key = arrived.data.verifier_options["key"]
+    assert (key, written(key)) == (SECRET, "${oc.env:PROBE}")
 
 
 def test_texts_that_came_from_the_environment_know_how_they_stood() -> None:
@@ -175,7 +183,8 @@ def test_paths_become_absolute_as_they_stand(tmp_path: Path, monkeypatch: pytest
 )
 def test_no_message_about_a_setting_gives_the_value_away(overrides: list[str]) -> None:
     with pytest.raises(BroRLError) as refused:
-        check_functions(load_config("brorl_cpu", overrides))
+        config = load_config("brorl_cpu", overrides)
+        check_functions(config.algorithm, config.rewards.shaping)
     assert SECRET not in str(refused.value)
 
 

@@ -29,6 +29,13 @@ def test_the_kept_lists_name_what_is_pinned(script: ModuleType) -> None:
     assert {name.lower().replace("_", "-"): version.partition("+")[0] for name, version in listed} == wanted
 
 
+def test_the_graders_are_tested_with_what_the_backend_pins() -> None:
+    """Otherwise: scripts/lock.sh graders"""
+    pinned = (REQUIREMENTS / "cpu.txt").read_text().splitlines()
+    wanted = (REQUIREMENTS / "graders.txt").read_text().splitlines()
+    assert set(wanted) <= set(pinned)
+
+
 @pytest.mark.parametrize(
     ("fields", "licence"),
     [

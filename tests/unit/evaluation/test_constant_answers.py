@@ -10,13 +10,13 @@ import pytest
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.verifiers.payload import Deadlines
 
+from graders.tests.support.bad_verifiers import MISBEHAVE
+from graders.tests.support.names import allow_also
 from nemo_brorl.config.data import SourceConfig, TaskConfig
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.evaluation.constant_answers import CONSTANTS, check_constants, is_reference, paid_constants
 from nemo_brorl.prompts.questions import Question
-from tests.support.bad_verifiers import MISBEHAVE
-from tests.support.names import allow_also
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from brorl_graders.verifiers.registry import judge
 
+from graders.tests.support.names import allow_also
 from nemo_brorl.config import data
 from nemo_brorl.config.data import ColumnsConfig, DataConfig, SourceConfig
 from nemo_brorl.prompts.columns import ABSENT, value_at
@@ -16,7 +17,7 @@ from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.row_formats import PRESETS, RowFormat, row_formats
 from nemo_brorl.prompts.row_questions import question_of
 from nemo_brorl.prompts.sources import make_source
-from tests.support.names import allow_also, allow_source
+from tests.support.names import allow_source
 from tests.unit.prompts.files import write_jsonl, write_parquet
 
 PLAIN = (RowFormat("prompt", "answer", "exact_match"),)

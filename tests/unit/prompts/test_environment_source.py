@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from brorl_launcher.doctor import data_files, sandbox
 
+from graders.tests.support.bad_environments import COUNTER, LATER
+from graders.tests.support.names import allow_also
 from nemo_brorl.config.data import DataConfig, SourceConfig, TaskConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.scoring.turn_tokens import check_environment
-from tests.support.bad_environments import COUNTER, LATER
-from tests.support.names import allow_also
 from tests.support.source_tree import ROOT
 
 OURS = load_tokenizer(ROOT / "models" / "sums")
@@ -89,7 +89,7 @@ def test_prompts_show_the_tools_as_the_template_does() -> None:
         ({"environment": "chess"}, ConfigError, "unknown environment 'chess'"),
         ({"environment": "no_package:Game"}, ConfigError, "cannot be imported"),
         ({"environment": COUNTER, "environment_settings": {"start": "x"}}, ConfigError, "takes start: int"),
-        ({"environment": "tests.support.bad_environments:BadTool"}, ConfigError, "no JSON schema"),
+        ({"environment": "graders.tests.support.bad_environments:BadTool"}, ConfigError, "no JSON schema"),
         ({"environment": "calculator"}, ModelError, "no place for tools"),
     ],
 )

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from graders.tests.support.names import allow_also
 from nemo_brorl.config.data import DataConfig, DomainConfig, TaskConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.prompts.stream import PromptStream
-from tests.support.names import allow_also
 from tests.support.source_tree import ROOT
 from tests.unit.prompts.files import plain_rows, write_jsonl, write_parquet, write_saved_dataset
 

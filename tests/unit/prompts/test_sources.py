@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from graders.tests.support.names import allow_also
 from nemo_brorl.config.data import ColumnsConfig, DataConfig, DomainConfig, TaskConfig, TaskStageConfig
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.prompts.questions import is_held_out
 from nemo_brorl.prompts.reasoning_gym import NOT_IN_ALL_TASKS, ReasoningGymSource, check_tasks, expanded
 from nemo_brorl.prompts.sources import make_source
-from tests.support.names import allow_also
 from tests.unit.prompts.files import plain_rows, write_jsonl, write_parquet, write_saved_dataset
 
 SMALL_SUMS = TaskConfig(name="chain_sum", config={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1})

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.rollouts import DynamicSamplingConfig, StageConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import StarvationError
@@ -17,6 +16,7 @@ from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import RolloutChunk, ScoredChunk, ScoredGroup
 from tests.support.fakes import FakeGenerator, FakeVerifier, make_group
 from tests.support.loop import fake, last_row, make_trainer, small_config
+from tests.support.train_batches import batch_of
 
 INFORMATIVE = [0.0, 1.0]
 USELESS = [0.0, 0.0]
@@ -95,9 +95,9 @@ def test_a_batch_that_varies_in_size_counts_as_one_of_all_groups_sampled() -> No
     for group in groups:
         sampling.offer(group)
     batch = tuple(sampling.take())
-    kept = make_train_batch(batch, config, 1, sampling.share_of_step(batch))
+    kept = batch_of(batch, config, sampling.share_of_step(batch))
     config.dynamic_sampling.enabled = False
-    whole = make_train_batch(groups, config, 1)
+    whole = batch_of(groups, config)
     scores = np.random.default_rng(0).normal(size=(3, 4))
     of_kept = kept.loss_scale * float(kept.advantages[0] @ scores[0]) / 4
     of_whole = sum(float(values @ score) for values, score in zip(whole.advantages, scores, strict=True)) / 12

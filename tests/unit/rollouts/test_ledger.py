@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
-from nemo_brorl.types import PartialRollouts, RolloutChunk, RolloutRequest
+from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup, close_group
+from nemo_brorl.types import PartialRollouts, RolloutChunk, RolloutRequest, ScoredChunk
 from tests.support.fakes import SAMPLING, make_arrays, make_chunk, make_prompt, score_chunk
 
 PROMPT = make_prompt("train/7")
@@ -29,6 +29,10 @@ def ledger_of(num_asked: int) -> GroupLedger:
     ledger.open(OpenGroup(PROMPT, SAMPLING))
     ledger.ask(PROMPT.uid, range(num_asked))
     return ledger
+
+
+def with_answers(chunk: RolloutChunk, answers: tuple[str | None, ...]) -> ScoredChunk:
+    return replace(score_chunk(chunk, [1.0] * len(answers)), answers=answers)
 
 
 def test_a_group_settles_with_its_last_rollout_and_a_partial_one_is_asked_for_again() -> None:
@@ -69,3 +73,11 @@ def test_what_no_step_has_learnt_from_is_counted_by_place_whichever_chunk_came_f
     ledger.receive(early, score_chunk(early, [1.0, 1.0]))
     assert group.is_closed
     assert group.not_learnt().tolist() == [0, 1]
+
+
+def test_a_group_has_its_answers_in_the_order_of_its_rollouts() -> None:
+    prompt = make_prompt()
+    later, first = (make_chunk(RolloutRequest(prompt, start, 2, 0, SAMPLING), [1, 1]) for start in (2, 0))
+    scored = [with_answers(later, ("c", None)), with_answers(first, ("a", "b"))]
+    assert close_group(prompt, scored).answers == ("a", "b", "c", None)
+    assert close_group(prompt, [scored[0], score_chunk(first, [1.0, 0.0])]).answers is None, "not known of all"

@@ -4,20 +4,21 @@ happened."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation.answers import answers_of
 from nemo_brorl.rollouts.batch_fill import BatchFill
-from nemo_brorl.rollouts.carry_over import CarryOver
+from nemo_brorl.rollouts.batches import Batches
 from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.scoring.response_arrays import turn_bounds
 from nemo_brorl.types import RolloutChunk, Sampling, ScoredGroup
 from tests.support.environments import (
@@ -129,30 +130,29 @@ def test_an_environment_that_fails_costs_its_own_trajectory_with_the_reason() ->
     assert not any(by_turn[3]), "its first turn earns nothing either, whatever credit turns get"
 
 
-def fill_of(config: BroRLConfig, generator: TurnGenerator, verifier: EnvironmentVerifier) -> CarryOver:
+def batches_of(config: BroRLConfig, generator: TurnGenerator, verifier: EnvironmentVerifier) -> Batches:
+    sizes = replace(RunSizes.of(config), num_engines=1)
     sampler = Sampler(generator, verifier, Console(), chunk_size=5, seed=1)
-    return CarryOver(config.rollouts, config.dynamic_sampling, 1, EnvironmentPrompts(), sampler)
+    return Batches(config.rollouts, config.dynamic_sampling, config.policy.optim, sizes, EnvironmentPrompts(), sampler)
 
 
 def small_config(**rollouts: object) -> BroRLConfig:
     config = BroRLConfig()
     config.rollouts.max_response_tokens = 64
+    config.rollouts.num_per_prompt, config.rollouts.prompts_per_step = 16, 3
     for name, value in rollouts.items():
         setattr(config.rollouts, name, value)
     return config
 
 
-STAGE = Stage(0, num_per_prompt=16, prompts_per_step=3, learning_rate_factor=1.0)
-
-
-def filled(carry_over: CarryOver, cut_after: int | None = None) -> BatchFill:
+def filled(batches: Batches, cut_after: int | None = None) -> BatchFill:
     """A fill, cut after so many turns of the stream."""
-    fill = BatchFill(carry_over, STAGE, version=0)
+    fill = batches.begin(version=0)
     turns = 0
     while not fill.is_done:
         turns += 1
         if turns == cut_after:
-            carry_over.settings.step_deadline_s = 1e-9
+            batches.settings.step_deadline_s = 1e-9
         fill.advance()
     return fill
 
@@ -170,13 +170,13 @@ def by_rollout(groups: Sequence[ScoredGroup]) -> dict[tuple[str, int], list[int]
 def test_trajectories_cut_at_any_moment_are_carried_and_end_once(cut_after: int) -> None:
     generator, verifier = TurnGenerator(), EnvironmentVerifier()
     generator.num_per_poll, verifier.num_per_poll = 2, 1
-    whole = by_rollout(filled(fill_of(small_config(), TurnGenerator(), EnvironmentVerifier())).finish().sampled)
-    carry_over = fill_of(small_config(unfinished="resume", min_fraction=1.0), generator, verifier)
-    groups = list(filled(carry_over, cut_after).finish().sampled)
+    whole = by_rollout(filled(batches_of(small_config(), TurnGenerator(), EnvironmentVerifier())).finish().sampled)
+    batches = batches_of(small_config(unfinished="resume", min_fraction=1.0), generator, verifier)
+    groups = list(filled(batches, cut_after).finish().sampled)
     assert verifier.host.instances == {}, "environments of what was cut have ended"
-    carry_over.settings.step_deadline_s = None
-    assert carry_over.partial, "something was cut"
-    groups += filled(carry_over).finish().sampled
+    batches.settings.step_deadline_s = None
+    assert batches.carry_over.leftovers.partial, "something was cut"
+    groups += filled(batches).finish().sampled
     cut = by_rollout(groups)
     for key, tokens in whole.items():
         assert cut[key] == tokens
@@ -186,12 +186,12 @@ def test_trajectories_cut_at_any_moment_are_carried_and_end_once(cut_after: int)
 
 def test_what_a_cut_step_had_sampled_is_replayed_turn_by_turn() -> None:
     verifier = EnvironmentVerifier()
-    first = fill_of(small_config(), TurnGenerator(), verifier)
+    first = batches_of(small_config(), TurnGenerator(), verifier)
     whole = filled(first)
     chunks = whole.replay_cache.chunks
     generator = TurnGenerator()
-    second = fill_of(small_config(), generator, verifier)
-    second.cut_step = tuple(chunks[: len(chunks) // 2])
+    second = batches_of(small_config(), generator, verifier)
+    second.carry_over.cut_step = tuple(chunks[: len(chunks) // 2])
     again = filled(second)
     before, after = whole.finish(), again.finish()
     assert by_rollout(after.batch) == by_rollout(before.batch)

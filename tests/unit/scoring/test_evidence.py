@@ -45,7 +45,7 @@ def test_a_reward_without_an_answer_and_failures_are_counted_with_their_copies()
 
 
 def test_verifiers_without_answers_and_low_rewards_are_no_evidence() -> None:
-    assert look("tests.support.bad_verifiers:half", {}, {"x": 1.0}) == RewardEvidence(0, 0, 0)
+    assert look("graders.tests.support.bad_verifiers:half", {}, {"x": 1.0}) == RewardEvidence(0, 0, 0)
     assert look("exact_match", {"answer": "1"}, {TEXT.format("2"): 0.1}) == RewardEvidence(0, 0, 0)
 
 

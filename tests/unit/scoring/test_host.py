@@ -13,10 +13,10 @@ from brorl_graders.environments.child import read_outcome
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 from brorl_graders.processes.child import ReplyError
 
+from graders.tests.support.bad_environments import COUNTER, LATER, OPEN, REMEMBERING
+from graders.tests.support.names import allow_also
 from nemo_brorl.core.errors import ConfigError, ResourceError
 from nemo_brorl.scoring.host import EpisodeHost, HostLimits
-from tests.support.bad_environments import COUNTER, LATER, OPEN, REMEMBERING
-from tests.support.names import allow_also
 
 pytestmark = pytest.mark.slow
 

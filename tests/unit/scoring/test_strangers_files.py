@@ -18,14 +18,17 @@ from brorl_graders.environments.protocol import EpisodeStep
 from brorl_graders.names import allowed
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.services.remote_scores import Asked, RemoteScores
+from brorl_graders.settings import Endpoint
 from brorl_graders.verifiers.payload import Deadlines
 from brorl_lab.commands import replay
 from brorl_lab.commands.rescore import asked_again
 
+from graders.tests.support.names import allow_also
+from graders.tests.support.scoring_service import scores_by, serving
 from lab.tests.commands.test_trusted_functions import foreign_run
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.rewards import EndpointConfig, OwnVerifierConfig, ServicesConfig
+from nemo_brorl.config.rewards import OwnVerifierConfig, ServicesConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError, ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -34,11 +37,9 @@ from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.row_formats import columns_of, row_formats
 from nemo_brorl.prompts.sources import make_source
-from nemo_brorl.scoring.grader_settings import configure, endpoint_of
+from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.scoring.host import EpisodeHost
 from nemo_brorl.types import Prompt
-from tests.support.names import allow_also
-from tests.support.scoring_service import scores_by, serving
 from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.slow
@@ -269,7 +270,7 @@ def test_an_address_that_data_names_is_not_asked(stranger: Stranger, secret: str
 
 def test_a_payload_names_neither_the_variable_of_a_key_nor_where_it_goes(stranger: Stranger, secret: str) -> None:
     with serving(scores_by(lambda text: 1.0)) as ours, serving(scores_by(lambda text: 0.0)) as theirs:
-        allow_also(endpoints=[EndpointConfig(name="quality", url=ours.url)])
+        allow_also(endpoints=[Endpoint(name="quality", url=ours.url)])
         payload = {"url": theirs.url, "api_key_variable": "PROBE_SECRET", "template": "{answer}", "model": "m"}
         assert asked_scores("quality", payload) == [1.0]
     assert theirs.requests == []
@@ -278,8 +279,8 @@ def test_a_payload_names_neither_the_variable_of_a_key_nor_where_it_goes(strange
 
 def test_a_key_goes_to_its_own_address_and_no_other(stranger: Stranger, secret: str) -> None:
     with serving(scores_by(lambda text: 1.0)) as paid, serving(scores_by(lambda text: 1.0)) as free:
-        keyed = EndpointConfig(name="paid", url=paid.url, api_key_variable="PROBE_SECRET")
-        allow_also(endpoints=[keyed, EndpointConfig(name="free", url=free.url)])
+        keyed = Endpoint(name="paid", url=paid.url, api_key_variable="PROBE_SECRET")
+        allow_also(endpoints=[keyed, Endpoint(name="free", url=free.url)])
         asked_scores("paid", {})
         asked_scores("free", {})
     assert [headers["Authorization"] for headers in paid.headers] == [f"Bearer {secret}"]
@@ -337,8 +338,8 @@ def test_an_agents_command_sees_no_variable_that_nobody_named(
 def test_children_learn_neither_addresses_nor_variables_of_keys() -> None:
     from brorl_graders.names import VARIABLE, child_environment
 
-    endpoint = EndpointConfig(name="judge", url="https://host/v1?key=1", model="m", api_key_variable="KEY")
+    endpoint = Endpoint(name="judge", url="https://host/v1?key=1", model="m", api_key_variable="KEY")
     allow_also(endpoints=[endpoint])
-    assert allowed().endpoints["judge"] == endpoint_of(endpoint)
+    assert allowed().endpoints["judge"] == endpoint
     told = json.loads(child_environment()[VARIABLE])["endpoints"]["judge"]
     assert (told["name"], told["url"], told["api_key_variable"]) == ("judge", "", None)

@@ -1,4 +1,4 @@
-"""The verifier worker without Ray: deadlines, crashes, replacement, equal responses."""
+"""The verifier worker without Ray: deadlines, crashes, replacement, equal responses, services."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from brorl_graders.settings import Endpoint
 from brorl_lab.bases.initial_model import build_tokenizer
 
+from graders.tests.support.bad_verifiers import MISBEHAVE
+from graders.tests.support.names import allow_also
+from graders.tests.support.scoring_service import scores_by, serving
+from nemo_brorl.config.rewards import RewardsConfig, ServicesConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.worker import VerifierWorker
 from nemo_brorl.types import ChunkArrays
-from tests.support.bad_verifiers import MISBEHAVE
-from tests.support.names import allow_also
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +72,8 @@ def test_equal_responses_are_scored_once(worker: VerifierWorker, model_folder: P
     ("verifier", "message"),
     [
         ("no.such.module:score", "cannot be imported .ModuleNotFoundError"),
-        ("tests.support.bad_verifiers:absent", "cannot be imported .AttributeError"),
-        ("tests.support.bad_verifiers:MISBEHAVE", "is a str and not a function"),
+        ("graders.tests.support.bad_verifiers:absent", "cannot be imported .AttributeError"),
+        ("graders.tests.support.bad_verifiers:MISBEHAVE", "is a str and not a function"),
     ],
 )
 def test_a_verifier_that_cannot_be_imported_is_an_error_at_the_start(
@@ -91,6 +94,35 @@ def test_a_verifier_that_cannot_be_imported_is_an_error_at_the_start(
 def test_a_name_that_no_setting_gives_is_an_error_at_the_start(model_folder: Path, verifier: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _load(model_folder, verifier)
+
+
+@pytest.mark.slow
+def test_a_service_is_asked_only_where_cheaper_parts_leave_something_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    texts = ["<answer>4</answer>", "<answer>5</answer>", "<answer>4</answer> good", "<answer>4</answer>"]
+    build_tokenizer([*texts, "good bad"], 280).save_pretrained(tmp_path)
+    data = arrays(tmp_path, *texts)
+    prompt = ({"role": "user", "content": "2 + 2?"},)
+    parts = [{"verifier": "exact_match"}, {"verifier": "ours"}]
+    payload = {"answer": "4", "mode": "product", "parts": parts}
+    rewards = RewardsConfig(services=ServicesConfig(backoff_s=0.001, max_attempts=3))
+    with serving(scores_by(lambda text: 0.5)) as service:
+        allow_also(endpoints=[Endpoint("ours", service.url)])
+        worker = VerifierWorker(str(tmp_path), 5.0, ("exact_match", "ours"), 0, rewards)
+        worker.wait_ready()
+        scores = worker.score("composite", payload, data, prompt)
+        only_last = worker.score("ours", {"answer": "4"}, data, prompt, places=[3])
+        worker.close()
+    assert scores.rewards.tolist() == [0.5, 0, 0.5, 0.5]
+    of_parts = "exact_match 1; ours 0.5"
+    assert scores.reasons == (of_parts, "exact_match 0", of_parts, of_parts)
+    assert only_last.rewards.tolist() == [0.5, 0, 0, 0.5]  # the first says the same
+    assert scores.usage is not None
+    assert (scores.usage["responses"], scores.usage["asked"]) == (3, 2)
+    asked = [item["response"] for item in service.requests[0]["items"]]
+    assert asked == ["<answer>4</answer>", "<answer>4</answer> good"]
 
 
 def _load(model_folder: Path, verifier: str) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from graders.tests.support.names import allow_also
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.worker import VerifierWorker
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
-from tests.support.names import allow_also
 from tests.support.source_tree import ROOT
 
 MODEL = ROOT / "models" / "sums"

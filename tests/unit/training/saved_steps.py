@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nemo_brorl.rollouts.carry_over import CarriedGroups
+from nemo_brorl.rollouts.carried_groups import CarriedGroups
 from nemo_brorl.training.checkpoint import Checkpoints, RunState
 from nemo_brorl.training.saver import Saver
 from tests.support.fakes import FakePolicy, make_group

@@ -74,9 +74,9 @@ def test_a_run_leaves_the_text_in_its_folder_and_the_value_nowhere(
     claim_run_folder(config)
     trainer = make_trainer(tmp_path, config, prompts=KeyedPrompts(key))
     use_store(trainer, DirectStore(tmp_path))
-    trainer.batches.carry_over.restart(with_key(make_prompt("train/99"), key))
+    trainer.batches.carry_over.leftovers.restart(with_key(make_prompt("train/99"), key))
     trainer.fit()
-    trainer.batches.carry_over.restart(with_key(make_prompt("train/99"), key))
+    trainer.batches.carry_over.leftovers.restart(with_key(make_prompt("train/99"), key))
     trainer.step_number += 1
     trainer.saved.save(trainer.step_number, wait=True)
     names = files_with(tmp_path, TEXT)
@@ -86,7 +86,7 @@ def test_a_run_leaves_the_text_in_its_folder_and_the_value_nowhere(
 
     again = make_trainer(tmp_path, config, prompts=KeyedPrompts(key))
     assert again.resume()
-    [prompt] = again.batches.carry_over.restarted
+    [prompt] = again.batches.carry_over.leftovers.restarted
     assert_restored(prompt)
 
 

@@ -17,7 +17,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import USER_ERROR, CheckpointError, ResourceError
 from nemo_brorl.core.files import append_line, cannot_write
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
-from nemo_brorl.rollouts.carry_over import CarriedGroups
+from nemo_brorl.rollouts.carried_groups import CarriedGroups
 from nemo_brorl.training.checkpoint import Checkpoints, RunState
 from nemo_brorl.training.records import EventLog, JsonlSink
 from nemo_brorl.training.run_folder import claim_run_folder

@@ -1,6 +1,6 @@
 """Requests to a judge with and without the cache of answers, for groups of N rollouts.
 
-    python -m graders.bench.judge_cache [--size 512] [--prompts 8] [--terms 8]
+    python -m lab.studies.judge_cache [--size 512] [--prompts 8] [--terms 8]
 
 The rollouts are sums worked out by a pupil with habits of error (`training/warm_up/demonstrations.py`), drawn by a
 seed, in chunks of 32 as engines return them; the judge is a stand-in that replies at once. Without the cache every
@@ -13,14 +13,12 @@ import argparse
 from collections.abc import Iterator
 from random import Random
 
-from brorl_graders.names import allow
+from brorl_graders.names import Names, allow
 from brorl_graders.services.remote_scores import Asked, RemoteScores
 from brorl_graders.settings import Endpoint, ServiceLimits
 from brorl_lab.bases.demonstrations import Habits, work_out
 
-from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.scoring.grader_settings import names_of
-from tests.support.scoring_service import completion, serving
+from graders.tests.support.scoring_service import completion, serving
 
 CHUNK = 32
 HABITS = Habits(dropped_carry_rate=0.1, slip_rate=0.05)
@@ -45,9 +43,8 @@ def num_asked(sees: str, arguments: argparse.Namespace) -> int:
     """Requests for all groups, where the judge sees this part of a response."""
     random = Random(0)
     with serving(completion("Score: 1")) as judge:
-        config = BroRLConfig()
-        config.rewards.services.endpoints.append(Endpoint("judge", judge.url, "judge", sees=sees))
-        allow(names_of(config))
+        endpoint = Endpoint("judge", judge.url, "judge", sees=sees)
+        allow(Names(endpoints={endpoint.name: endpoint}))
         scorer = RemoteScores(ServiceLimits())
         for question in questions(arguments.prompts, arguments.terms, random):
             prompt = ({"role": "user", "content": question},)

@@ -11,7 +11,7 @@ from brorl_graders.environments.agent import Agent
 from brorl_graders.environments.endpoint import Endpoint
 from openai import AsyncOpenAI, AuthenticationError, OpenAI
 
-PLACE = "tests.support.agents:"
+PLACE = "graders.tests.support.agents:"
 ADD = {
     "type": "function",
     "function": {

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MISBEHAVE = "tests.support.bad_verifiers:misbehave"
-SLOW = "tests.support.bad_verifiers:take"
-HALF = "tests.support.bad_verifiers:half"
+MISBEHAVE = "graders.tests.support.bad_verifiers:misbehave"
+SLOW = "graders.tests.support.bad_verifiers:take"
+HALF = "graders.tests.support.bad_verifiers:half"
 
 
 def misbehave(payload: Mapping[str, Any], response: str) -> float:

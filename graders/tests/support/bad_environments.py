@@ -12,10 +12,10 @@ from typing import Any
 
 from brorl_graders.environments.protocol import Action, Environment, Step
 
-COUNTER = "tests.support.bad_environments:Counter"
-OPEN = "tests.support.bad_environments:OpenCounter"
-REMEMBERING = "tests.support.bad_environments:Remembering"
-LATER = "tests.support.bad_environments:AsyncCounter"
+COUNTER = "graders.tests.support.bad_environments:Counter"
+OPEN = "graders.tests.support.bad_environments:OpenCounter"
+REMEMBERING = "graders.tests.support.bad_environments:Remembering"
+LATER = "graders.tests.support.bad_environments:AsyncCounter"
 
 
 def spin() -> None:

@@ -1,6 +1,6 @@
 """What verifying costs: math answers through the pool, against the speed at which the CPU run generates them.
 
-    python -m graders.bench.verifiers [--json FILE] [--old FOLDER]
+    python -m bench.verifiers [--json FILE] [--old FOLDER]
 
 Answers are new in every repeat, so nothing is remembered from the one before; within a repeat a prompt's responses
 share answers, as samples of one prompt do. `--different` makes every answer another expression: the worst case, no
@@ -43,7 +43,7 @@ from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, 
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=128)
 CHUNK = 32  # responses
-HANGING = "graders.bench.verifiers:hang_sometimes"
+HANGING = "bench.verifiers:hang_sometimes"
 PIECES = r"""\frac { } 1 2 9 x y i e \sqrt ^ _ ( ) [ ] \left \right $ $$ \boxed{ \text{cm} \% %
 , ; = < > \le \in \cup \infty \pi
 + - * / \int \sum \lim ! | \begin{pmatrix} \end{pmatrix} & \\ \mathbb{R} 10^{10} \binom \circ x= 1,000 0.5 or

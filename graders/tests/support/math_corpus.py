@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from tests.support.math_values import VALUES, Answer
+from graders.tests.support.math_values import VALUES, Answer
 
 SEED = 15
 

@@ -1,0 +1,21 @@
+"""Check the functions that settings name for the algorithm, before anything is started."""
+
+from __future__ import annotations
+
+from brorl_graders.components import is_import_path
+
+from nemo_brorl.algorithm.advantages import find_advantage
+from nemo_brorl.algorithm.shaping import find_shaping
+from nemo_brorl.config.algorithm import AlgorithmConfig
+from nemo_brorl.config.rewards import ShapingConfig
+
+
+def check_functions(algorithm: AlgorithmConfig, shaping: ShapingConfig) -> None:
+    """Import a user's own advantage, loss and reward shaping and fill in their parameters. Raises ConfigError."""
+    find_advantage(algorithm)
+    find_shaping(shaping)
+    if is_import_path(algorithm.loss) or algorithm.own_loss_params:
+        # imports torch, two seconds: not for a loss that is known to be there
+        from nemo_brorl.algorithm.losses import find_loss
+
+        find_loss(algorithm.loss, algorithm)
