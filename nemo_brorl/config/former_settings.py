@@ -43,6 +43,7 @@ INSTEAD = {
     "dynamic_sampling.mean_over": "nothing, it is over the groups sampled",
     "dynamic_sampling.order": "nothing, it is that of the prompts",
     "dynamic_sampling.oversample": "nothing, it is 1",
+    "evaluation.compare_with": "brorl compare BEFORE AFTER, once both models are evaluated",
     "generation.block_size": "nothing, blocks of the cache are of 32 tokens",
     "generation.max_residual_gib": "nothing, metrics sleep/* say what engines hold",
     "generation.report_every": "nothing, it is REPORT_EVERY of generation/session.py",

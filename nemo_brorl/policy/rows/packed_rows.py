@@ -21,7 +21,7 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
-from nemo_brorl.core.object_store import fetch_all
+from nemo_brorl.cluster.object_store import fetch_all
 from nemo_brorl.types import (
     Bool,
     ChunkArrays,
