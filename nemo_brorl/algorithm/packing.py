@@ -46,6 +46,8 @@ Item = tuple[int, int]  # (group, rollout)
 
 DEEPEST = 16  # levels below a prompt that are shared: each is a pass of the attention over all that lies below it
 
+SEED_STRIDE = 1_000_003  # between the seeds of two runs' steps
+
 
 class Levels(NamedTuple):
     """Of a group's rollouts: how far each level reaches, the prompt included, and what it is."""
@@ -211,9 +213,6 @@ def plan_update(
     )
     mini_batches = tuple(packer.pack(items, data_parallel_size) for items in parts)
     return UpdatePlan(version, objective, learning_rate, tuple(groups), mini_batches, batch.loss_scale)
-
-
-SEED_STRIDE = 1_000_003  # between the seeds of two runs' steps
 
 
 def plan_step(

@@ -34,6 +34,11 @@ from nemo_brorl.types import (
     UInt64,
 )
 
+MIN_CHUNK = 8  # rollouts
+NO_ENGINE = -1
+
+SEED_BITS = 48  # leaves room to add N and stay a positive signed 64-bit number
+
 
 @dataclass
 class OpenGroup:
@@ -289,12 +294,6 @@ def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledM
         correct_squares=float((correct**2).sum()),
         wrong_squares=float((wrong**2).sum()),
     )
-
-
-MIN_CHUNK = 8  # rollouts
-NO_ENGINE = -1
-
-SEED_BITS = 48  # leaves room to add N and stay a positive signed 64-bit number
 
 
 def group_seed(run_seed: int, prompt_uid: str) -> int:
