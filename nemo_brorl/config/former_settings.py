@@ -53,6 +53,7 @@ INSTEAD = {
     "parity.responses_per_prompt": "nothing, it is RESPONSES_PER_PROMPT of training/parity.py",
     "rewards.second_opinion": "data.verifier=composite with a judge (docs/verifiers.md)",
     "rewards.stages": "nothing, options of verifiers are the same in the whole run",
+    "rewards.watch": "trainer.observers=[{name: 'brorl_lab.observers.reward_watch:reward_watch'}]",
     "rollouts.allocation": "nothing, every prompt gets rollouts.num_per_prompt",
     "rollouts.coverage": "trainer.observers=[{name: 'brorl_lab.observers.coverage:coverage'}]",
     "rollouts.placement": "nothing, the costs are those of generation/placement/costs.py",

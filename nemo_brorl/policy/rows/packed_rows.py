@@ -35,6 +35,8 @@ from nemo_brorl.types import (
 
 Context = tuple[Tensor, Tensor]  # keys and values [C, K, D] of the context
 
+HIDDEN = -1  # key_last of what no query sees
+
 
 @dataclass(frozen=True)
 class RowSettings:
@@ -82,9 +84,6 @@ class Sight:
     key_stretch: Tensor  # [S] int32
     key_last: Tensor  # [S] int32, last stretch that sees it; HIDDEN: padding, or a token that stands in the context too
     key_position: Tensor  # [S] int32
-
-
-HIDDEN = -1  # key_last of what no query sees
 
 
 @dataclass(eq=False)
