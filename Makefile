@@ -65,8 +65,8 @@ train: env
 	$(if $(WARM_UP),$(PYTHON) -m nemo_brorl base --config-name $(CONFIG) $(ARGS))
 	$(PYTHON) -m nemo_brorl train --config-name $(CONFIG) $(ARGS)
 	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'evaluation.output=$${exp_manager.explicit_log_dir}/before'
-	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf' \
-		'evaluation.compare_with=$${exp_manager.explicit_log_dir}/before/evaluation.json'
+	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf'
+	$(PYTHON) -m nemo_brorl compare --config-name $(CONFIG) $(ARGS)
 	$(PYTHON) -m nemo_brorl report --config-name $(CONFIG) $(ARGS)
 
 real-model: REAL = $(ARGS) trainer.seed=$(SEED) exp_manager.explicit_log_dir=$(SMOLLM2)/seed_$(SEED)
@@ -75,8 +75,8 @@ real-model: env
 	$(PYTHON) -m nemo_brorl base --config-name smollm2_sft
 	$(PYTHON) -m nemo_brorl train --config-name smollm2_cpu $(REAL)
 	$(PYTHON) -m nemo_brorl evaluate --config-name smollm2_cpu $(KEPT_APART) $(REAL) 'evaluation.output=$${exp_manager.explicit_log_dir}/before'
-	$(PYTHON) -m nemo_brorl evaluate --config-name smollm2_cpu $(KEPT_APART) $(REAL) 'policy.model=$${exp_manager.explicit_log_dir}/hf' \
-		'evaluation.compare_with=$${exp_manager.explicit_log_dir}/before/evaluation.json'
+	$(PYTHON) -m nemo_brorl evaluate --config-name smollm2_cpu $(KEPT_APART) $(REAL) 'policy.model=$${exp_manager.explicit_log_dir}/hf'
+	$(PYTHON) -m nemo_brorl compare $(SMOLLM2)/seed_$(SEED)
 
 base: env
 	$(PYTHON) -m nemo_brorl base --config-name $(CONFIG) $(ARGS)

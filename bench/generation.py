@@ -107,7 +107,7 @@ def make_model(folder: Path, max_positions: int | None = None) -> Path:
     """A random model of the warm-up's sizes, for up to `max_positions` tokens (None: the warm-up's)."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    sizes = BroRLConfig().sft
+    sizes = BroRLConfig().sft.new
     model = Qwen2ForCausalLM(
         Qwen2Config(
             vocab_size=sizes.vocab_size,

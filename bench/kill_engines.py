@@ -29,10 +29,10 @@ import ray
 from safetensors.numpy import load_file
 
 from bench.generation import PromptMaker, make_model
+from nemo_brorl.cluster.object_store import fetch_all, wait_any
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
-from nemo_brorl.core.object_store import fetch_all, wait_any
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.rollouts.ledger import requests_for
 from nemo_brorl.types import Float32, Int32, RolloutChunk, RolloutRequest, Sampling, TensorInfo, WeightBucket

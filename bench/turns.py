@@ -29,11 +29,11 @@ import ray
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 
 from bench.generation import PromptMaker, make_model
+from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, format_table
-from nemo_brorl.core.object_store import fetch
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.generation.pool import VllmPool

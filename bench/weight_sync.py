@@ -31,10 +31,10 @@ sys.path.insert(0, str(ROOT))  # the models are those of the tests
 import ray  # noqa: E402
 
 from bench.run_watch import status_kib  # noqa: E402
+from nemo_brorl.cluster.object_store import fetch  # noqa: E402
 from nemo_brorl.config.run_sizes import RunSizes  # noqa: E402
 from nemo_brorl.config.schema import BroRLConfig  # noqa: E402
 from nemo_brorl.core.console import format_table  # noqa: E402
-from nemo_brorl.core.object_store import fetch  # noqa: E402
 from nemo_brorl.generation.pool import VllmPool  # noqa: E402
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy  # noqa: E402
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling  # noqa: E402

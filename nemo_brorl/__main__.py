@@ -16,6 +16,10 @@ COMMANDS = {
     "train": ("nemo_brorl.commands.train", "a whole BroRL run"),
     "try": ("nemo_brorl.commands.try_out", "what a model says to a few questions of a run, what it earns and why"),
     "evaluate": ("nemo_brorl.commands.evaluate", "pass@1, pass@k, majority@k on benchmarks"),
+    "compare": (
+        "brorl_lab.commands.compare",
+        "two evaluations, prompt by prompt: which model is better, how surely",
+    ),
     "sft": ("nemo_brorl.commands.sft", "supervised fine-tuning on conversations"),
     "base": ("brorl_lab.bases.command", "a small base model, made on generated demonstrations"),
     "convert": ("nemo_brorl.commands.convert", "the weights of a training checkpoint as a Hugging Face folder"),

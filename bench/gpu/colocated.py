@@ -14,9 +14,9 @@ import numpy as np
 import ray
 
 from bench.gpu.setting import GIB, Setting
+from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nemo_brorl.cluster.object_store import fetch_all, store
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.core.object_store import fetch_all, store
 from nemo_brorl.rollouts.ledger import close_group
 from nemo_brorl.scoring.response_arrays import response_keys, turn_ends
 from nemo_brorl.training.store.files import StoreFiles

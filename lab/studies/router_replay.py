@@ -70,7 +70,7 @@ def sample(folder: Path, vocab_size: int, num_responses: int) -> tuple[Prompt, C
     """Responses to one random prompt, with routes."""
     import ray
 
-    from nemo_brorl.core.object_store import fetch
+    from nemo_brorl.cluster.object_store import fetch
     from nemo_brorl.generation.pool import VllmPool
 
     ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)

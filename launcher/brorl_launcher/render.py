@@ -15,7 +15,7 @@ from brorl_launcher.code_snapshot import CodeSnapshot, Revision
 from brorl_launcher.command_line import JobRequest, job_parser, read_request
 from brorl_launcher.find_run import refuse_live
 from brorl_launcher.frozen import absolute_paths, check_yaml, freeze, shell_command
-from brorl_launcher.job.script import JobPlan, check_name, job_script
+from brorl_launcher.job_script import JobPlan, check_name, job_script
 from brorl_launcher.launch_folder import Folders
 from brorl_launcher.packages import code_root
 from brorl_launcher.planner.hardware import gpu_hardware

@@ -27,6 +27,8 @@ from nemo_brorl.core.errors import ConfigError
 SITE_VARIABLE = "BRORL_SITE"  # names the site where --site does not
 GPU_REQUESTS = ("gres", "gpus_per_node", "none")
 
+MAX_SIGNAL_S = 65535  # Slurm's
+
 
 @dataclass
 class Site:
@@ -171,7 +173,6 @@ TEXTS: dict[str, tuple[re.Pattern[str], str]] = {
     "mail_type": (re.compile(r"[A-Z_0-9]+(,[A-Z_0-9]+)*"), "kinds of events: FAIL,REQUEUE,END"),
     "gpu_request": (re.compile("|".join(GPU_REQUESTS)), " or ".join(GPU_REQUESTS)),
 }
-MAX_SIGNAL_S = 65535  # Slurm's
 
 
 def wrong_values(site: Site) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from brorl_launcher import slurm
 from brorl_launcher.command_line import job_parser, read_request
 from brorl_launcher.find_run import refuse_live
-from brorl_launcher.job.script import CHAIN_VARIABLE
+from brorl_launcher.job_script import CHAIN_VARIABLE
 from brorl_launcher.launch_folder import Folders, note_job
 from brorl_launcher.render import make_job
 from brorl_launcher.run_state import read_run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from brorl_launcher.code_snapshot import Revision
-from brorl_launcher.job.script import JobPlan, job_script
+from brorl_launcher.job_script import JobPlan, job_script
 from brorl_launcher.launch_folder import Folders
 from brorl_launcher.site import Site
 

@@ -29,6 +29,14 @@ Loss = Callable[[TokenBatch, AlgorithmConfig], LossSums]
 
 MAX_LOG_RATIO = 20.0  # nats: an exponential beyond is no ratio that anything should be learnt from, and overflows at 88
 
+SUPERVISED = frozenset({"cross_entropy"})  # these need neither old nor reference log-probs
+
+KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "k1": lambda r: -r,
+    "k2": lambda r: 0.5 * r.square(),
+    "k3": lambda r: r.exp() - 1 - r,
+}
+
 
 def log_ratio_to_old(batch: TokenBatch) -> Tensor:
     """log π/π_old of every token [T], bounded."""
@@ -126,8 +134,6 @@ LOSSES: dict[str, Loss] = {
     "cross_entropy": cross_entropy,
 }
 
-SUPERVISED = frozenset({"cross_entropy"})  # these need neither old nor reference log-probs
-
 
 def find_loss(name: str, config: AlgorithmConfig) -> Loss:
     """The loss of this name, `algorithm.loss` with `algorithm.loss_params`. Raises ConfigError."""
@@ -170,13 +176,6 @@ def finish(
         loss = loss - config.entropy_coefficient * batch.entropies
     detached = {name: value.detach() for name, value in metrics.items()}
     return LossSums((batch.weights * loss).sum(), detached)
-
-
-KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
-    "k1": lambda r: -r,
-    "k2": lambda r: 0.5 * r.square(),
-    "k3": lambda r: r.exp() - 1 - r,
-}
 
 
 def kl_per_token(

@@ -46,6 +46,8 @@ Item = tuple[int, int]  # (group, rollout)
 
 DEEPEST = 16  # levels below a prompt that are shared: each is a pass of the attention over all that lies below it
 
+SEED_STRIDE = 1_000_003  # between the seeds of two runs' steps
+
 
 class Levels(NamedTuple):
     """Of a group's rollouts: how far each level reaches, the prompt included, and what it is."""
@@ -149,6 +151,7 @@ class Run:
         shares = self._costs[-1] * np.arange(1, num_parts) / num_parts
         marks = np.searchsorted(self._costs, shares, side="left") + 1
         order = np.arange(num_parts - 1)
+        # To the right where a part would be empty, and back to the left where later parts would be
         free = np.maximum.accumulate(np.maximum(marks - order, 1))
         return np.minimum(free, num - num_parts + 1) + order
 
@@ -180,6 +183,7 @@ def plan_update(
     num_rollouts = sum(len(rollouts) for rollouts in batch.rollouts)
     num_full = max(1, num_rollouts // data_parallel_size)  # mini-batches with a rollout for every rank
     parts = stratify(batch.rollouts, min(num_mini_batches, num_full), seed)
+    # A rank without rows would leave the others waiting in the gradient's all-reduce
     if num_rollouts < data_parallel_size:
         copies = math.ceil(data_parallel_size / num_rollouts)
         parts = [sorted(parts[0] * copies)]
@@ -209,9 +213,6 @@ def plan_update(
     )
     mini_batches = tuple(packer.pack(items, data_parallel_size) for items in parts)
     return UpdatePlan(version, objective, learning_rate, tuple(groups), mini_batches, batch.loss_scale)
-
-
-SEED_STRIDE = 1_000_003  # between the seeds of two runs' steps
 
 
 def plan_step(
@@ -249,6 +250,7 @@ def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: in
         for position, index in enumerate(shuffled):
             part = parts[(start + position) % num_parts]
             part.append((group, int(members[index])))
+        # The next group begins where this one stopped: no part collects the remainders of all groups
         start += len(members)
     return [sorted(part) for part in parts]
 
@@ -299,6 +301,7 @@ class Packer:
             if sharing.least_tokens == 0:
                 ends = None
             self._levels.append(levels_of(prompt, lengths, ends, sharing.least_tokens))
+        # One width for all groups, so that `_run` can stack them
         most = max(levels.ends.shape[1] for levels in self._levels)
         self._levels = [levels.with_columns(most) for levels in self._levels]
 
@@ -312,9 +315,11 @@ class Packer:
         items = sorted(items, key=self._path)
         bounds = self._run(items).bounds(data_parallel_size)
         shares = [self._run(items[low:high]) for low, high in pairwise(bounds)]  # one a rank
+        # Ranks have equally many micro-batches, and none may be empty
         most = min(len(share.items) for share in shares)
         most_tokens = max(share.num_tokens for share in shares)
         fewest = min(most, max(1, math.ceil(most_tokens / self.token_budget)))
+        # Parts of equal cost keep ranks in step, but a few long responses can put one part above the budget
         if all(share.tokens(fewest).max() <= self.token_budget for share in shares):
             cuts_of_shares = [share.bounds(fewest) for share in shares]
         else:
@@ -340,7 +345,9 @@ class Packer:
         if self.shares_prompt:
             is_other_group = groups[1:] != groups[:-1]
             is_other = (keys[1:] != keys[:-1]) | is_other_group[:, None]
+            # The same tokens after different ones have different hidden states, and cannot be shared
             is_after_other = np.logical_or.accumulate(is_other, axis=1)
+            # The last level is the end of the whole response, which no other rollout shares
             is_new[1:, :-1] = is_after_other[:, :-1]
         return Run(items, np.diff(ends, axis=1, prepend=0), is_new)
 

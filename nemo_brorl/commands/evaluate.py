@@ -22,11 +22,10 @@ from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.answers import AnswerFile, nearest_other
 from nemo_brorl.evaluation.asking import ask, missing
 from nemo_brorl.evaluation.benchmarks import Benchmark, read_benchmarks
-from nemo_brorl.evaluation.comparison import read_other
 from nemo_brorl.evaluation.identity import identity_of, weights_digest
-from nemo_brorl.evaluation.results import Results, as_json, folder_of, results_of, write
+from nemo_brorl.evaluation.results import as_json, folder_of, results_of, write
 from nemo_brorl.evaluation.sample_file import SampleFile
-from nemo_brorl.evaluation.tables import comparison_table, markdown, score_table
+from nemo_brorl.evaluation.tables import markdown, score_table
 from nemo_brorl.training.export import is_converted, newest_checkpoint
 
 STEP = re.compile(r"step_\d+")  # a checkpoint's folder
@@ -38,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def evaluate(config: BroRLConfig, line: CommandLine) -> int:
-    """Ask the benchmarks, or the held-out prompts; print the tables and leave them as JSON and Markdown in the run
+    """Ask the benchmarks, or the held-out prompts; print the table and leave it as JSON and Markdown in the run
     folder.
 
     What was answered before, under the same weights and settings, is not asked again; where nothing is left to ask, no
@@ -54,9 +53,6 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     tokenizer = load_tokenizer(model_folder)
     benchmarks = read_benchmarks(config, tokenizer)
     prepare_sandbox(config, all_verifiers(benchmarks))
-    other = None
-    if settings.compare_with:
-        other = read_other(Path(settings.compare_with), benchmarks)
     if settings.checkpoint:
         model_folder = converted_checkpoint(config, Path(settings.checkpoint), console)
     output = Path(settings.output or config.exp_manager.explicit_log_dir)
@@ -77,10 +73,13 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
                 return SAVED
             raise KeyboardInterrupt
         model = settings.checkpoint or config.policy.model
-        results = results_of(model, benchmarks, files, settings, other)
+        results = results_of(model, benchmarks, files, settings)
         record = as_json(results, benchmarks, files, settings)
     write(output, folder, record, markdown(results, record))
-    print_results(results, settings.confidence, console)
+    header, *rows = score_table(results, settings.confidence)
+    console.line(f"{results.model}:")
+    console.table(header, rows)
+    console.line()
     console.line(f"{output / 'evaluation.json'}, evaluation.md; a copy in {folder}")
     return 0
 
@@ -199,16 +198,3 @@ def converted_checkpoint(
     write_converted(config, checkpoint, output)
     console.line(f"{checkpoint} written to {output}")
     return output
-
-
-def print_results(results: Results, confidence: float, console: Console) -> None:
-    """Scores of each benchmark, and the comparison with another evaluation where one was asked for."""
-    tables = {
-        f"{results.model}:": score_table(results, confidence),
-        f"against {results.other}:": comparison_table(results.comparison),
-    }
-    for title, rows in tables.items():
-        if rows:
-            console.line(title)
-            console.table(rows[0], rows[1:])
-            console.line()

@@ -69,9 +69,6 @@ class EvaluationConfig:
     checkpoint: str | None = setting(
         None, "step_K folder, or run folder (its newest), to evaluate in place of policy.model", may_change=True
     )
-    compare_with: str | None = setting(
-        None, "an evaluation.json of the same prompts and settings: paired tests against it", may_change=True
-    )
     save_samples: int = setting(0, "responses of each prompt that are kept as text", at_least=0, may_change=True)
     output: str | None = setting(None, "folder of the results; null: the run folder", may_change=True)
 

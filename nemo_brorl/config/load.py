@@ -168,15 +168,18 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
     """The typed object of composed settings, whatever their YAML built on, interpolations resolved; texts that came
     from the environment are `FromEnvironment`. Raises ConfigError where one is unknown, of a wrong type, or required
     and missing."""
+    # OmegaConf does not say which values came from an interpolation; a counter in the resolver does
     num_asked = asks()
     try:
         merged = OmegaConf.merge(_schema(), composed)
         _gather_loggers(merged.exp_manager)
         config = OmegaConf.to_object(merged)
         assert isinstance(config, BroRLConfig), f"composed to {type(config)}"
+        # Marking walks every setting: only where one was read from the environment
         if asks() > num_asked:
             config = marked(config, merged)
     except OmegaConfBaseException as error:
+        # `from None`: the chain of exceptions would print the secret that `hidden` takes out
         raise ConfigError(hidden(explain(error, None), answers())) from None
     return config
 
@@ -281,6 +284,7 @@ def near_matches(key: str) -> list[str]:
     last_words = {name: name.rpartition(".")[2] for name in names}
     near = []
     last_word, known = path.rpartition(".")[2], set(last_words.values())
+    # By the last word first: a name is remembered better than its section
     for word in difflib.get_close_matches(last_word, known, cutoff=0.75):
         near += [name for name, last in last_words.items() if last == word]
     near += difflib.get_close_matches(path, last_words, cutoff=0.75)

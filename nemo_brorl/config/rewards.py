@@ -163,19 +163,6 @@ class EnvironmentsConfig:
 
 
 @dataclass
-class RewardWatchConfig:
-    """Watch for reward hacking (docs/verifiers.md): alarms in metrics and in the log, examples in
-    `reward_watch.jsonl`."""
-
-    enabled: bool = setting(True, "look for signs of it in every step", may_change=True)
-    same_answer_prompts: int = setting(
-        3, "prompts of a step that one answer earns on, and is not the answer of, before it is an alarm", at_least=2
-    )
-    rise: float = setting(6.0, "robust z-score of a verifier's mean reward that is an alarm", above=0)
-    max_examples: int = setting(50, "examples of each kind of alarm that are kept", at_least=0)
-
-
-@dataclass
 class RewardsConfig:
     """Verification."""
 
@@ -206,7 +193,6 @@ class RewardsConfig:
         [], "environment variables that verifiers, environments and agents of your own see (docs/verifiers.md)"
     )
     environments: EnvironmentsConfig = section(EnvironmentsConfig)
-    watch: RewardWatchConfig = section(RewardWatchConfig)
     shaping: ShapingConfig = section(ShapingConfig)
     code: CodeConfig = section(CodeConfig)
     services: ServicesConfig = section(ServicesConfig)

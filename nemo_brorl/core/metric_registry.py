@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         ),
     ),
     "reward_watch": (
-        "Signs of reward hacking in the groups of a step (docs/verifiers.md), unless `rewards.watch.enabled=false`.",
+        "Signs of reward hacking in the groups of a step, by the observer `reward_watch` (docs/verifiers.md).",
         (
             Metric("alarms", "alarms", _COUNT, "Signs beyond their limits"),
             Metric(

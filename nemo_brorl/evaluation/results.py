@@ -22,7 +22,6 @@ from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.files import write_whole
 from nemo_brorl.evaluation.answers import AnswerFile, PromptAnswers
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.evaluation.comparison import Compared, Other, compare
 from nemo_brorl.evaluation.estimates import Scores, by, scores_of
 from nemo_brorl.evaluation.identity import short_id
 
@@ -44,8 +43,6 @@ class Results:
     domains: dict[str, Scores]  # none where prompts have none
     overall: Scores  # every prompt counts the same
     mean_of_benchmarks: Scores | None  # every benchmark counts the same; None where there is one
-    other: str | None  # model that is compared with
-    comparison: dict[str, Compared]  # by benchmark; empty: with none
 
 
 def results_of(
@@ -53,7 +50,6 @@ def results_of(
     benchmarks: Sequence[Benchmark],
     files: Mapping[str, AnswerFile],
     config: EvaluationConfig,
-    other: Other | None,
 ) -> Results:
     """Numbers of benchmarks whose prompts all have answers."""
     answers = {}
@@ -75,8 +71,6 @@ def results_of(
         domains=scores_by_domain,
         overall=scores_of([every], config),
         mean_of_benchmarks=mean_of_benchmarks,
-        other=None if other is None else other.model,
-        comparison={} if other is None else compare(other, answers, config),
     )
 
 
@@ -96,11 +90,6 @@ def as_json(
     mean_of_benchmarks = None
     if results.mean_of_benchmarks is not None:
         mean_of_benchmarks = results.mean_of_benchmarks.as_json()
-    comparison: dict[str, Any] | None = None
-    if results.other is not None:
-        comparison = {"model": results.other}
-        for name, compared in results.comparison.items():
-            comparison[name] = compared.as_json()
     by_benchmark = {}
     for benchmark in benchmarks:
         name = benchmark.name
@@ -114,7 +103,6 @@ def as_json(
         "overall": results.overall.as_json(),
         "mean_of_benchmarks": mean_of_benchmarks,
         "domains": _scores_json(results.domains),
-        "comparison": comparison,
         "benchmarks": by_benchmark,
     }
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.core.files import naming
-from nemo_brorl.core.object_store import fetch
 from nemo_brorl.types import ScoredGroup
 
 Decode = Callable[[Sequence[int]], str]

@@ -13,8 +13,8 @@ from brorl_graders.verifiers.math.answer import find_answer, place_of
 from brorl_graders.verifiers.payload import accepted_answers
 from brorl_graders.verifiers.registry import names_in
 
+from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.core.console import inert
-from nemo_brorl.core.object_store import fetch
 from nemo_brorl.prompts.asking import place_of_answer
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
 

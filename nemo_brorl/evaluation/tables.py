@@ -8,33 +8,16 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.core.statistics import Estimate
-from nemo_brorl.evaluation.comparison import ALL_PROMPTS, MEAN_OF_BENCHMARKS, Compared
 from nemo_brorl.evaluation.estimates import Scores
 from nemo_brorl.evaluation.results import Results
 
 NONE = "–"
-COMPARISON_HEADER = [
-    "against other",
-    "prompts",
-    "other",
-    "this",
-    "difference",
-    "s.e.",
-    "interval",
-    "t",
-    "p",
-    "bootstrap p",
-    "+ / = / −",
-]
+ALL_PROMPTS, MEAN_OF_BENCHMARKS = "all prompts", "mean of benchmarks"
 NOTES = (
     "n: samples of each prompt. s.e.: standard error of pass@1 over prompts. "
     "Interval: percentiles of a bootstrap over prompts. "
     "maj@k: the answer that most of k samples give is right. Truncated, no answer: shares of samples. "
     "Constant: pass@1 of always giving each task's most frequent answer.",
-)
-COMPARISON_NOTES = (
-    "Difference of pass@1 in points, prompt by prompt. p: paired t-test, and a bootstrap over prompts, both two-sided. "
-    "+ / = / −: prompts of which this model gets more, as many, fewer samples right.",
 )
 
 
@@ -96,31 +79,6 @@ def _count_of(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
 
 
-def comparison_table(comparison: Mapping[str, Compared]) -> list[list[str]]:
-    """Header and rows; none without a comparison."""
-    if not comparison:
-        return []
-    rows = [COMPARISON_HEADER]
-    for name, found in comparison.items():
-        test = found.test
-        difference = test.difference
-        row = [
-            name,
-            str(found.num_prompts),
-            _share(found.before),
-            _share(found.after),
-            f"{100 * difference.value:+.1f}",
-            f"{100 * difference.standard_error:.1f}",
-            _interval(difference, "+"),
-            _number(test.t, ".2f"),
-            _p(test.p_value),
-            _p(test.bootstrap_p_value),
-            f"{found.wins} / {found.ties} / {found.losses}",
-        ]
-        rows.append(row)
-    return rows
-
-
 def markdown(results: Results, record: Mapping[str, Any]) -> str:
     """evaluation.md."""
     settings = next(iter(record["benchmarks"].values()))["settings"]
@@ -134,15 +92,6 @@ def markdown(results: Results, record: Mapping[str, Any]) -> str:
         "",
         *NOTES,
     ]
-    if results.comparison:
-        lines += [
-            "",
-            f"## Against {results.other}",
-            "",
-            *markdown_table(comparison_table(results.comparison)),
-            "",
-            *COMPARISON_NOTES,
-        ]
     return "\n".join(lines) + "\n"
 
 
@@ -163,9 +112,9 @@ def _cells(scores: Scores, pass_ks: Sequence[int], majority_ks: Sequence[int]) -
     cells = [
         str(scores.num_prompts),
         num_samples,
-        _share(scores.pass_at_1.value),
-        _share(scores.pass_at_1.standard_error),
-        _interval(scores.pass_at_1),
+        share(scores.pass_at_1.value),
+        share(scores.pass_at_1.standard_error),
+        interval(scores.pass_at_1),
     ]
     for k in pass_ks:
         cells.append(_value(scores.pass_at.get(k)))
@@ -174,36 +123,27 @@ def _cells(scores: Scores, pass_ks: Sequence[int], majority_ks: Sequence[int]) -
     return [
         *cells,
         f"{scores.response_tokens:,.1f}",
-        _share(scores.truncated),
-        _share(scores.no_answer),
-        _share(scores.constant_answer),
+        share(scores.truncated),
+        share(scores.no_answer),
+        share(scores.constant_answer),
     ]
 
 
 def _value(found: Estimate | None) -> str:
     if found is None:
         return NONE
-    return _share(found.value)
+    return share(found.value)
 
 
-def _share(value: float | None) -> str:
+def share(value: float | None) -> str:
+    """Write a share as per cent."""
     if value is None or np.isnan(value):
         return NONE
     return f"{value:.1%}"
 
 
-def _number(value: float, form: str) -> str:
-    if np.isnan(value):
-        return NONE
-    return f"{value:{form}}"
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else _number(value, ".3f")
-
-
-def _interval(found: Estimate, sign: str = "") -> str:
-    """The bootstrap's; of one prompt there is none."""
+def interval(found: Estimate, sign: str = "") -> str:
+    """Write the bootstrap's interval in points; of one prompt there is none."""
     if np.isnan(found.standard_error):
         return NONE
     low, high = found.bootstrap

@@ -12,11 +12,11 @@ from typing import Any
 import ray
 
 from nemo_brorl.cluster.actor_transport import RayTransport
+from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.cluster.process_placement import Places
 from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.core.errors import GenerationError
-from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.generation import device
 from nemo_brorl.generation.engine_actor import RolloutEngine

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
 import numpy as np
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.questions import Question, Source, hash_of
 from nemo_brorl.types import Int64
 
@@ -26,7 +25,6 @@ class Domain:
     weight: float
     system_prompt: str | None
     max_prompt_tokens: int
-    levels: Mapping[str, TaskLevel] = field(default_factory=dict)  # of those of its tasks that have some
 
 
 class Mixture:

@@ -75,7 +75,6 @@ class Sources:
                 weight=section.weight,
                 system_prompt=section.system_prompt,
                 max_prompt_tokens=section.max_prompt_tokens,
-                levels=source.levels,
             )
             domains.append(domain)
         if not domains and name == "held_out":
@@ -86,19 +85,24 @@ class Sources:
 
     def _source(self, section: Section, split: str, seed: int) -> Source:
         """A section's questions of a split; of size 0 where nothing of it is held out."""
+        config = section.config
         own_seed = section.seed(seed)
-        source: Source | None = None
+        if config.source == DRAWN:
+            return EnvironmentSource(config, None, self.held_out_share, split, own_seed)
+        asked = self._asked(section, split, own_seed)
+        if config.environment is None:
+            return asked
+        return EnvironmentSource(config, asked, self.held_out_share, split, own_seed)
+
+    def _asked(self, section: Section, split: str, seed: str) -> Source:
+        """A section's questions as they are asked without an environment."""
+        config = section.config
         if section.name in self.files:
-            source = self._rows(section, split, f"{own_seed}/{split}")
-        elif section.config.source == "reasoning_gym":
-            source = _tasks(section.config, self.held_out_share, split, own_seed)
-        elif section.config.source != DRAWN:
-            known = ", ".join(("reasoning_gym", *FILE_SOURCES, "mixture"))
-            raise DataError(f"unknown data.source {section.config.source!r}; choose {known}")
-        if section.config.environment is not None:
-            return EnvironmentSource(section.config, source, self.held_out_share, split, own_seed)
-        assert source is not None, "rules ask for the environment that draws the tasks"
-        return source
+            return self._rows(section, split, f"{seed}/{split}")
+        if config.source == "reasoning_gym":
+            return _tasks(config, self.held_out_share, split, seed)
+        known = ", ".join(("reasoning_gym", *FILE_SOURCES, "mixture"))
+        raise DataError(f"unknown data.source {config.source!r}; choose {known}")
 
     def _rows(self, section: Section, split: str, order: str) -> FileSource:
         """Rows of files: what one domain holds out none trains on."""

@@ -14,7 +14,6 @@ from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.prompts.asking import ask
 from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.mixture import Domain, Mixture
-from nemo_brorl.prompts.questions import Source
 from nemo_brorl.scoring.turn_tokens import QuestionCheck
 from nemo_brorl.types import Prompt
 
@@ -30,26 +29,23 @@ class PromptStream:
 
     def __init__(
         self,
-        source: Source | Mixture,
+        mixture: Mixture,
         tokenizer: ChatTokenizer,
         config: DataConfig,
         split: str = "train",
     ) -> None:
-        if not isinstance(source, Mixture):
-            domain = Domain("", source, 1.0, config.system_prompt, config.max_prompt_tokens)
-            source = Mixture([domain], split)
-        self.mixture = source
+        self.mixture = mixture
         self.tokenizer = tokenizer
         self.config = config
         self.question_check = QuestionCheck(tokenizer)
         self.instructions: dict[str, str] = {}  # by verifier: what was added to its questions
         self.split = split
         self.position = 0  # draws so far
-        self.num_skipped = {domain.name: 0 for domain in source.domains}
+        self.num_skipped = {domain.name: 0 for domain in mixture.domains}
         self.levels: dict[str, TaskLevel] = {}  # of tasks that are trained on, by domain and task
-        trained = source.domains if split == "train" else ()
+        trained = mixture.domains if split == "train" else ()
         for domain in trained:
-            for task, level in domain.levels.items():
+            for task, level in domain.source.levels.items():
                 name = _task_name(domain.name, task)
                 self.levels[name] = level
 

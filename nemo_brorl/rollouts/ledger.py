@@ -34,6 +34,11 @@ from nemo_brorl.types import (
     UInt64,
 )
 
+MIN_CHUNK = 8  # rollouts
+NO_ENGINE = -1
+
+SEED_BITS = 48  # leaves room to add N and stay a positive signed 64-bit number
+
 
 @dataclass
 class OpenGroup:
@@ -74,6 +79,7 @@ class OpenGroup:
         """Oldest policy version that sampled one of its tokens; None when there are none."""
         versions = [part.chunk.version for part in self.parts]
         for block in self.partial:
+            # A rollout that was cut before its first token belongs to no version yet
             if block.lengths.any():
                 versions.append(block.version)
         return min(versions, default=None)
@@ -169,9 +175,11 @@ class GroupLedger:
             if block is not None:
                 indices += block.indices.tolist()
                 group.partial.append(block)
+        # A rollout that came back twice would weigh twice in the loss
         for index in indices:
             assert index in out, f"rollout {index} of {uid} came back twice"
             out.remove(index)
+        # A chunk of which every rollout was cut has nothing to learn from
         if scored is not None and len(chunk.indices):
             group.parts.append(scored)
 
@@ -272,6 +280,7 @@ def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledM
     (`docs/theory.md`): from every rollout's key, log-prob and reward, [N] each. Equal responses are taken to have equal
     rewards."""
     _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+    # The square of a long response's probability is zero in float32
     different = log_probs[first].astype(np.float64)
     probabilities = np.exp(different)
     is_correct = rewards[first] >= SUCCESS_REWARD
@@ -287,15 +296,10 @@ def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledM
     )
 
 
-MIN_CHUNK = 8  # rollouts
-NO_ENGINE = -1
-
-SEED_BITS = 48  # leaves room to add N and stay a positive signed 64-bit number
-
-
 def group_seed(run_seed: int, prompt_uid: str) -> int:
     """The seed of a prompt's group: a pure function of the run's seed and the prompt, so a restart draws the same
     rollouts."""
+    # Python's own `hash` of a text differs from process to process
     digest = hashlib.blake2b(f"{run_seed}/{prompt_uid}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from nemo_brorl.core.object_store import wait_any
+from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
 from nemo_brorl.rollouts.chunk_spans import ChunkSpans

@@ -115,6 +115,7 @@ class EpisodeHost:
             turn = Turn(step, batch, index)
             turns.append(turn)
         self._post((turns, []))
+        # A thread that has ended settles no batch: look at it from time to time
         while not batch.done.wait(IDLE_S):
             if not self._thread.is_alive():
                 raise ResourceError("the environments were closed")
@@ -214,6 +215,7 @@ class EpisodeHost:
     def _give_out(self) -> None:
         """Give every process that is free what waits for it, then what waits for any of its kind."""
         for process in list(self._processes.all):
+            # To repeat an episode's actions elsewhere is cheaper than to wait for another one's step
             if process.waiting and process.is_stuck:
                 waiting = process.waiting
                 process.waiting = deque()
@@ -242,6 +244,7 @@ class EpisodeHost:
         is_there = self._processes.settle_in(episode, process)
         num_actions = 1 if is_there else len(turn.step.actions)  # others are repeated
         turn.seconds = min(self.limits.step_s * num_actions, self._budget(turn))
+        # Tells the answer to this turn from a late one to a turn that was given up
         self._num_given += 1
         try:
             process.give(self._num_given, turn)
@@ -293,6 +296,7 @@ class EpisodeHost:
     def _end_late(self, process: EpisodeProcess) -> None:
         """The step at its deadline has failed. Where several run at once, it may be any that blocks all: each is tried
         alone."""
+        # One step that blocks the event loop makes all of them late
         if process.kind.is_async and len(process.turns) > 1:
             self._lose(process, "its process does not answer")
             return
@@ -314,6 +318,7 @@ class EpisodeHost:
                 self._settle(turn, failed(reason))
                 continue
             turn.has_crashed = True
+            # Alone, a second crash can only be its own fault
             turn.kind = turn.kind._replace(owner=episode)
             self._queue(turn.kind).append(turn)
 
@@ -332,6 +337,7 @@ class EpisodeHost:
             if process is not None:
                 touched.add(process)
         for process in touched:
+            # A process of one episode's own has no more to do, and each holds memory
             is_of_use = not process.kind.owner
             if process.episodes or process.waiting or process.kind in self._waiting:
                 is_of_use = True

@@ -14,9 +14,9 @@ import numpy as np
 from brorl_graders.names import allowed
 from brorl_graders.verifiers.registry import check_name, is_remote
 
+from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import ResourceError
-from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.turns import ResponseScores
 from nemo_brorl.types import RolloutChunk, ScoredChunk

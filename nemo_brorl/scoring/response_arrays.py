@@ -11,6 +11,9 @@ import numpy as np
 
 from nemo_brorl.types import NO_ROUTE, ChunkArrays, Float32, Int32, Int64, Routes, TurnEnds, UInt64
 
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying by it loses nothing modulo 2^64
+NO_LOG_PROB = 0.0  # of a token that was not sampled
+
 
 def turn_bounds(data: ChunkArrays, start: int, end: int) -> list[tuple[int, int]]:
     """Where the turns of the response in [start, end) lie: its stretches of sampled tokens, one at least."""
@@ -79,10 +82,6 @@ def _routes_at(places: Sequence[int], routes: Routes | None) -> Routes | None:
     unknown = np.full(shape, NO_ROUTE, routes.dtype)
     with_last = np.concatenate([routes, unknown])
     return with_last[places]
-
-
-_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying by it loses nothing modulo 2^64
-NO_LOG_PROB = 0.0  # of a token that was not sampled
 
 
 def repetition_of(data: ChunkArrays, ngram: int) -> Float32:

@@ -39,6 +39,8 @@ MAX_ANSWER = 80  # characters
 MAX_EXAMPLE = 400
 FORMS = ("<answer>{}</answer>", "\\boxed{{{}}}", "The answer is {}.")  # in which a verifier reads its own reference
 
+LIGHTEST = "exact_match"  # loads nothing: shows that processes can be started
+
 
 def evidence_of(
     verifier: str,
@@ -104,9 +106,6 @@ def _references(read: Answer | None, payload: Payload) -> set[str]:
             if answer is not None:
                 found.add(answer)
     return found
-
-
-LIGHTEST = "exact_match"  # loads nothing: shows that processes can be started
 
 
 class VerifierWorker:

@@ -18,8 +18,8 @@ import numpy as np
 from brorl_graders.environment_values import as_written, restored
 
 from nemo_brorl import types
+from nemo_brorl.cluster.object_store import fetch, store
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.object_store import fetch, store
 
 _PLAIN = (str, int, float, bool, type(None))
 

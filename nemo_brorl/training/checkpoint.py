@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nemo_brorl.cluster.object_store import fetch_or_none
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import naming, replacing, sync
-from nemo_brorl.core.object_store import fetch_or_none
 from nemo_brorl.rollouts.carried_groups import CarriedGroups
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.training.carriers import load_carriers, save_carriers

@@ -16,12 +16,12 @@ from itertools import pairwise
 import numpy as np
 from brorl_graders.verifiers.payload import ENVIRONMENT
 
+from nemo_brorl.cluster.object_store import fetch, store
 from nemo_brorl.config.parity import ParityConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ParityError
-from nemo_brorl.core.object_store import fetch, store
 from nemo_brorl.ports import Generator, Policy
 from nemo_brorl.rollouts.ledger import requests_for
 from nemo_brorl.scoring.response_arrays import with_observations

@@ -1,4 +1,4 @@
-"""Records of a run, a JSON object a line: the metrics of every step, rare events, alarms.
+"""Records of a run, a JSON object a line: the metrics of every step, rare events.
 
 A resumed run removes what lies behind its checkpoint and writes it again.
 """
@@ -24,7 +24,7 @@ class JsonlSink:
 
     def __init__(self, path: Path, resume_step: int | None) -> None:
         self.path = path
-        _drop_after(path, resume_step)
+        drop_after(path, resume_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a row; NaN and infinity become null, which JSON can hold."""
@@ -63,22 +63,7 @@ class EventLog:
     def drop_after(self, step: int | None) -> None:
         """Remove events of later steps, which a resumed run comes to again; all of them for a run that starts anew
         (None)."""
-        _drop_after(self.path, step)
-
-
-class AlarmLog:
-    """Log of alarms and what they were seen on, one object with its step a line; no file before the first one."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(self, step: int, alarm: Mapping[str, Any]) -> None:
-        """Append an alarm. Raises ResourceError."""
-        append_line(self.path, json.dumps({"step": step, **alarm}))
-
-    def drop_after(self, step: int | None) -> None:
-        """Remove alarms of later steps, as `EventLog.drop_after`."""
-        _drop_after(self.path, step)
+        drop_after(self.path, step)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -97,7 +82,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _drop_after(path: Path, step: int | None) -> None:
+def drop_after(path: Path, step: int | None) -> None:
     """Rewrite a file of rows without those of later steps; None: without any."""
     if not path.exists():
         return

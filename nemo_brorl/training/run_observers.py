@@ -19,7 +19,6 @@ from nemo_brorl.training.observers import Observer, StepMade
 from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.parity import alarms
 from nemo_brorl.training.records import EventLog
-from nemo_brorl.training.reward_watch import RewardAlarms
 from nemo_brorl.training.samples import write_samples
 from nemo_brorl.training.step_timeline import StepTimelines
 from nemo_brorl.training.store.record import step_record
@@ -101,22 +100,6 @@ class Events(Observer):
         self.file.drop_after(step)
 
 
-class RewardWatch(Observer):
-    """Looks for signs of reward hacking (`training/reward_watch.py`)."""
-
-    def __init__(self, watch: RewardAlarms) -> None:
-        self.watch = watch
-
-    def step_ended(self, made: StepMade) -> Mapping[str, float]:
-        return self.watch.observe(made.step, made.filled.sampled)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.watch.state_dict()
-
-    def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        self.watch.resume(step, state)
-
-
 class MassBalance(Observer):
     """Reports the terms of BroRL's mass balance for the groups that a step sampled."""
 
@@ -153,7 +136,6 @@ def run_observers(
         Samples(run_folder, config.rollouts.save_samples, decode, console),
         StoredRollouts(store, config.dynamic_sampling),
         Events(run_folder),
-        RewardWatch(RewardAlarms(config.rewards.watch, run_folder)),
         MassBalance(),
         *added,
         StepLine(console, config.trainer.max_steps, config.parity),

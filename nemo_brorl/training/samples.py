@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.core.files import naming, write_whole
-from nemo_brorl.core.object_store import fetch
 from nemo_brorl.types import TrainBatch
 
 

@@ -17,6 +17,13 @@ from torch import Tensor
 
 from nemo_brorl.core.model_shape import ModelShape
 
+_QKV_WEIGHTS = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
+_QKV_BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
+
+# On CPU local_experts.3.linear_fc1.weight, in Transformer Engine's grouped product linear_fc1.weight3.
+_LOCAL_EXPERT = re.compile(r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.linear_(?P<layer>fc[12])\.weight")
+_GROUPED_EXPERT = re.compile(r"mlp\.experts\.linear_(?P<layer>fc[12])\.weight(?P<expert>\d+)")
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -27,8 +34,6 @@ class Slot:
     is_expert: bool = False
 
 
-_QKV_WEIGHTS = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
-_QKV_BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
 # Megatron's suffix within a layer; the two fused norms are Transformer Engine's names.
 _LAYER_SLOTS = {
     "input_layernorm.weight": Slot(("input_layernorm.weight",), "copy"),
@@ -44,9 +49,6 @@ _LAYER_SLOTS = {
     "mlp.linear_fc2.weight": Slot(("mlp.down_proj.weight",), "rows_of_input"),
     "mlp.router.weight": Slot(("mlp.gate.weight",), "copy"),
 }
-# On CPU local_experts.3.linear_fc1.weight, in Transformer Engine's grouped product linear_fc1.weight3.
-_LOCAL_EXPERT = re.compile(r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.linear_(?P<layer>fc[12])\.weight")
-_GROUPED_EXPERT = re.compile(r"mlp\.experts\.linear_(?P<layer>fc[12])\.weight(?P<expert>\d+)")
 _EXPERT_SLOTS = {
     "fc1": Slot(("gate_proj", "up_proj"), "gate_up"),
     "fc2": Slot(("down_proj",), "rows_of_input"),

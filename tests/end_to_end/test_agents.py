@@ -16,7 +16,7 @@ import pytest
 from brorl_lab.store_reader import sampled_groups
 from brorl_lab.trace_reader import read_spans, timeline_steps
 
-from nemo_brorl.core.object_store import fetch
+from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.core.timeline import BETWEEN, top_stages
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.response_arrays import turn_bounds

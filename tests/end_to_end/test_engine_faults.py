@@ -11,8 +11,8 @@ import pytest
 import ray
 
 from nemo_brorl.cluster.actor_transport import RayTransport
+from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.config.generation import GenerationConfig
-from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.generation.engine_handle import EngineHandle
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 
+from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.core.console import Console
-from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.rollouts.sampler import Sampler

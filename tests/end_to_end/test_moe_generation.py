@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from nemo_brorl.core.object_store import fetch
+from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.process.layout import layout_of
 from nemo_brorl.types import NO_ROUTE, ChunkArrays, PartialRollouts, PlannedGroup, Prompt, UpdatePlan

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from nemo_brorl.core.object_store import fetch, fetch_or_none, store
+from nemo_brorl.cluster.object_store import fetch, fetch_or_none, store
 from nemo_brorl.training.carriers import load_carriers, save_carriers
 from nemo_brorl.types import ChunkArrays, RolloutRequest, Sampling
 from tests.support.fakes import make_arrays, make_chunk, make_prompt

@@ -16,10 +16,10 @@ from brorl_lab.bases.initial_model import build_tokenizer
 from graders.tests.support.bad_verifiers import MISBEHAVE
 from graders.tests.support.names import allow_also
 from graders.tests.support.scoring_service import scores_by, serving
+from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 from nemo_brorl.scoring.pool import VerifierPool

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_brorl.core.object_store import fetch, wait_any
+from nemo_brorl.cluster.object_store import fetch, wait_any
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutChunk, RolloutRequest, Sampling

@@ -53,7 +53,7 @@ def pool(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
 
 
 def sample(pool: Any, first: int, num: int, temperature: float = 1.0) -> Any:
-    from nemo_brorl.core.object_store import fetch
+    from nemo_brorl.cluster.object_store import fetch
 
     (chunk,) = pool.generate([RolloutRequest(PROMPT, first, num, 11, Sampling(temperature, 1.0, LENGTH))])
     return fetch(chunk.data)

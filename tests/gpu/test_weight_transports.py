@@ -111,7 +111,7 @@ def has_cache_release() -> bool:
 
 
 def sample(pool: Any) -> list[int]:
-    from nemo_brorl.core.object_store import fetch
+    from nemo_brorl.cluster.object_store import fetch
 
     (chunk,) = pool.generate([RolloutRequest(PROMPT, 0, 4, 11, Sampling(1.0, 1.0, 12))])
     return fetch(chunk.data).token_ids.tolist()

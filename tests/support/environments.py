@@ -11,8 +11,8 @@ from typing import Any
 
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 
+from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.config.rewards import RewardsConfig
-from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.answers import answered_chunk
 from nemo_brorl.generation.chunk_messages import ChunkMeta
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, RolloutTask

@@ -39,6 +39,8 @@ from nemo_brorl.training.supervised.examples import Example
 DIGITS = "0123456789"
 TOOL, NO_TOOL = "calculator", "calculate"
 
+SUMS = "chain_sum"  # Reasoning Gym's task whose steps can be written
+
 
 @dataclass(frozen=True)
 class Habits:
@@ -155,7 +157,6 @@ def with_another_digit(text: str, random: Random) -> str:
     return text[:place] + random.choice(others) + text[place + 1 :]
 
 
-SUMS = "chain_sum"  # Reasoning Gym's task whose steps can be written
 CAREFUL = Habits(0.0, 0.0)
 
 

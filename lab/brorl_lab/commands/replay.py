@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from brorl_lab.store_reader import num_left_out, read_step, stored_steps
+from brorl_lab.trusted_functions import check_trusted, typed_texts
 from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.memory import check_memory
 from nemo_brorl.config.model_rules import check_model_rules
-from nemo_brorl.config.recorded import check_trusted, typed_texts
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import DataError

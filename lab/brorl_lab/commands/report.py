@@ -55,5 +55,5 @@ def chosen_folders(given: Sequence[str], config_name: str | None) -> list[Path]:
         config = load_config(config_name, given)
         return [Path(config.exp_manager.explicit_log_dir)]
     if not given:
-        raise ConfigError("no run is given: write brorl report RUN, the folder of a run, or --config-name NAME")
+        raise ConfigError("no run is given: write the folder of a run, or --config-name NAME")
     return [Path(name) for name in given]

@@ -35,6 +35,8 @@ SCORE = "validation/pass_at_1"
 SEEN_SHARE = 0.6  # of the compute, from which the rest is foretold
 UNITS = ("samples", "seconds")
 
+MAX_TRIES = 4  # of a run that was saved to go on later, or lost something on the way
+
 
 class Curve(NamedTuple):
     """Validations of one run; the first is of the base."""
@@ -230,9 +232,6 @@ def draw(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
     add_legend(axes[0])
     save(figure, path)
     return True
-
-
-MAX_TRIES = 4  # of a run that was saved to go on later, or lost something on the way
 
 
 @dataclass(frozen=True)

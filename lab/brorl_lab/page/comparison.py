@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from brorl_lab.page.runs import Run, read_rows
+from brorl_lab.paired_evaluations import share_right
+from brorl_lab.paired_test import paired_test
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.core.statistics import paired_test
 from nemo_brorl.core.step_time import step_seconds
 
 PASS_AT_1 = "validation/pass_at_1"
@@ -154,7 +155,7 @@ def _paired(own: Mapping[str, str], other: Mapping[str, str]) -> Part:
     uids = sorted(own.keys() & other.keys())
     differences: list[float] = []
     for uid in uids:
-        difference = _share(own[uid]) - _share(other[uid])
+        difference = share_right(own[uid]) - share_right(other[uid])
         differences.append(difference)
     found = paired_test(
         [differences],
@@ -169,10 +170,6 @@ def _paired(own: Mapping[str, str], other: Mapping[str, str]) -> Part:
         "interval": None if math.isnan(ends[0]) else list(ends),
         "p": found.p_value,
     }
-
-
-def _share(digits: str) -> float:
-    return digits.count("1") / len(digits)
 
 
 def _benchmarks(folder: Path) -> Part:

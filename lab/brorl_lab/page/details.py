@@ -42,6 +42,21 @@ REASON = ("reason",)
 Part = dict[str, Any]
 Piece = tuple[str, float | None]
 
+MAX_SHOWN = 12  # responses of a group that come with it
+MAX_REASON = 100  # characters, of a rollout in the group's table
+NUMBERS = (
+    "place",
+    "num_tokens",
+    "is_stopped",
+    "reward",
+    "shaped_reward",
+    "advantage",
+    "is_trained",
+    "repetition",
+    "engine",
+    "version",
+)
+
 
 class Tokens(NamedTuple):
     """Tokens of a rollout, [T] each."""
@@ -182,22 +197,6 @@ def bounded(text: str) -> str:
     if len(text) <= MAX_CHARACTERS:
         return text
     return f"{text[:MAX_CHARACTERS]}… ({len(text) - MAX_CHARACTERS:,} more characters)"
-
-
-MAX_SHOWN = 12  # responses of a group that come with it
-MAX_REASON = 100  # characters, of a rollout in the group's table
-NUMBERS = (
-    "place",
-    "num_tokens",
-    "is_stopped",
-    "reward",
-    "shaped_reward",
-    "advantage",
-    "is_trained",
-    "repetition",
-    "engine",
-    "version",
-)
 
 
 def tokenizer_of_run(folder: Path) -> ChatTokenizer | None:

@@ -42,6 +42,8 @@ Part = dict[str, Any]
 BySize = dict[str, float]  # by number of rollouts
 log = get_logger(__name__)
 
+_share_within = cache(share_within)
+
 
 @dataclass
 class StoreTables:
@@ -274,6 +276,3 @@ def _mean_share_within(
     for inner, outer in zip(few.tolist(), many.tolist(), strict=True):
         shares.append(_share_within(inner, outer, k))
     return float(np.mean(shares))
-
-
-_share_within = cache(share_within)

@@ -36,6 +36,21 @@ MAX_ROLLOUTS = 8  # chunks that a span names
 Part = dict[str, Any]
 Row = tuple[str, str, int]  # process, lane, how many spans of the lane lie around it
 
+MIB = 1024**2
+STYLES = ("uplot.css", "page.css")
+SCRIPTS = (
+    "uplot.js",
+    "base.js",
+    "charts.js",
+    "views.js",
+    "marks.js",
+    "timeline.js",
+    "app.js",
+)
+FIRST = "overview"  # part that stands before the program: the first view is drawn while the others are read
+TIMELINES_SHARE = 0.2  # of a report, of each run, at most
+STEPS_A_ROUND = 32  # of which a report has responses, at least one group of each, before it has more of any
+
 
 def timelines(folder: Path) -> Part:
     """Steps that have a timeline."""
@@ -175,22 +190,6 @@ def _covered(spans: Iterable[Span], whole: float) -> float:
             covered += end - start
             reached = end
     return covered
-
-
-MIB = 1024**2
-STYLES = ("uplot.css", "page.css")
-SCRIPTS = (
-    "uplot.js",
-    "base.js",
-    "charts.js",
-    "views.js",
-    "marks.js",
-    "timeline.js",
-    "app.js",
-)
-FIRST = "overview"  # part that stands before the program: the first view is drawn while the others are read
-TIMELINES_SHARE = 0.2  # of a report, of each run, at most
-STEPS_A_ROUND = 32  # of which a report has responses, at least one group of each, before it has more of any
 
 
 def report(runs: Sequence[Run], max_mib: float) -> str:

@@ -256,14 +256,13 @@ def settings_table(runs: Sequence[Run]) -> Part:
 
 
 def _evaluation(folder: Path) -> Part | None:
-    """Scores of the latest `brorl evaluate` into this folder, with their intervals, and its paired comparison."""
+    """Scores of the latest `brorl evaluate` into this folder, with their intervals."""
     try:
         found = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
         return {
             "model": found["model"],
             "confidence": found["confidence"],
             "scores": {name: benchmark["scores"] for name, benchmark in found["benchmarks"].items()},
-            "comparison": found["comparison"],
         }
     except (OSError, *MALFORMED):
         return None

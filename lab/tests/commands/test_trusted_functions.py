@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from brorl_lab.commands import diff, export_sft, replay, report
 from brorl_lab.page.details import group_details, tokenizer_of_run
+from brorl_lab.trusted_functions import check_trusted, typed_texts
 from omegaconf import OmegaConf
 
 from nemo_brorl.config.load import load_config, to_yaml
-from nemo_brorl.config.recorded import check_trusted, typed_texts
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError, ModelError
 from nemo_brorl.core.recorded_yaml import read_record, setting_of

@@ -26,6 +26,14 @@ NAME = "shared folder"
 LOOK_S = 0.2
 HANG_S = 30.0  # that a call into a file system may take
 
+RENDEZVOUS = "rendezvous"
+SAME = "same versions"
+CLOCKS = "clock"
+CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # between a node's clock and the first one's
+EXCHANGE_S = 30.0
+LEFT_S = 900.0  # that a report of a node that did not come may be old
+SPREAD_S = 90.0  # that nodes may be apart, beyond what a check may take
+
 
 def write_word(folder: Path, node: str, word: str) -> str:
     """Leave `word` as this node's. Returns what went wrong, or \"\"."""
@@ -115,15 +123,6 @@ def _holds(path: Path, word: str) -> bool:
 
 def _path(folder: Path, node: str) -> Path:
     return folder / f"{node}.word"
-
-
-RENDEZVOUS = "rendezvous"
-SAME = "same versions"
-CLOCKS = "clock"
-CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # between a node's clock and the first one's
-EXCHANGE_S = 30.0
-LEFT_S = 900.0  # that a report of a node that did not come may be old
-SPREAD_S = 90.0  # that nodes may be apart, beyond what a check may take
 
 
 @dataclass(frozen=True)

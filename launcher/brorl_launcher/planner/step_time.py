@@ -25,6 +25,9 @@ from nemo_brorl.core.model_shape import ModelShape
 
 _MAX_ROLLOUTS = 4096  # of one engine that are followed one by one; more are scaled down with their slots
 
+HALF_SPEED_TOKENS = 512  # assumed: a micro-batch of so many tokens on a rank reaches half of what a large one does
+VERIFIER_S = 0.01  # assumed, of one response and worker; runs beside generation
+
 
 @dataclass(frozen=True)
 class EngineSpeed:
@@ -172,10 +175,6 @@ def mean_cached_tokens(prompt_tokens: float, block_size: int) -> float:
         if length > 1:
             total += (length - 1) // block_size * block_size
     return total / num_lengths
-
-
-HALF_SPEED_TOKENS = 512  # assumed: a micro-batch of so many tokens on a rank reaches half of what a large one does
-VERIFIER_S = 0.01  # assumed, of one response and worker; runs beside generation
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,7 @@ class AmaxHistory:
         """Close the current entry with its value over all ranks: the largest of the whole history gives the next
         scale."""
         self.amaxes[0] = amax
+        # The largest of the history, not of the last step: one quiet step must not make the next one overflow
         highest = self.amaxes.max()
         # Transformer Engine's order: entry 0 is the step under way, the oldest step follows it.
         self.amaxes = self.amaxes.roll(-1)

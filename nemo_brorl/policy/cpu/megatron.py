@@ -43,6 +43,8 @@ from nemo_brorl.policy.cpu.swiglu import SwiGLU
 
 _PACKAGE = "megatron.core"
 
+_STAND_IN = stand_in()
+
 
 class _CudaToCpu(ast.NodeTransformer):
     """Rewrites one module's syntax tree as the module docstring says."""
@@ -150,9 +152,6 @@ class _Finder(importlib.abc.MetaPathFinder):
         if spec and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
             spec.loader = _Loader(spec.loader.name, spec.loader.path)
         return spec
-
-
-_STAND_IN = stand_in()
 
 
 def install() -> None:

@@ -27,6 +27,10 @@ from nemo_brorl.policy.adapters.torch_adapter import flash_on_gpu, flash_on_gpu_
 from nemo_brorl.policy.process.device import compiled, fix_sizes
 from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Span
 
+# Queries of one sequence. The backward kernel gives a block of keys to one program, which walks over all of their
+# queries: the few blocks of a prompt that all responses see would keep a few of the GPU's processors busy.
+_QUERIES = 4096
+
 
 @dataclass(frozen=True)
 class Sequences:
@@ -137,9 +141,6 @@ def use_newest_kernel() -> str:
     return "FlashAttention 2"
 
 
-# Queries of one sequence. The backward kernel gives a block of keys to one program, which walks over all of their
-# queries: the few blocks of a prompt that all responses see would keep a few of the GPU's processors busy.
-_QUERIES = 4096
 _FLASH = FlashKernel()
 
 

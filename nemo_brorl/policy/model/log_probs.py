@@ -29,6 +29,10 @@ from torch import Tensor
 
 from nemo_brorl.policy.process.device import compiled, fix_sizes
 
+# c * w: 4 MiB for a core's cache; on a GPU 512 MiB, ten tiles for a chunk of 8,192 tokens, each of a few launches
+_TILE_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 27}
+_LOWEST = torch.finfo(torch.float32).min
+
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right in float32, of factors in one format."""
@@ -71,11 +75,6 @@ class _TakeRows(torch.autograd.Function):
         total = grad.new_zeros(ctx.num_rows, grad.size(1), dtype=torch.float32)
         total.index_add_(0, index, grad.float())
         return total.to(grad.dtype), None
-
-
-# c * w: 4 MiB for a core's cache; on a GPU 512 MiB, ten tiles for a chunk of 8,192 tokens, each of a few launches
-_TILE_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 27}
-_LOWEST = torch.finfo(torch.float32).min
 
 
 class TokenScores(NamedTuple):

@@ -22,16 +22,15 @@ TensorMetrics = dict[str, Tensor]
 RowLoss = Callable[[int, Row, TokenScores], tuple[Tensor, TensorMetrics]]
 Counted = tuple[Tensor, Tensor, TensorMetrics]  # Megatron's triple: sum, tokens, what to hand back
 
+# Megatron's switches of selective recomputation, which it reads in evaluation too
+_RECOMPUTES = ("recompute_mlp", "moe_layer_recompute")
+
 
 def score_rows(chunks: Sequence[Any], rows: Sequence[Row]) -> list[TokenScores]:
     """Scores [n] of every row under the current weights; an empty list except on the last pipeline stage."""
     # Without gradients there is nothing to save by recomputing, and Transformer Engine would remember the pass.
     with torch.no_grad(), _nothing_recomputed(chunks):
         return _run(chunks, rows, _keep_scores, forward_only=True, collect_non_loss_data=True)
-
-
-# Megatron's switches of selective recomputation, which it reads in evaluation too
-_RECOMPUTES = ("recompute_mlp", "moe_layer_recompute")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
-from nemo_brorl.core.object_store import fetch_all
+from nemo_brorl.cluster.object_store import fetch_all
 from nemo_brorl.types import (
     Bool,
     ChunkArrays,
@@ -34,6 +34,8 @@ from nemo_brorl.types import (
 )
 
 Context = tuple[Tensor, Tensor]  # keys and values [C, K, D] of the context
+
+HIDDEN = -1  # key_last of what no query sees
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,6 @@ class Sight:
     key_stretch: Tensor  # [S] int32
     key_last: Tensor  # [S] int32, last stretch that sees it; HIDDEN: padding, or a token that stands in the context too
     key_position: Tensor  # [S] int32
-
-
-HIDDEN = -1  # key_last of what no query sees
 
 
 @dataclass(eq=False)

@@ -45,6 +45,21 @@ _BACKEND, _VERSION = "torch_dist", 1
 _INDEX_FILES = (".metadata", "metadata.json")  # torch's and Megatron's
 _CANNOT_WRITE = (OSError, RuntimeError)  # torch's zip writer turns a full disk into a RuntimeError
 
+_REFERENCE = "reference."
+_DATA_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch.load then builds tensors and plain data, whoever calls it
+# What Megatron, torch and pickle raise on files that are missing, cut short or overwritten.
+_UNREADABLE = (
+    CheckpointingException,
+    CheckpointException,
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,
+    AssertionError,
+    RuntimeError,
+    pickle.UnpicklingError,
+)
+
 
 class BackgroundSave:
     """One save on one rank: planned by the constructor, written by its thread, put together by `finish`."""
@@ -180,22 +195,6 @@ def _private_copies(buckets: Sequence[Any], live: Sequence[Tensor]) -> list[Any]
         copies.append((path, key, (data, private)))
     wait_for_copies()
     return copies
-
-
-_REFERENCE = "reference."
-_DATA_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch.load then builds tensors and plain data, whoever calls it
-# What Megatron, torch and pickle raise on files that are missing, cut short or overwritten.
-_UNREADABLE = (
-    CheckpointingException,
-    CheckpointException,
-    OSError,
-    EOFError,
-    KeyError,
-    ValueError,
-    AssertionError,
-    RuntimeError,
-    pickle.UnpicklingError,
-)
 
 
 def begin_save(rank: RankState, folder: Path, validate: bool) -> BackgroundSave:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nemo_brorl.cluster.object_store import fetch_all
 from nemo_brorl.config.records import StoreConfig
-from nemo_brorl.core.object_store import fetch_all
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.tables import ROLLOUT_OPTIONS, ROLLOUT_SCHEMA, groups_table, rollouts_table

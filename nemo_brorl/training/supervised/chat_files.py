@@ -26,6 +26,8 @@ COLUMNS = ("messages", "prompt", "response", "task")
 ROLES = ("system", "user", "assistant", "tool")
 NUM_SHOWN = 5  # rows written out in a message
 
+Pair = tuple[str, list[Example]]  # what was asked, and the examples of its conversation
+
 
 @dataclass(frozen=True)
 class ExampleFile:
@@ -99,9 +101,6 @@ def read_examples(
         num_left_out=reader.num_left_out,
         num_cut=reader.num_cut,
     )
-
-
-Pair = tuple[str, list[Example]]  # what was asked, and the examples of its conversation
 
 
 def _flat(pairs: Sequence[Pair]) -> tuple[Example, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pytest
 
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.mixture import BLOCK, Domain, Mixture
 from nemo_brorl.prompts.questions import Question
 
@@ -17,6 +19,7 @@ class Numbers:
 
     size: int | None = None
     fingerprint: str = ""
+    levels: Mapping[str, TaskLevel] = field(default_factory=dict)
 
     def question(self, index: int) -> Question:
         return Question("numbers", "exact_match", str(index), {})

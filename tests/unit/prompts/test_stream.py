@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from nemo_brorl.config.data import DataConfig, DomainConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.mixture import Domain, Mixture
 from nemo_brorl.prompts.questions import Question
 from nemo_brorl.prompts.sources import make_source
@@ -35,6 +37,7 @@ class CountingSource:
 
     size: int | None = None
     fingerprint: str = ""
+    levels: Mapping[str, TaskLevel] = field(default_factory=dict)
 
     def question(self, index: int) -> Question:
         return Question("count", "exact_match", " ".join(["w"] * (50 if index % 3 == 2 else 2)), {"answer": str(index)})
@@ -46,6 +49,7 @@ class ConversationSource:
 
     size: int | None = None
     fingerprint: str = ""
+    levels: Mapping[str, TaskLevel] = field(default_factory=dict)
 
     def question(self, index: int) -> Question:
         return Question("talk", "exact_match", "w", {"answer": "1"}, (SYSTEM, *MESSAGES))
@@ -59,7 +63,8 @@ def word_tokenizer(template: str | None = None) -> ChatTokenizer:
 
 
 def make_stream(max_prompt_tokens: int = 10) -> PromptStream:
-    return PromptStream(CountingSource(), word_tokenizer(), data_config(max_prompt_tokens=max_prompt_tokens))
+    domain = Domain("", CountingSource(), 1.0, None, max_prompt_tokens)
+    return PromptStream(Mixture([domain], "1"), word_tokenizer(), data_config())
 
 
 def mixed_stream(
@@ -170,7 +175,8 @@ def test_a_domain_that_runs_out_of_held_out_rows_leaves_the_others_their_share()
     [(None, ["system", "row", "user", "w"]), ("own", ["system", "own", "user", "w"]), ("", ["user", "w"])],
 )
 def test_the_domains_system_prompt_takes_the_place_of_the_rows(system_prompt: str | None, words: list[str]) -> None:
-    stream = PromptStream(ConversationSource(), word_tokenizer(TEMPLATE), data_config(system_prompt=system_prompt))
+    mixture = Mixture([Domain("", ConversationSource(), 1.0, system_prompt, 160)], "1")
+    stream = PromptStream(mixture, word_tokenizer(TEMPLATE), data_config())
     (prompt,) = stream.take(1)
     assert stream.tokenizer.decode(prompt.token_ids).split() == words
 

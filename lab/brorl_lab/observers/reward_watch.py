@@ -1,5 +1,7 @@
 """Watch for reward hacking over a run: signs that a policy earns without solving what it is asked.
 
+brorl train … 'trainer.observers=[{name: "brorl_lab.observers.reward_watch:reward_watch", params: {rise: 6.0}}]'
+
 Workers leave evidence with each chunk (`scoring/worker.py`); this adds it up over a step's groups. Four alarms:
 
     no_answer    a response earned although its verifier reads no answer in it
@@ -15,6 +17,7 @@ kind is warned of once.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,9 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.rewards import RewardWatchConfig
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.training.records import AlarmLog
+from nemo_brorl.core.files import append_line
+from nemo_brorl.training.observers import Observer, StepMade
+from nemo_brorl.training.records import drop_after
 from nemo_brorl.types import ScoredGroup
 
 KINDS = ("no_answer", "same_answer", "rise", "failures")
@@ -41,6 +45,21 @@ FILE = "reward_watch.jsonl"  # in the run folder
 
 
 @dataclass(frozen=True)
+class RewardWatchParams:
+    """Parameters of the observer."""
+
+    same_answer_prompts: int = 3  # that one answer earns on in a step, and is not the answer of, before it is an alarm
+    rise: float = 6.0  # robust z-score of a verifier's mean reward that is an alarm
+    max_examples: int = 50  # of each kind of alarm that are kept
+
+    def __post_init__(self) -> None:
+        if self.same_answer_prompts < 2:
+            raise ValueError(f"same_answer_prompts={self.same_answer_prompts} must be 2 or more")
+        if self.rise <= 0:
+            raise ValueError(f"rise={self.rise} must be above 0")
+
+
+@dataclass(frozen=True)
 class Alarm:
     """One sign, with an example."""
 
@@ -51,17 +70,34 @@ class Alarm:
     example: str = ""  # of a response
 
 
-class RewardWatch:
-    """Looks at the groups of each step."""
+class RewardWatch(Observer):
+    """Looks at the groups of each step, and owns the file of examples."""
 
-    def __init__(self, config: RewardWatchConfig) -> None:
-        self.config = config
+    def __init__(self, run_folder: Path, params: RewardWatchParams) -> None:
+        self.path = run_folder / FILE
+        self.params = params
+        self.warned: set[str] = set()  # kinds, by this process
         self.history: dict[str, list[float]] = {}  # mean reward of each step, by verifier
         self.num_kept: Counter[str] = Counter()  # examples, by kind
 
-    def observe(self, groups: Sequence[ScoredGroup]) -> tuple[dict[str, float], list[Alarm]]:
-        """Metrics and alarms of a step's groups."""
-        if not self.config.enabled or not groups:
+    def step_ended(self, made: StepMade) -> Mapping[str, float]:
+        """Return metrics of a step's groups; write examples of its alarms, and warn."""
+        return self.note(made.step, made.filled.sampled)
+
+    def note(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
+        """Do so for the groups of a step."""
+        metrics, found = self.look(groups)
+        for alarm in self.to_keep(found):
+            append_line(self.path, json.dumps({"step": step, **asdict(alarm)}))
+        for alarm in found:
+            if alarm.kind not in self.warned:
+                self.warned.add(alarm.kind)
+                log.warning("rewards of %s: %s (%s)", alarm.where, alarm.text, self.path)
+        return metrics
+
+    def look(self, groups: Sequence[ScoredGroup]) -> tuple[dict[str, float], list[Alarm]]:
+        """Return metrics and alarms of a step's groups."""
+        if not groups:
             return {}, []
         without_answer = self._without_answer(groups)
         same_answer, num_same = self._same_answer(groups)
@@ -82,20 +118,23 @@ class RewardWatch:
         return metrics, found
 
     def to_keep(self, alarms: Sequence[Alarm]) -> list[Alarm]:
-        """Those whose examples are to be written: the first `max_examples` of a kind in a run."""
+        """Return those whose examples are to be written: the first `max_examples` of a kind in a run."""
         kept = []
         for alarm in alarms:
-            if self.num_kept[alarm.kind] < self.config.max_examples:
+            if self.num_kept[alarm.kind] < self.params.max_examples:
                 self.num_kept[alarm.kind] += 1
                 kept.append(alarm)
         return kept
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state, JSON-able."""
         return {"history": self.history, "num_kept": dict(self.num_kept)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`."""
+    def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
+        """Go on from the state after a step; None: a run that starts anew. Later examples are removed."""
+        drop_after(self.path, step)
+        if state is None:
+            return
         self.history = {verifier: list(means) for verifier, means in state["history"].items()}
         self.num_kept = Counter(state["num_kept"])
 
@@ -124,7 +163,7 @@ class RewardWatch:
         most = 0
         for (task, answer), uids in prompts.items():
             most = max(most, len(uids))
-            if len(uids) >= self.config.same_answer_prompts:
+            if len(uids) >= self.params.same_answer_prompts:
                 text = f"the answer {answer!r} earned on {len(uids)} prompts whose answer it is not"
                 found.append(Alarm("same_answer", task, text, min(uids), answer))
         return found, most
@@ -142,7 +181,7 @@ class RewardWatch:
             if len(earlier) >= MIN_HISTORY:
                 score = robust_z(mean, earlier)
                 highest = max(highest, score)
-                if score >= self.config.rise:
+                if score >= self.params.rise:
                     usual = statistics.median(earlier)
                     text = f"the mean reward rose from {usual:.3f} to {mean:.3f}, a z-score of {score:.1f}"
                     found.append(Alarm("rise", verifier, text))
@@ -196,32 +235,6 @@ def _example(group: ScoredGroup) -> str:
     return ""
 
 
-class RewardAlarms:
-    """Owns the watch and the file of its examples."""
-
-    def __init__(self, config: RewardWatchConfig, run_folder: Path) -> None:
-        self.watch = RewardWatch(config)
-        self.examples = AlarmLog(run_folder / FILE)
-        self.warned: set[str] = set()  # kinds, by this process
-
-    def observe(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
-        """Metrics of a step's groups."""
-        metrics, found = self.watch.observe(groups)
-        for alarm in self.watch.to_keep(found):
-            self.examples.write(step, asdict(alarm))
-        for alarm in found:
-            if alarm.kind in self.warned:
-                continue
-            self.warned.add(alarm.kind)
-            log.warning("rewards of %s: %s (%s)", alarm.where, alarm.text, self.examples.path)
-        return metrics
-
-    def state_dict(self) -> dict[str, Any]:
-        """JSON-able state."""
-        return self.watch.state_dict()
-
-    def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        """Go on from the state after a step; None: a run that starts anew. Later examples are removed."""
-        self.examples.drop_after(step)
-        if state is not None:
-            self.watch.load_state_dict(state)
+def reward_watch(run_folder: Path, params: RewardWatchParams) -> RewardWatch:
+    """Make the observer, for the setting `trainer.observers`."""
+    return RewardWatch(run_folder, params)

@@ -1,0 +1,128 @@
+"""Two models on the same prompts: paired tests, from the `evaluation.json` that each evaluation left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brorl_lab.paired_test import PairedTest, paired_test
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.statistics import Float64, mean_of_means
+from nemo_brorl.evaluation.estimates import BOOTSTRAP_SEED
+from nemo_brorl.evaluation.identity import differing
+from nemo_brorl.evaluation.tables import ALL_PROMPTS, MEAN_OF_BENCHMARKS
+
+Successes = dict[str, float]  # by uid: share of a prompt's samples that are right
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What an evaluation found."""
+
+    model: str
+    confidence: float  # of its intervals
+    benchmarks: Mapping[str, Mapping[str, Any]]  # by name, as they stand in the file
+    successes: Mapping[str, Successes]  # by benchmark
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One benchmark, or all: a model against another, prompt by prompt."""
+
+    num_prompts: int
+    before: float  # pass@1 of the other model
+    after: float  # of this one
+    test: PairedTest
+    wins: int  # prompts of which this model gets more samples right
+    ties: int
+    losses: int
+
+
+def read_evaluation(path: Path) -> Evaluated:
+    """Read an evaluation.json. Raises CheckpointError where there is none of this version."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        successes: dict[str, Successes] = {}
+        for name, item in record["benchmarks"].items():
+            successes[name] = {uid: share_right(digits) for uid, digits in item["prompts"].items()}
+        return Evaluated(record["model"], record["confidence"], record["benchmarks"], successes)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): write the path of an evaluation.json") from error
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise CheckpointError(
+            f"{path} is no evaluation.json of this version ({error!r}): evaluate that model again"
+        ) from error
+
+
+def share_right(digits: str) -> float:
+    """Return the share of a prompt's samples that are right, of a digit for each: 1 for a right one."""
+    return digits.count("1") / len(digits)
+
+
+def compare(other: Evaluated, this: Evaluated, num_resamples: int) -> dict[str, Compared]:
+    """Compare by benchmark; of several also "all prompts" and "mean of benchmarks".
+
+    Raises CheckpointError when the two were asked other questions, or asked otherwise; the message says what differs.
+    """
+    wrong = _misfits(other, this)
+    if wrong:
+        raise CheckpointError(f"{other.model} and {this.model} cannot be compared: {'; '.join(wrong)}")
+    pairs: dict[str, Float64] = {}  # by benchmark: [prompts, 2] success of the other model and of this one
+    for name, successes in this.successes.items():
+        theirs = other.successes[name]
+        pairs[name] = np.array([(theirs[uid], success) for uid, success in successes.items()])
+    compared = {}
+    for name, values in pairs.items():
+        compared[name] = _compared([values], this.confidence, num_resamples)
+    if len(pairs) > 1:
+        strata = list(pairs.values())
+        compared[ALL_PROMPTS] = _compared([np.concatenate(strata)], this.confidence, num_resamples)
+        compared[MEAN_OF_BENCHMARKS] = _compared(strata, this.confidence, num_resamples)
+    return compared
+
+
+def _compared(strata: Sequence[Float64], confidence: float, num_resamples: int) -> Compared:
+    """`strata`: per stratum [prompts, 2]."""
+    differences = [values[:, 1] - values[:, 0] for values in strata]
+    signs = np.sign(np.concatenate(differences))
+    return Compared(
+        num_prompts=len(signs),
+        before=mean_of_means([values[:, 0] for values in strata]),
+        after=mean_of_means([values[:, 1] for values in strata]),
+        test=paired_test(differences, confidence, num_resamples, BOOTSTRAP_SEED),
+        wins=int((signs > 0).sum()),
+        ties=int((signs == 0).sum()),
+        losses=int((signs < 0).sum()),
+    )
+
+
+def _misfits(other: Evaluated, this: Evaluated) -> list[str]:
+    """What keeps two evaluations from being compared."""
+    found = []
+    for name in sorted(this.benchmarks.keys() - other.benchmarks.keys()):
+        found.append(f"the first has no {name}: evaluate both on the same benchmarks")
+    for name in sorted(other.benchmarks.keys() - this.benchmarks.keys()):
+        found.append(f"the second has no {name}: evaluate both on the same benchmarks")
+    for name, item in this.benchmarks.items():
+        if name in other.benchmarks:
+            found.extend(_differences(name, other.benchmarks[name], item))
+    return found
+
+
+def _differences(name: str, theirs: Mapping[str, Any], item: Mapping[str, Any]) -> Iterator[str]:
+    num_there = len(theirs["prompts"])
+    num_here = len(item["prompts"])
+    if num_there != num_here:
+        yield f"{name} has {num_there} prompts in the first and {num_here} in the second: ask as many of both models"
+    elif theirs["questions"] != item["questions"]:
+        yield (
+            f"{name} holds other questions or scores them otherwise: "
+            f"evaluate both models on the same files and settings"
+        )
+    for key in differing(theirs["settings"], item["settings"]):
+        yield f"{name} was asked with {key}={theirs['settings'].get(key)}, then with {item['settings'].get(key)}"
