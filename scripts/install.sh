@@ -93,7 +93,9 @@ unset PYTHONDONTWRITEBYTECODE # without bytecode every process compiles what it 
 check_machine
 make_venv
 started=$SECONDS cuda=
-say "1/3 the $(grep -c '==' "$lock") packages of $lock"
+steps=3
+[[ $kind == graders ]] && steps=1
+say "1/$steps the $(grep -c '==' "$lock") packages of $lock"
 sed -n '/^setuptools==/,/[^\\]$/p' "$lock" >"$venv/setuptools.txt"
 install_list "$venv/setuptools.txt"
 [[ $kind == cpu ]] && install_cpu_torch

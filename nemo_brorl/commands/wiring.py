@@ -12,7 +12,6 @@ from brorl_graders.names import endpoint
 from brorl_graders.services.remote_scores import FOLDER as SERVICE_FOLDER
 from brorl_graders.services.service_client import reach
 from brorl_graders.verifiers.code import code
-from brorl_graders.verifiers.payload import Payload
 from brorl_graders.verifiers.registry import check_params, names_in
 from brorl_graders.verifiers.services import is_remote
 
@@ -20,7 +19,6 @@ from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.run import resolve_model
-from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
@@ -89,20 +87,13 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     prompts = PromptStream(source, tokenizer, config.data)
     held_out = held_out_prompts(config, tokenizer, sources)
     verifiers: set[str] = set()
-    for name, payload in verifiers_of(config.rewards, held_out):
-        verifiers.update(names_in(name, payload))
+    for prompt in held_out:
+        verifiers.update(names_in(prompt.verifier, prompt.payload))
     if config.rewards.services.replay is None:
         for name in filter(is_remote, sorted(verifiers)):
             reach(endpoint(name))
     prepare_sandbox(config, verifiers)
     return Inputs(model_folder, tokenizer, prompts, held_out, sorted(verifiers))
-
-
-def verifiers_of(rewards: RewardsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[str, Payload]]:
-    """Verifiers that these prompts are scored by at any time, with their payloads. Raises DataError, ConfigError for
-    options of a later stage that a verifier cannot score with."""
-    for prompt in prompts:
-        yield prompt.verifier, prompt.payload
 
 
 def try_constants(config: BroRLConfig) -> None:
@@ -267,19 +258,3 @@ def policy_alone(
             stack.callback(policy.close)
             policy.wait_ready()
         yield policy
-
-
-@contextlib.contextmanager
-def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[VerifierPool, ChatTokenizer]]:
-    """The scoring pool of this machine with these verifiers, and the model's tokenizer."""
-    model_folder = resolve_model(config)
-    tokenizer = load_tokenizer(model_folder)
-    prepare_sandbox(config, verifiers)
-    one_machine = replace(config.trainer, num_nodes=1, gpus_per_node=0)
-    with contextlib.ExitStack() as stack:
-        with start_limit(config.trainer.start_timeout_s):
-            stack.enter_context(RayCluster(one_machine))
-            pool = VerifierPool(config.rewards, model_folder, verifiers)
-            stack.callback(pool.close)
-            pool.wait_ready()
-        yield pool, tokenizer

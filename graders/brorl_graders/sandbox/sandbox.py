@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import secrets
+import site
 import socket
 import subprocess
 import sys
@@ -82,7 +83,10 @@ def _listener(family: int, address: str | tuple[str, int]) -> socket.socket:
 
 log = logging.getLogger(__name__)
 
-SOURCE = str(Path(__file__).resolve().parents[2])
+_FOLDER = str(Path(__file__).resolve().parents[2])
+# Put on the path of the fork server, and taken off it for programs. An installed package is found without: its folder
+# holds the libraries of programs, too.
+SOURCE = "" if _FOLDER in map(os.path.realpath, site.getsitepackages()) else _FOLDER
 PACKAGE = str(Path(__file__).resolve().parents[1])
 FORK_SERVER = "brorl_graders.sandbox.fork_server"
 START_LIMIT_S = 60.0

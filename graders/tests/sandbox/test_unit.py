@@ -47,6 +47,11 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
+def test_a_program_finds_the_libraries_that_are_installed_beside_the_graders() -> None:
+    with Sandbox(Limits(seconds=30)) as sandbox:
+        assert sandbox.run(Job("import numpy\nprint(numpy.arange(3))")).printed == "[0 1 2]\n"
+
+
 def test_bubblewrap_is_the_first_choice_of_an_ordinary_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bwrap").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
