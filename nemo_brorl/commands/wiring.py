@@ -26,9 +26,9 @@ from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.evaluation import Evaluator
 from nemo_brorl.evaluation.benchmarks import held_out_prompts
 from nemo_brorl.evaluation.constant_answers import check_constants
+from nemo_brorl.evaluation.validation import Evaluator
 from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nemo_brorl.core.metric import Metric, pattern_of
+from brorl_lab.metric import Metric, pattern_of
 
 _PROMPT_STEP = "sampled groups of the step"
 _ROLLOUTS = "mean over sampled rollouts"
