@@ -20,11 +20,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the run is made up by the tests' helpers
 
+from brorl_lab.metric_registry import declared_names  # noqa: E402
 from brorl_lab.page.page import MIB, report  # noqa: E402
 from brorl_lab.page.runs import open_runs  # noqa: E402
 
 from nemo_brorl.core.console import Console  # noqa: E402
-from nemo_brorl.core.metric_registry import declared_names  # noqa: E402
 from nemo_brorl.training.store.files import StoreFiles  # noqa: E402
 from tests.support.browser import WINDOW, missing, open_browser  # noqa: E402
 from tests.support.run_folders import put_run, put_timeline  # noqa: E402

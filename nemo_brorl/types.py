@@ -374,7 +374,7 @@ class PlannedGroup:
     chunks: tuple[Any, ...]  # data references, in order
     advantages: Float32  # [N], or [N, K] of each turn
     staleness: int  # updates between the weights that sampled it and those that learn from it
-    is_measured: bool = True  # whether its rollouts of the last mini-batch are a fresh sample (policy/update.py)
+    is_measured: bool = True  # whether its rollouts of the last mini-batch are a fresh sample (`MeasuredGain`)
     num_turns: Int32 | None = None  # [N]; None: one each
 
 

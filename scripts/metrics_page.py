@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nemo_brorl.core.metric_registry import GROUPS
+from brorl_lab.metric_registry import GROUPS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 HEAD = """# Metrics
 
-Made from `nemo_brorl/core/metric_registry.py` by `make docs`; a test asserts that it is current.
+Made from `lab/brorl_lab/metric_registry.py` by `make docs`; a test asserts that it is current.
 
 A run writes one flat JSON object a step to `metrics.jsonl`, keys `group/name`, and the same to the trackers that are
 on: `exp_manager.create_X_logger=true` with X one of `tensorboard` (the default), `wandb`, `mlflow`, `clearml`,

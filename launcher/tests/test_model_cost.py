@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from brorl_launcher.planner.known_models import SHAPES, find_shape
 from brorl_launcher.planner.model_cost import active_parameters, forward_flops, key_value_bytes
 
-from nemo_brorl.config.layer_memory import GPT, layer_activations
+from nemo_brorl.config.layer_memory import layer_activations
 from nemo_brorl.config.rank_parameters import Cut, rank_parameters
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
@@ -69,27 +67,18 @@ def test_a_tied_head_is_a_second_copy_on_the_last_stage() -> None:
     assert last - first == shape.hidden_size  # the last norm
 
 
-def test_gpt_layers_keep_what_korthikanti_et_al_count() -> None:
-    """arXiv 2205.05198, equation 1: s b h (34 + 5 a s / h) bytes; per token h (34 + 5 a s / h)."""
-    shape = replace(SHAPES["llama-3.1-8b"], num_key_value_heads=32, ffn_size=4 * 4096)
-    assert layer_activations(shape, 2, Cut(), GPT, sequence=2048) == 4096 * (34 + 5 * 32 * 2048 / 4096)
-
-
-def test_tensor_and_sequence_parallel_gpt_layers_keep_a_share() -> None:
-    """The same paper, equations 2 and 4: h (10 + 24 / t + 5 a s / (h t)) without sequence parallelism, all over t with
-    it."""
-    shape = replace(SHAPES["llama-3.1-8b"], num_key_value_heads=32, ffn_size=4 * 4096)
-    assert layer_activations(shape, 2, Cut(tensor=8), GPT, sequence=2048) == 4096 * (
-        10 + 24 / 8 + 5 * 32 * 2048 / (4096 * 8)
-    )
-    cut = Cut(tensor=8, has_sequence_parallel=True)
-    assert layer_activations(shape, 2, cut, GPT, sequence=2048) == 4096 * (34 + 5 * 32 * 2048 / 4096) / 8
-
-
 def test_a_qwen_layer_keeps_what_its_tensors_add_up_to() -> None:
     shape = SHAPES["qwen2-1.5b"]  # h 1536, 12 heads and 2 key-value heads of 128, f 8960, bf16
     norms, projections, rotated, mlp = 4 * 1536, 1536 + 2 * 256 + 1536, 1536 + 256, 3 * 8960
     assert layer_activations(shape, 2, Cut()) == 2 * (norms + projections + rotated + mlp) + 4 * 12
+
+
+def test_tensor_parallel_ranks_share_all_but_the_norms_and_with_sequence_parallelism_these_too() -> None:
+    shape = SHAPES["qwen2-1.5b"]
+    norms = 2 * 4 * 1536
+    whole = layer_activations(shape, 2, Cut())
+    assert layer_activations(shape, 2, Cut(tensor=2)) == norms + (whole - norms) / 2
+    assert layer_activations(shape, 2, Cut(tensor=2, has_sequence_parallel=True)) == whole / 2
 
 
 def test_keys_and_values_of_a_token() -> None:

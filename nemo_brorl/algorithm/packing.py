@@ -291,7 +291,6 @@ class Packer:
         num_sampled: Sequence[Int32] | None = None,
         turn_ends: Sequence[TurnEnds | None] = (),
     ) -> None:
-        self.response_lengths = response_lengths
         self.num_sampled = response_lengths if num_sampled is None else num_sampled
         self.token_budget = token_budget
         self.shares_prompt = sharing.prompt

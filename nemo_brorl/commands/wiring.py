@@ -12,7 +12,6 @@ from brorl_graders.names import endpoint
 from brorl_graders.services.remote_scores import FOLDER as SERVICE_FOLDER
 from brorl_graders.services.service_client import reach
 from brorl_graders.verifiers.code import code
-from brorl_graders.verifiers.payload import Payload
 from brorl_graders.verifiers.registry import check_params, names_in
 from brorl_graders.verifiers.services import is_remote
 
@@ -27,9 +26,9 @@ from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.evaluation import Evaluator
 from nemo_brorl.evaluation.benchmarks import held_out_prompts
 from nemo_brorl.evaluation.constant_answers import check_constants
+from nemo_brorl.evaluation.validation import Evaluator
 from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
@@ -77,8 +76,7 @@ class Actors:
 
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     """Load tokenizer and prompts, which may use the names that this process was given (`registry.configure`). Raises
-    ModelError, DataError, ConfigError for a verifier of the user's own, or ResourceError where programs are to be run
-    and there is no sandbox."""
+    ModelError, DataError, ConfigError for a verifier of the user's own, and as `check_verifiers`."""
     device.check(config.generation, RunSizes.of(config))
     check_params()
     tokenizer = load_tokenizer(model_folder)
@@ -88,21 +86,20 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     source = sources.split("train", config.trainer.seed)
     prompts = PromptStream(source, tokenizer, config.data)
     held_out = held_out_prompts(config, tokenizer, sources)
-    verifiers: set[str] = set()
-    for name, payload in verifiers_of(config.rewards, held_out):
-        verifiers.update(names_in(name, payload))
-    if config.rewards.services.replay is None:
-        for name in filter(is_remote, sorted(verifiers)):
+    asked: set[str] = set()
+    for prompt in held_out:
+        asked.update(names_in(prompt.verifier, prompt.payload))
+    verifiers = sorted(asked)
+    check_verifiers(config.rewards, verifiers)
+    return Inputs(model_folder, tokenizer, prompts, held_out, verifiers)
+
+
+def check_verifiers(rewards: RewardsConfig, verifiers: Sequence[str]) -> None:
+    """Check that services answer. Raises ConfigError, and as `prepare_sandbox`."""
+    if rewards.services.replay is None:
+        for name in filter(is_remote, verifiers):
             reach(endpoint(name))
-    prepare_sandbox(config, verifiers)
-    return Inputs(model_folder, tokenizer, prompts, held_out, sorted(verifiers))
-
-
-def verifiers_of(rewards: RewardsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[str, Payload]]:
-    """Verifiers that these prompts are scored by at any time, with their payloads. Raises DataError, ConfigError for
-    options of a later stage that a verifier cannot score with."""
-    for prompt in prompts:
-        yield prompt.verifier, prompt.payload
+    prepare_sandbox(rewards, verifiers)
 
 
 def try_constants(config: BroRLConfig) -> None:
@@ -112,10 +109,10 @@ def try_constants(config: BroRLConfig) -> None:
         log.warning("%s: a policy may learn to say just that (rewards.constant_answers)", paid)
 
 
-def prepare_sandbox(config: BroRLConfig, verifiers: Collection[str]) -> None:
+def prepare_sandbox(rewards: RewardsConfig, verifiers: Collection[str]) -> None:
     """Check that programs can be held where a verifier runs some. Raises ResourceError."""
     if "code" in verifiers:
-        configure_code(config.rewards)
+        configure_code(rewards)
         code.load()
 
 
@@ -267,19 +264,3 @@ def policy_alone(
             stack.callback(policy.close)
             policy.wait_ready()
         yield policy
-
-
-@contextlib.contextmanager
-def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[VerifierPool, ChatTokenizer]]:
-    """The scoring pool of this machine with these verifiers, and the model's tokenizer."""
-    model_folder = resolve_model(config)
-    tokenizer = load_tokenizer(model_folder)
-    prepare_sandbox(config, verifiers)
-    one_machine = replace(config.trainer, num_nodes=1, gpus_per_node=0)
-    with contextlib.ExitStack() as stack:
-        with start_limit(config.trainer.start_timeout_s):
-            stack.enter_context(RayCluster(one_machine))
-            pool = VerifierPool(config.rewards, model_folder, verifiers)
-            stack.callback(pool.close)
-            pool.wait_ready()
-        yield pool, tokenizer

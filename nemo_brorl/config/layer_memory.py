@@ -4,72 +4,45 @@ Legend: h hidden size, a heads of d numbers, k key-value heads, f MLP size, b by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from nemo_brorl.config.rank_parameters import Cut
 from nemo_brorl.core.model_shape import ModelShape
-
-
-@dataclass(frozen=True)
-class LayerKind:
-    """Kind of layer, by what of its forward pass is kept."""
-
-    is_gated: bool = True  # SwiGLU keeps gate and up; GELU one input of f numbers
-    is_flash: bool = True  # no matrix of attention probabilities is kept
-    has_dropout: bool = False  # three masks of a byte per number
-    keeps_rotated: bool = True  # rotated queries and keys beside what they were made of
-
-
-# The layer of Korthikanti et al. (arXiv 2205.05198, section 4.1): s b h (34 + 5 a s / h) bytes with h = a d = k d, f =
-# 4 h, b = 2.
-GPT = LayerKind(is_gated=False, is_flash=False, has_dropout=True, keeps_rotated=False)
 
 
 def layer_activations(
     shape: ModelShape,
     number_bytes: int,
     cut: Cut,
-    kind: LayerKind = LayerKind(),
     is_moe: bool = False,
-    sequence: int = 0,
 ) -> float:
-    """Bytes per token that one layer keeps for its backward pass on one rank. `sequence`: tokens attended to, where not
-    flash.
+    """Bytes per token that one layer keeps for its backward pass on one rank.
 
-    Inputs and outputs of both norms (4 h), queries, keys, values, the attention's output, the MLP's inside;
-    tensor-parallel ranks share all but the first, which is cut over them by sequence parallelism only.
+    Inputs and outputs of both norms (4 h), queries, keys and values, the first two rotated as well, the attention's
+    output and log-sum-exps, the MLP's inside; tensor-parallel ranks share all but the first, which is cut over them by
+    sequence parallelism only. Counted as by Korthikanti et al. (arXiv 2205.05198, section 4.1).
     """
     width, queries = shape.hidden_size, shape.num_heads * shape.head_size
     groups = shape.num_key_value_heads * shape.head_size
     whole = 4.0 * width * number_bytes
-    if kind.has_dropout:
-        whole += 2 * width
-    split = (2.0 * queries + 2.0 * groups) * number_bytes
-    if kind.keeps_rotated:
-        split += (queries + groups) * number_bytes
-    if kind.is_flash:
-        split += 4.0 * shape.num_heads  # the log-sum-exps
-    else:
-        split += 5.0 * shape.num_heads * sequence
+    # Rotated queries and keys lie beside what they were made of.
+    split = (3.0 * queries + 3.0 * groups) * number_bytes
+    split += 4.0 * shape.num_heads  # the log-sum-exps
     if cut.has_sequence_parallel:
         whole /= cut.tensor
-    return whole + split / cut.tensor + mlp_activations(shape, number_bytes, cut, kind, is_moe)
+    return whole + split / cut.tensor + mlp_activations(shape, number_bytes, cut, is_moe)
 
 
 def mlp_activations(
     shape: ModelShape,
     number_bytes: int,
     cut: Cut,
-    kind: LayerKind = LayerKind(),
     is_moe: bool = False,
 ) -> float:
     """The part of `layer_activations` that is inside the MLP, or inside the experts: tokens in the order of experts,
     and the router's probabilities in fp32."""
-    numbers = 3.0 if kind.is_gated else 2.0
     if shape.moe is None or not is_moe:
-        return numbers * number_bytes * shape.ffn_size / cut.tensor
+        return 3.0 * number_bytes * shape.ffn_size / cut.tensor
     sent = 1.0 * shape.hidden_size * number_bytes
-    hidden = numbers * number_bytes * shape.moe.ffn_size / cut.expert_tensor
+    hidden = 3.0 * number_bytes * shape.moe.ffn_size / cut.expert_tensor
     chosen = shape.moe.experts_per_token * (sent + hidden)
     return (chosen + 8.0 * shape.moe.num_experts) / cut.sequence_ranks
 

@@ -13,8 +13,8 @@ import os
 import sys
 import time
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 REFRESH_S = 0.2  # between two looks of a progress bar
 QUIET_REFRESH_S = 5.0  # between two lines of progress in a file
 MAX_RULE = 120  # characters of the rule under a plain table's header
-
-Item = TypeVar("Item")
 
 # Packages whose records are shown.
 LOGGED = ("nemo_brorl", "brorl_graders", "brorl_lab", "brorl_launcher")
@@ -61,24 +59,6 @@ class Console:
         self.draws_progress = is_drawn(sys.stderr)
         self.last_shown = 0.0
         self._bar: Progress | None = None  # None: none is on the screen
-
-    def track(
-        self,
-        stage: str,
-        items: Iterable[Item],
-        total: int,
-        unit: str,
-        weight: int = 1,
-    ) -> Iterator[Item]:
-        """Pass `items` through and show how far the stage is: each item stands for `weight` units of `total`."""
-        start = time.monotonic()
-        done = 0
-        self.begin()
-        for item in items:
-            done += weight
-            self.progress(stage, min(done, total), total, unit, time.monotonic() - start)
-            yield item
-        self.clear()
 
     def begin(self) -> None:
         """Begin a stage: nothing is shown before it could have got anywhere."""

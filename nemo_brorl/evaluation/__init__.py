@@ -3,9 +3,5 @@
 
 benchmarks.py ─► asking.py ─► estimates.py ─► results.py ─► tables.py
  what to ask      sampled,       per benchmark,   evaluation.json   for people
-                  kept on disk   domain, task     comparison.py: against another model
+                  kept on disk   domain, task
 """
-
-from nemo_brorl.evaluation.validation import EvaluationResult, Evaluator, TaskResult
-
-__all__ = ["EvaluationResult", "Evaluator", "TaskResult"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_brorl.algorithm.success_prior import expected_keep_rate
+from nemo_brorl.algorithm.keep_rate import expected_keep_rate
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console

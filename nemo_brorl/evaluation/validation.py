@@ -88,8 +88,7 @@ class Evaluator:
 
     def evaluate(self, stage: str = "validate") -> EvaluationResult:
         """Sample every prompt `samples_per_prompt` times with the weights the engines hold."""
-        sampled = self.sampler.sample(self.prompts, self.num_samples, self.sampling, stage)
-        groups = sampled.groups
+        groups = self.sampler.sample(self.prompts, self.num_samples, self.sampling, stage)
         by_task = _by_task(groups)
         tasks = {task: summarise(by_task[task]) for task in sorted(by_task)}
         return EvaluationResult(overall=summarise(groups), tasks=tasks)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
 
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.stall_watch import Heartbeat, Stalled
@@ -19,15 +18,6 @@ from nemo_brorl.types import (
     Sampling,
     ScoredGroup,
 )
-
-
-@dataclass(frozen=True)
-class SampledGroups:
-    """Scored groups in the order of their prompts, and where the time went."""
-
-    groups: list[ScoredGroup]
-    generate_s: float  # until the last chunk was sampled
-    reward_s: float  # after that, until the last one was scored
 
 
 class Sampler:
@@ -76,9 +66,8 @@ class Sampler:
         num_per_prompt: int,
         sampling: Sampling,
         stage: str,
-    ) -> SampledGroups:
-        """`num_per_prompt` rollouts of each prompt. The order of the result does not depend on which engine was
-        faster."""
+    ) -> list[ScoredGroup]:
+        """`num_per_prompt` rollouts of each prompt, in the order of the prompts, whichever engine was faster."""
         start = time.monotonic()
         self.console.begin()
         stream = self.open_stream()
@@ -93,8 +82,4 @@ class Sampler:
                 seconds = time.monotonic() - start
                 self.console.progress(stage, stream.num_settled, stream.num_asked, "rollouts", seconds)
         self.console.clear()
-        return SampledGroups(
-            groups=[closed[prompt.uid] for prompt in prompts],
-            generate_s=stream.sampled_at - start,
-            reward_s=time.monotonic() - stream.sampled_at,
-        )
+        return [closed[prompt.uid] for prompt in prompts]

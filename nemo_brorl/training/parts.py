@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_brorl.core.console import Console
-from nemo_brorl.evaluation import Evaluator
+from nemo_brorl.evaluation.validation import Evaluator
 from nemo_brorl.ports import Generator, MetricSink, Policy, PromptSource
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.checkpoint import Checkpoints

@@ -11,10 +11,12 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
 
 from nemo_brorl.core.errors import ModelError, WeightSyncError
 from nemo_brorl.types import WEIGHT_ITEM_BYTES, BucketNotice, Period, TensorInfo, WeightBucket
@@ -42,20 +44,18 @@ def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
         )
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
-        with file.open("rb") as stream:
-            start = stream.read(8)
-            if len(start) < 8:
-                raise ModelError(f"{file} is cut short ({len(start)} bytes); export the model again")
-            (num_bytes,) = struct.unpack("<Q", start)
-            header = stream.read(num_bytes)
-        try:
-            entries = json.loads(header)
-        except ValueError as cause:
-            raise ModelError(f"{file} has no safetensors header; export the model again") from cause
-        entries.pop("__metadata__", None)
-        for name, entry in entries.items():
-            shapes[name] = tuple(entry["shape"])
+        shapes.update(_shapes_in(file))
     return shapes
+
+
+def _shapes_in(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            names = tensors.keys()
+            for name in names:
+                yield name, tuple(tensors.get_slice(name).get_shape())
+    except (OSError, SafetensorError) as cause:
+        raise ModelError(f"{file} is not a whole safetensors file ({cause}); export the model again") from cause
 
 
 def has_tied_head(model_folder: Path) -> bool:

@@ -59,7 +59,7 @@ def trajectories(pool: VllmPool, num_prompts: int = 2, num: int = 32) -> list[Sc
     verifier = EnvironmentVerifier(two_or_three_turns)
     sampler = Sampler(pool, verifier, Console(), chunk_size=8, seed=1)
     prompts = [conversation(f"train/{number}") for number in range(num_prompts)]
-    groups = sampler.sample(prompts, num, TURNS, "test").groups
+    groups = sampler.sample(prompts, num, TURNS, "test")
     assert max(verifier.host.num_steps.values()) == 1, "no turn is taken twice"
     assert verifier.host.num_made_anew == 0
     return groups

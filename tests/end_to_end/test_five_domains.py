@@ -108,7 +108,7 @@ def test_every_domain_of_the_recipe_is_sampled_verified_and_measured(tmp_path: P
     with start_actors(config, model, inputs.verifiers, Stopwatch(), with_policy=False) as actors:
         wait_ready(actors, Stopwatch())
         sampler = Sampler(actors.generator, actors.verifier, Console(), config.rollouts.chunk_size, seed=1)
-        metrics = reward_metrics(sampler.sample(prompts, config.rollouts.num_per_prompt, SAMPLING, "test").groups)
+        metrics = reward_metrics(sampler.sample(prompts, config.rollouts.num_per_prompt, SAMPLING, "test"))
         scored = list(
             actors.verifier.score([answered(inputs.tokenizer, prompt, right_answer(prompt)) for prompt in prompts])
         )

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from brorl_lab.metric_registry import undeclared
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nemo_brorl.commands.sft import read_lessons
 from nemo_brorl.config.load import load_config, to_yaml
-from nemo_brorl.core.metric_registry import undeclared
 from nemo_brorl.training.supervised.examples import learning_rate
 from nemo_brorl.training.supervised.trainer import Lessons
 from tests.support.commands import Command, run

@@ -17,10 +17,10 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 import torch
+from brorl_lab.metric_registry import undeclared
 from safetensors.torch import load_file
 
 from lab.tests.page.test_page import parts_of
-from nemo_brorl.core.metric_registry import undeclared
 from tests.support.commands import Command, run
 from tests.support.source_tree import CODE_PATH, ROOT
 

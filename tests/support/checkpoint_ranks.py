@@ -13,6 +13,7 @@ from nemo_brorl.core.errors import CheckpointError
 from tests.support.policy_ranks import Scenario, new_learner  # makes this process ready for megatron
 
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync as _Writer  # isort: skip
+from tests.support.learners import save
 
 _write = _Writer.write_preloaded_data
 
@@ -59,9 +60,9 @@ def lose_one_ranks_files(scenario: Scenario, rank: int) -> str:
         _Writer.write_preloaded_data = staticmethod(no_space)
     message = ""
     try:
-        learner.save(scenario.save_to / "lost")
+        save(learner, scenario.save_to / "lost")
     except CheckpointError as error:
         message = str(error)
     _Writer.write_preloaded_data = staticmethod(_write)
-    learner.save(scenario.save_to / "next")
+    save(learner, scenario.save_to / "next")
     return message

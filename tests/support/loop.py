@@ -9,7 +9,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.stall_watch import Heartbeat
-from nemo_brorl.evaluation import Evaluator
+from nemo_brorl.evaluation.validation import Evaluator
 from nemo_brorl.ports import PromptSource, RolloutStore
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.checkpoint import Checkpoints

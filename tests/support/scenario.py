@@ -10,6 +10,7 @@ from typing import Any
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import Float32, UpdatePlan
+from tests.support.learners import save, weight_buckets
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,12 @@ class Scenario:
             learner.load(self.load_from)
         reports = [learner.update(plan) for plan in self.plans]
         if self.save_to:
-            learner.save(self.save_to)
+            save(learner, self.save_to)
         if self.export_to:
             learner.export(self.export_to)
         log_probs = learner.log_probs(*self.score) if self.score else None
         checksum = 0
-        for bucket in learner.weight_buckets():
+        for bucket in weight_buckets(learner):
             checksum = zlib.crc32(bucket.data, checksum)
         num_skipped = sum(report.num_skipped for report in reports)
         return Outcome([report.metrics for report in reports], num_skipped, checksum, log_probs)

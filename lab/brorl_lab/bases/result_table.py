@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nemo_brorl.evaluation import EvaluationResult, TaskResult
+from nemo_brorl.evaluation.validation import EvaluationResult, TaskResult
 
 
 def result_rows(result: EvaluationResult) -> list[list[str]]:

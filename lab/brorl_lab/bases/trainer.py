@@ -18,7 +18,7 @@ from brorl_lab.bases.demonstrations import Demonstrations
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import TrainingError
-from nemo_brorl.evaluation import EvaluationResult, Evaluator
+from nemo_brorl.evaluation.validation import EvaluationResult, Evaluator
 from nemo_brorl.ports import Generator, Policy
 from nemo_brorl.training.supervised.examples import Example, supervised_plan
 from nemo_brorl.weights.publication import publish

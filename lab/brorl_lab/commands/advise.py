@@ -20,7 +20,7 @@ from brorl_lab.theory.advice import (
     outlook,
     resampled,
 )
-from nemo_brorl.algorithm.success_prior import SuccessPrior
+from brorl_lab.theory.success_prior import SuccessPrior
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, DataError
 from nemo_brorl.generation.placement.costs import PlacementCosts

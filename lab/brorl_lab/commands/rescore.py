@@ -8,6 +8,7 @@ verifiers, services and what a sandbox lets through stand on the command line: `
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,12 +23,13 @@ from brorl_graders.verifiers.payload import ENVIRONMENT
 from brorl_graders.verifiers.registry import check_params, check_payload, names_in
 
 from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups, sampled_prompts
+from nemo_brorl.commands.run import resolve_model
 from nemo_brorl.config.load import load_config, load_run_config
 from nemo_brorl.config.rewards import OwnVerifierConfig
 from nemo_brorl.config.schema import BroRLConfig, as_yaml
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
-from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.ports import Verifier
 from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, RolloutChunk, ScoredGroup
@@ -187,14 +189,34 @@ def main(argv: Sequence[str]) -> int:
     for prompt in sampled_prompts(options.run, steps):  # a mistake is found before anything starts
         changed = asked_again(prompt, options.verifier, payload)
         verifiers.update(names_in(changed.verifier, changed.payload))
-    from nemo_brorl.commands.wiring import verifier_alone  # Ray: only for what can be scored
-
     with verifier_alone(config, sorted(verifiers)) as (pool, tokenizer):
         groups = [scored for _, scored in sampled_groups(options.run, steps)]
         rescored = rescore(groups, pool, options.verifier, payload)
         show(rescored, console)
         show_examples(rescored, tokenizer, options.examples, console)
     return 0
+
+
+@contextlib.contextmanager
+def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[Verifier, ChatTokenizer]]:
+    """The scoring pool of this machine with these verifiers, and the model's tokenizer."""
+    # Ray: only for what can be scored.
+    from nemo_brorl.cluster.ray_cluster import RayCluster
+    from nemo_brorl.cluster.ray_watch import start_limit
+    from nemo_brorl.commands.wiring import prepare_sandbox
+    from nemo_brorl.scoring.pool import VerifierPool
+
+    model_folder = resolve_model(config)
+    tokenizer = load_tokenizer(model_folder)
+    prepare_sandbox(config.rewards, verifiers)
+    one_machine = replace(config.trainer, num_nodes=1, gpus_per_node=0)
+    with contextlib.ExitStack() as stack:
+        with start_limit(config.trainer.start_timeout_s):
+            stack.enter_context(RayCluster(one_machine))
+            pool = VerifierPool(config.rewards, model_folder, verifiers)
+            stack.callback(pool.close)
+            pool.wait_ready()
+        yield pool, tokenizer
 
 
 def parse_options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict[str, Any]:

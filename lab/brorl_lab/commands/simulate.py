@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -105,9 +106,15 @@ def run_all(settings: Mapping[str, Simulation], console: Console) -> Curves:
     """Simulate every setting, with progress."""
     curves = {}
     for name, setting in settings.items():
-        num_measurements = setting.num_steps + 1
-        measurements = console.track(f"simulation, {name}", run(setting), num_measurements, "steps")
-        curves[name] = list(measurements)
+        start = time.monotonic()
+        console.begin()
+        measurements: list[Measurement] = []
+        for measurement in run(setting):
+            measurements.append(measurement)
+            passed_s = time.monotonic() - start
+            console.progress(f"simulation, {name}", len(measurements), setting.num_steps + 1, "steps", passed_s)
+        console.clear()
+        curves[name] = measurements
     return curves
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brorl_lab.metric_registry import find_metric
 from nemo_brorl.config.same_run import RECORD, record_leaves
 from nemo_brorl.config.schema import as_yaml
 from nemo_brorl.config.schema import settings as declared_settings
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.core.metric_registry import find_metric
 from nemo_brorl.core.recorded_yaml import RecordError
 from nemo_brorl.training.records import read_metrics
 

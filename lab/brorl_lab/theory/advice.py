@@ -29,7 +29,7 @@ from scipy.optimize import minimize
 from scipy.special import betaln
 
 from brorl_lab.theory.rollout_size import Float64
-from nemo_brorl.algorithm.success_prior import SuccessPrior
+from brorl_lab.theory.success_prior import SuccessPrior
 
 _LARGEST_LOG_SHAPE = np.log(1e3)  # of a and b: beyond, nothing changes
 _LEAST_ERROR = 1e-3  # of a measured probability, so that one without spread does not decide alone

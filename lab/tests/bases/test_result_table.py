@@ -6,7 +6,7 @@ import math
 
 from brorl_lab.bases.result_table import result_header, result_rows
 
-from nemo_brorl.evaluation import EvaluationResult, TaskResult
+from nemo_brorl.evaluation.validation import EvaluationResult, TaskResult
 
 ONE = TaskResult(
     num_prompts=1,

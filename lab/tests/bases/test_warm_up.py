@@ -13,7 +13,7 @@ from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sft import NewModelConfig, SftConfig
 from nemo_brorl.core.errors import TrainingError
-from nemo_brorl.evaluation import EvaluationResult, TaskResult
+from nemo_brorl.evaluation.validation import EvaluationResult, TaskResult
 
 
 def result(pass_at_1: float) -> EvaluationResult:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brorl_lab.commands.advise import main, measured_steps
+from brorl_lab.theory.success_prior import SuccessPrior
 
-from nemo_brorl.algorithm.success_prior import SuccessPrior
 from nemo_brorl.core.errors import DataError
 
 HARD = SuccessPrior(0.2, 40.0)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from brorl_lab.commands.sweep import plan_runs, read_file
+from brorl_lab.theory.success_prior import SuccessPrior
 
 from lab.studies.advise_check import Comparison, best_first, compare, families_of, main, summary
 from lab.tests.commands.test_advise import write_run
-from nemo_brorl.algorithm.success_prior import SuccessPrior
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,7 @@ from brorl_lab.theory.advice import (
     second_moment,
     signal_per_sample,
 )
-
-from nemo_brorl.algorithm.success_prior import SuccessPrior
+from brorl_lab.theory.success_prior import SuccessPrior
 
 EASY = SuccessPrior(0.56, 0.13)
 

@@ -11,8 +11,7 @@ from brorl_lab.theory.rollout_size import (
     unsampled_mass,
     unsampled_second_moment,
 )
-
-from nemo_brorl.algorithm.success_prior import SuccessPrior, fit_success_prior
+from brorl_lab.theory.success_prior import SuccessPrior, fit_success_prior
 
 
 def zipf(num_tokens: int) -> np.ndarray:

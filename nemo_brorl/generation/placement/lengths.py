@@ -7,7 +7,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,23 +76,6 @@ def expected(
     at_limit = survival(limit, location, spread)
     length = (mean * between + limit * at_limit) / alive
     return max(1.0, length - age)
-
-
-def quantile(
-    probability: float,
-    location: float,
-    spread: float,
-) -> float:
-    """Return the length that is exceeded with 1 − probability, of ln L ~ Normal(location, spread²)."""
-    return math.exp(location + spread * NormalDist().inv_cdf(probability))
-
-
-@dataclass(frozen=True)
-class LengthForecast:
-    """Response tokens of one rollout."""
-
-    expected: float
-    upper: float  # exceeded with the probability that was asked for
 
 
 class _TaskLaw(NamedTuple):
@@ -245,21 +227,6 @@ class LengthHistory:
         average."""
         prompt = self._touch(request.prompt.uid)
         prompt.running[request.first_index] = (num_ended, num_running, age)
-
-    def predict(
-        self,
-        task: str,
-        prompt: str,
-        max_tokens: int,
-        quantile_of_upper: float = 0.95,
-    ) -> LengthForecast:
-        """Forecast of a whole response that may take `max_tokens`."""
-        location, spread = self._law(task, prompt, max_tokens)
-        upper = quantile(quantile_of_upper, location, spread)
-        return LengthForecast(
-            expected=expected(location, spread, max_tokens),
-            upper=min(upper, max_tokens),
-        )
 
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
         """Return the tokens still to be sampled for one rollout of a request that has `age` now, on average. Those to

@@ -28,10 +28,6 @@ class Device:
     torch_device: torch.device
     backend: str  # of torch.distributed
 
-    @property
-    def is_gpu(self) -> bool:
-        return self.torch_device.type == "cuda"
-
 
 def open_device(on_gpu: bool, num_threads: int) -> Device:
     """Get this process ready for megatron, before its first import. Raises ResourceError without the GPU that was asked

@@ -30,7 +30,7 @@ from nemo_brorl.policy.state.saving import BackgroundSave
 from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, UpdateReport, WeightBucket
 from nemo_brorl.weights.buckets import bucket_bytes
 from nemo_brorl.weights.hf_folder import SHARD_BYTES, write_hf_folder
-from nemo_brorl.weights.sender import WeightSender, buckets, weight_manifest
+from nemo_brorl.weights.sender import WeightSender, weight_manifest
 from nemo_brorl.weights.sending import HfExport
 
 TokenLists = Sequence[Sequence[int]]
@@ -137,10 +137,6 @@ class Learner:
         dtype = param_dtype(self.state.config.policy)
         return weight_manifest(self.state.shape, dtype)
 
-    def weight_buckets(self) -> Iterator[WeightBucket]:
-        """Collective: the current weights, bytes and all. Every rank must exhaust it."""
-        return buckets(self.hf_export.stream(), self.bucket_bytes)
-
     def send_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
         """Collective: the current weights by the transport of the config."""
         return self.sender.stream(self.hf_export.stream(), self.bucket_bytes)
@@ -150,13 +146,9 @@ class Learner:
         for _ in self.hf_export.stream():
             pass
 
-    def save(self, folder: Path) -> None:
-        """Collective: write everything `load` needs, whatever its layout, and wait for it. Raises CheckpointError."""
-        self.begin_save(folder)
-        self.finish_save()
-
     def begin_save(self, folder: Path) -> None:
-        """Collective: the same, but training goes on once the state is copied; then `finish_save`."""
+        """Collective: write everything `load` needs, whatever its layout. Training goes on once the state is copied;
+        then `finish_save`."""
         assert self.pending_save is None, "the last save was not finished"
         # The shards of a model do not change while it runs, so that they fit is checked across ranks once.
         is_first = not self.has_saved

@@ -27,8 +27,7 @@ class MeasuredGain:
     themselves (`algorithm/packing.py`, `fresh_in_the_last`); given these, the last ones are drawn from the policy and
     the estimate is unbiased for these groups. None count with `train_rollouts`, whose rollouts are chosen by
     reward. What remains: an advantage is taken against a mean that the rollout itself is part of, a factor 1 − 1/N;
-    under waves the rollouts of a group also decided on its size; rollouts of older weights count as if they were of
-    those that the update starts from.
+    rollouts of older weights count as if they were of those that the update starts from.
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,8 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from itertools import islice
+from typing import Any, TypeVar
 
 import torch
 from megatron.core import parallel_state
@@ -24,6 +25,7 @@ from nemo_brorl.policy.rank.fp8_check import Fp8Check
 from nemo_brorl.policy.rank.held_tokens import held_tokens
 from nemo_brorl.policy.rank.measured_gain import MeasuredGain
 from nemo_brorl.policy.rank.pipeline import RowLoss, score_rows, train_rows
+from nemo_brorl.policy.rank.score_sums import ScoreSums
 from nemo_brorl.policy.rank.token_sums import TokenSums, of_all_ranks
 from nemo_brorl.policy.rows.packed_rows import Row, fetch_groups, segments_of
 from nemo_brorl.policy.state.optimizer import gather_weights, guarded_step
@@ -34,6 +36,7 @@ MiniBatches = Sequence[Sequence[Row]]
 RowLogProbs = list[Tensor | None]  # [n] per row of a mini-batch
 RowTokens = list[Tensor | None]  # [n] bool per row of a mini-batch; None: no token of it
 Metrics = dict[str, float]
+Item = TypeVar("Item")
 
 
 class Update:
@@ -50,10 +53,7 @@ class Update:
         self.is_supervised = plan.objective in SUPERVISED
         self.seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
         self.losses = TokenSums()
-        self.scores = TokenSums()
-        self.mismatch = TokenSums()
-        self.drift = TokenSums()
-        self.fp8_mismatch: Metrics = {}
+        self.scores = ScoreSums()
         self.gain = MeasuredGain()
 
     def run(self) -> UpdateReport:
@@ -63,7 +63,7 @@ class Update:
             mini_batches = self._mini_batches()
         with self._timed("log_prob"):
             # Before anything is scored: the delayed recipe has no scales until a row has gone through the model.
-            self.fp8_mismatch = self.fp8_check.mismatch(mini_batches[0][0])
+            fp8_mismatch = self.fp8_check.mismatch(mini_batches[0][0])
             old = self._old_log_probs(mini_batches)
             reference = self._reference_log_probs(mini_batches)
         norms: list[float] = []
@@ -78,23 +78,20 @@ class Update:
         routed = self._routed()
         metrics: Metrics = {}
         if parallel_state.is_pipeline_last_stage(ignore_virtual=True):
-            metrics = self._metrics(norms) | routed
+            metrics = {**self._metrics(norms), **fp8_mismatch, **routed}
         return UpdateReport(self.plan.version, metrics, self.seconds, len(norms), len(mini_batches) - len(norms))
 
     def _metrics(self, norms: Sequence[float]) -> Metrics:
         """Token means over the data-parallel ranks, a collective; loss and norm of mini-batches not skipped, or NaN."""
-        metrics = {"policy/loss": math.nan}
-        metrics |= self.losses.over_data_ranks().means()
-        metrics["policy/grad_norm"] = sum(norms) / len(norms) if norms else math.nan
+        metrics = {
+            "policy/loss": math.nan,
+            **self.losses.over_data_ranks().means(),
+            "policy/grad_norm": sum(norms) / len(norms) if norms else math.nan,
+        }
         if not self.is_supervised:
-            mismatch = self.mismatch.over_data_ranks()
-            metrics["policy/log_prob_mismatch"] = math.nan
-            metrics |= mismatch.means()
-            metrics["policy/log_prob_mismatch_max"] = mismatch.largest
-            metrics |= self.scores.over_data_ranks().means()
-            metrics |= self.drift.over_data_ranks().means()
-            metrics |= self._gain_over_data_ranks().metrics()
-        return metrics | self.fp8_mismatch
+            metrics.update(self.scores.metrics())
+            metrics.update(self._gain_over_data_ranks().metrics())
+        return metrics
 
     def _routed(self) -> Metrics:
         """What became of the engine's routes. Collective, over the stages of a pipeline too."""
@@ -131,12 +128,7 @@ class Update:
         temperature = 1.0 if self.is_supervised else self.state.config.rollouts.temperature
         # All mini-batches at once: under virtual stages rows that run together have one length.
         rows = self.state.rows(segments, temperature)
-        cut = []
-        for mini_batch in mine:
-            size = len(mini_batch)
-            cut.append(rows[:size])
-            rows = rows[size:]
-        return cut
+        return _like(mine, rows)
 
     def _old_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
         """Under the current weights; None where they come with the training pass, and off the last stage."""
@@ -148,7 +140,7 @@ class Update:
         later = mini_batches[1:]
         for index, scores in enumerate(self._score(later), start=1):
             for number, row_scores in enumerate(scores):
-                self._record(mini_batches[index][number], row_scores)
+                self.scores.add(mini_batches[index][number], row_scores)
                 old[index][number] = row_scores.log_probs
         return old
 
@@ -171,34 +163,7 @@ class Update:
         if not rows:
             return []
         scores = score_rows(self.state.chunks, rows)
-        cut = []
-        for mini_batch in mini_batches:
-            size = len(mini_batch)
-            cut.append(scores[:size])
-            scores = scores[size:]
-        return cut
-
-    def _record(self, row: Row, old: TokenScores) -> None:
-        """Count how far sampler and trainer disagree on a row, and how undecided the policy is. Of one set of weights
-        the disagreement is the mismatch of two implementations; carried rollouts come from older weights, so theirs is
-        apart, as drift."""
-        undecided = {
-            "policy/entropy": old.entropies.double().sum(),
-            "policy/collision_probability": old.collisions.double().sum(),
-        }
-        self.scores.add(undecided, row.num_loss_tokens)
-        if row.num_loss_tokens == 0:
-            return
-        difference = (old.log_probs - row.sampled_log_probs).abs()
-        # No selection by mask: it has a size that only the GPU knows, and reading that would wait for it.
-        mismatch = torch.where(row.is_fresh, difference, 0.0)
-        drift = torch.where(row.is_fresh, 0.0, difference)
-        total_mismatch = mismatch.double().sum()
-        self.mismatch.add({"policy/log_prob_mismatch": total_mismatch}, row.num_fresh_tokens)
-        self.mismatch.largest = torch.maximum(mismatch.max(), torch.as_tensor(self.mismatch.largest))
-        total_drift = drift.double().sum()
-        num_carried = row.num_loss_tokens - row.num_fresh_tokens
-        self.drift.add({"policy/log_prob_drift_of_carried": total_drift}, num_carried)
+        return _like(mini_batches, scores)
 
     def _learn(
         self,
@@ -260,9 +225,10 @@ class Update:
             if old_log_probs is None:
                 current = TokenScores(*(score.detach() for score in scores))
                 old_log_probs = current.log_probs
-                self._record(row, current)
-            batch = _token_batch(row, scores, old_log_probs, reference[number], size, algorithm.aggregation)
-            batch = replace(batch, is_held=held[number])
+                self.scores.add(row, current)
+            batch = _token_batch(
+                row, scores, old_log_probs, reference[number], held[number], size, algorithm.aggregation
+            )
             if measures_gain:
                 self.gain.add(batch, row.is_measured)
             result = loss_of(batch, algorithm)
@@ -277,6 +243,7 @@ def _token_batch(
     scores: TokenScores,
     old: Tensor,
     reference: Tensor | None,
+    is_held: Tensor | None,
     size: MiniBatchSize,
     aggregation: str,
 ) -> TokenBatch:
@@ -300,7 +267,14 @@ def _token_batch(
         advantages=row.advantages,
         weights=token_weights(aggregation, token_lengths, size),
         sequences=Sequences(index, lengths, group),
+        is_held=is_held,
     )
+
+
+def _like(mini_batches: Sequence[Sequence[Any]], of_rows: Sequence[Item]) -> list[list[Item]]:
+    """Cut what there is of all rows, or of none, into the parts of the mini-batches."""
+    left = iter(of_rows)
+    return [list(islice(left, len(mini_batch))) for mini_batch in mini_batches]
 
 
 def _no_log_probs(mini_batches: MiniBatches) -> list[RowLogProbs]:

@@ -132,9 +132,8 @@ def rollouts_table(
     step: int,
     stored: StoredGroup,
     arrays: Sequence[ChunkArrays],
-    texts: Sequence[str] | None,
 ) -> pa.Table:
-    """A row for every rollout of a group, [N], from the arrays of its chunks; `texts` [N] or None."""
+    """A row for every rollout of a group, [N], from the arrays of its chunks; without its text."""
     scored = stored.scored
     chunks = scored.group.chunks
     num = scored.group.num_rollouts
@@ -175,7 +174,7 @@ def rollouts_table(
         "token_ids": pa.ListArray.from_arrays(offsets, token_ids),
         "log_probs": pa.ListArray.from_arrays(offsets, log_probs),
         "is_sampled": _is_sampled(arrays),
-        "text": pa.nulls(num, pa.string()) if texts is None else texts,
+        "text": pa.nulls(num, pa.string()),
     }
     return pa.table(columns).cast(ROLLOUT_SCHEMA)
 

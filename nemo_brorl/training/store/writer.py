@@ -96,7 +96,7 @@ class StoreWriter:
 
     def _rollouts(self, step: int, stored: StoredGroup) -> pa.Table:
         arrays = fetch_all([chunk.data for chunk in stored.scored.group.chunks])
-        table = rollouts_table(step, stored, arrays, None)
+        table = rollouts_table(step, stored, arrays)
         if self.tokenizer is None:
             return table
         texts: list[str] = []

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from brorl_lab.metric_registry import GROUPS, undeclared
 
 from nemo_brorl.__main__ import COMMANDS
 from nemo_brorl.config.schema import groups, settings
-from nemo_brorl.core.metric_registry import GROUPS, undeclared
 
 ROOT = Path(__file__).resolve().parents[3]
 WITH_A_PAGE = ("lab/studies/cluster_model", "bench/gpu", "launcher/brorl_launcher/planner", "tests/attacks")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.algorithm.success_prior import expected_keep_rate
+from nemo_brorl.algorithm.keep_rate import expected_keep_rate
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation import rehearsal

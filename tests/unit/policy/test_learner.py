@@ -25,6 +25,7 @@ from tests.support.closeness import (
     gradients_of,
     largest_difference,
 )
+from tests.support.learners import save
 from tests.support.model_factory import VOCAB_SIZE, as_trajectories, make_config, make_model, make_plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.numbers]
@@ -212,7 +213,7 @@ def test_a_loaded_checkpoint_continues_bit_for_bit(
     learner = new_learner(model_folder, make_config())
     for _ in range(num_updates):
         learner.update(make_plan(seed=1))
-    learner.save(tmp_path / "checkpoint")
+    save(learner, tmp_path / "checkpoint")
     expected = learner.update(make_plan(seed=2))
     other = new_learner(make_model(tmp_path / "other", seed=5), make_config())
     other.load(tmp_path / "checkpoint")
@@ -225,7 +226,7 @@ def test_a_checkpoint_with_a_damaged_file_is_refused(
     file: str, new_learner: NewLearner, model_folder: Path, tmp_path: Path
 ) -> None:
     learner = new_learner(model_folder, make_config())
-    learner.save(tmp_path)
+    save(learner, tmp_path)
     (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:20])
     with pytest.raises(CheckpointError, match=f"damaged since it was saved: .*/{re.escape(file)} has 20 of"):
         learner.load(tmp_path)

@@ -15,6 +15,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.file_sums import SUMS
 from nemo_brorl.policy.state.saving import FileSystemWriterAsync
+from tests.support.learners import save
 from tests.support.model_factory import make_config, make_model, make_plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.numbers]
@@ -94,7 +95,7 @@ def test_a_save_that_cannot_be_written_names_its_folder_and_the_next_one_works(
     held_writer.set()
     with pytest.raises(CheckpointError, match=f"{folder} could not be written .rank 0: .*No such file"):
         learner.finish_save()
-    learner.save(tmp_path / "next")
+    save(learner, tmp_path / "next")
     learner.load(tmp_path / "next")
 
 
@@ -115,7 +116,7 @@ def test_a_flipped_bit_or_a_lost_byte_in_any_file_of_a_checkpoint_is_named(
 ) -> None:
     learner = new_learner(model_folder, make_config())
     folder = tmp_path / "checkpoint"
-    learner.save(folder)
+    save(learner, folder)
     files = {path.name for path in folder.iterdir()}
     assert {".metadata", "metadata.json", "common.pt", SUMS} < files
     for name in sorted(files - {SUMS}):
@@ -145,7 +146,7 @@ def test_a_checkpoint_of_somebody_else_runs_none_of_its_code(
 ) -> None:
     learner = new_learner(model_folder, make_config())
     folder, trace = tmp_path / "checkpoint", tmp_path / "executed"
-    learner.save(folder)
+    save(learner, folder)
     (folder / SUMS).unlink()  # who changes a file changes its sum, too
     index = (folder / ".metadata").read_bytes()
     (folder / ".metadata").write_bytes(pickle.dumps(Call(trace)))

@@ -40,7 +40,7 @@ LONG = Sampling(1.0, 1.0, max_tokens=64)
 def sample(answer: Answer, num: int = 16, sampling: Sampling = LONG, **settings: object) -> ScoredGroup:
     verifier = EnvironmentVerifier(answer, **settings)
     sampler = Sampler(TurnGenerator(), verifier, Console(), chunk_size=5, seed=1)
-    (group,) = sampler.sample([environment_prompt()], num, sampling, "test").groups
+    (group,) = sampler.sample([environment_prompt()], num, sampling, "test")
     assert verifier.host.instances == {}, "no instance is left"
     assert max(verifier.host.num_steps.values()) == 1, "no turn is taken twice"
     assert verifier.host.num_made_anew == 0
@@ -239,7 +239,7 @@ def test_ten_thousand_trajectories_close_though_tools_hang_and_crash() -> None:
     verifier = EnvironmentVerifier(faulty)
     sampler = Sampler(TurnGenerator(), verifier, Console(), chunk_size=64, seed=1)
     prompts = [environment_prompt(f"train/{number}") for number in range(20)]
-    groups = sampler.sample(prompts, 512, LONG, "test").groups
+    groups = sampler.sample(prompts, 512, LONG, "test")
     assert [len(group.rewards) for group in groups] == [512] * 20
     num_failed = sum(group.num_failed for group in groups)
     assert 0.1 < num_failed / (20 * 512) < 0.3, "one turn in ten fails, of one to four"

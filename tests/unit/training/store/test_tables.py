@@ -227,7 +227,7 @@ def test_a_payload_of_any_text_comes_back(tmp_path: Path) -> None:
 
 def test_trajectories_come_back_with_their_turns_and_observations(tmp_path: Path) -> None:
     sampler = Sampler(TurnGenerator(), EnvironmentVerifier(), Console(), chunk_size=5, seed=1)
-    (scored,) = sampler.sample([environment_prompt()], 16, Sampling(1.0, 1.0, 64), "test").groups
+    (scored,) = sampler.sample([environment_prompt()], 16, Sampling(1.0, 1.0, 64), "test")
     stored = StoredGroup(scored, "sampled", "all_wrong")
     step = StepRecord(3, version=3, learning_rate=1e-3, loss_scale=1.0, groups=(stored,))
     after = written(tmp_path, step).groups[0].scored

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from brorl_lab.metric_registry import GROUPS, declared_names, undeclared
 
-from nemo_brorl.core.metric_registry import GROUPS, declared_names, undeclared
-from scripts import metrics_page, module_map
-from tests.support.source_tree import PACKAGE, name, package_files, tree
+from scripts import metrics_page
+from tests.support.source_tree import name, package_files, tree
 
 pytestmark = pytest.mark.slow
 
@@ -39,9 +39,8 @@ def is_declared(text: str) -> bool:
 def test_every_metric_that_the_package_names_is_declared() -> None:
     wrong = []
     for path in package_files():
-        if path.name != "metric_registry.py":
-            named = [text for text in literals(path) if METRIC.fullmatch(text)]
-            wrong += [f"{name(path)}: {text}" for text in named if not is_declared(text)]
+        named = [text for text in literals(path) if METRIC.fullmatch(text)]
+        wrong += [f"{name(path)}: {text}" for text in named if not is_declared(text)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -68,15 +67,3 @@ def test_a_name_is_known_by_its_pattern(metric: str, is_known: bool) -> None:
 
 def test_the_page_of_metrics_is_current() -> None:
     assert metrics_page.PAGE.read_text(encoding="utf-8") == metrics_page.page(), "run `make docs`"
-
-
-def test_the_map_of_modules_is_current() -> None:
-    assert module_map.PAGE.read_text(encoding="utf-8") == module_map.page(), "run `make docs`"
-
-
-def test_the_map_names_every_module() -> None:
-    text = module_map.page()
-    missing = [
-        name(path) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" and f"{path.stem}.py`" not in text
-    ]
-    assert missing == []

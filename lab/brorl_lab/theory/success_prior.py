@@ -1,10 +1,9 @@
-"""How success rates are spread over prompts: a Beta prior, and the share of groups that it makes informative."""
+"""The Beta prior over how hard prompts are, and its fit to the groups of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,8 @@ from scipy.special import betaln, gammaln
 
 Float64 = NDArray[np.float64]
 
-_SHAPE_BOUNDS = (np.log(1e-3), np.log(1e3))  # of log a, log b: beyond, the likelihood is flat in one direction
+# Of log a, log b: beyond, the likelihood is flat in one direction.
+_SHAPE_BOUNDS = (np.log(1e-3), np.log(1e3))
 
 
 @dataclass(frozen=True)
@@ -48,42 +48,6 @@ class SuccessPrior:
     def pass_at_k(self, k: int) -> float:
         """Expected pass@k of a prompt: 1 − E[(1 − x)^k]."""
         return float(1.0 - np.exp(betaln(self.a, self.b + k) - betaln(self.a, self.b)))
-
-
-class Expected(NamedTuple):
-    """A share, and between which two it lies with a chance of 80 %."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def expected_keep_rate(
-    successes: Sequence[int] | NDArray[np.int64],
-    num_rollouts: Sequence[int] | NDArray[np.int64],
-    num_asked: int,
-) -> Expected:
-    """Share of prompts with an informative group of `num_asked` rollouts, from few groups: the posterior of `keep_rate`
-    over all Beta priors of a grid, evenly spread over the log-odds of their mean and the logarithm of their size. k of
-    N right in each group; of none, the grid's own belief."""
-    k = np.asarray(successes, float)
-    n = np.asarray(num_rollouts, float)
-    odds = np.exp(np.linspace(-7, 7, 57))
-    mean, size = np.meshgrid(odds / (1 + odds), np.exp(np.linspace(-2, 4, 25)))
-    a = (mean * size).ravel()
-    b = ((1 - mean) * size).ravel()
-    likelihood = betaln(k[:, None] + a, (n - k)[:, None] + b) - betaln(a, b)
-    log_weight = likelihood.sum(axis=0)
-    weight = np.exp(log_weight - log_weight.max())
-    weight /= weight.sum()
-    all_right = np.exp(betaln(a + num_asked, b) - betaln(a, b))
-    all_wrong = np.exp(betaln(a, b + num_asked) - betaln(a, b))
-    kept = 1 - all_right - all_wrong
-    order = np.argsort(kept)
-    below = np.cumsum(weight[order])
-    places = np.searchsorted(below, (0.1, 0.9)).clip(max=len(kept) - 1)
-    low, high = kept[order][places]
-    return Expected(float((weight * kept).sum()), float(low), float(high))
 
 
 def fit_success_prior(

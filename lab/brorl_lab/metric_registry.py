@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nemo_brorl.core.metric import Metric, pattern_of
+from brorl_lab.metric import Metric, pattern_of
 
 _PROMPT_STEP = "sampled groups of the step"
 _ROLLOUTS = "mean over sampled rollouts"
@@ -24,26 +24,6 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("mean", "", _ROLLOUTS, "Raw reward"),
             Metric("{task}", "", _ROLLOUTS, "Raw reward of one task's prompts"),
             Metric("num_failed", "responses", _COUNT, "Responses whose verifier failed: reward 0"),
-        ),
-    ),
-    "reward_watch": (
-        "Signs of reward hacking in the groups of a step, by the observer `reward_watch` (docs/verifiers.md).",
-        (
-            Metric("alarms", "alarms", _COUNT, "Signs beyond their limits"),
-            Metric(
-                "without_answer", "responses", _COUNT, "Responses that earned though their verifier reads no answer"
-            ),
-            Metric(
-                "same_answer_prompts",
-                "prompts",
-                "maximum over answers",
-                "Prompts of a task that one answer earned on and is not the answer of",
-            ),
-            Metric(
-                "highest_rise", "standard deviations", "maximum over verifiers", "Robust z-score of the mean reward"
-            ),
-            Metric("failing_prompts", "prompts", _COUNT, "Prompts on which a verifier failed"),
-            Metric("late", "responses", _COUNT, "Responses whose verifier was ended at its deadline"),
         ),
     ),
     "service": (

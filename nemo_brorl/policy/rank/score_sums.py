@@ -1,0 +1,53 @@
+"""Sums of the scores before an update's first step: how undecided the policy is, how far it is from the sampler."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from nemo_brorl.policy.model.log_probs import TokenScores
+from nemo_brorl.policy.rank.token_sums import TokenSums
+from nemo_brorl.policy.rows.packed_rows import Row
+
+
+class ScoreSums:
+    """Sums over the tokens of an update on a rank. Of one set of weights the disagreement of sampler and trainer is the
+    mismatch of two implementations; carried rollouts come from older weights, so theirs is apart, as drift."""
+
+    def __init__(self) -> None:
+        self.undecided = TokenSums()
+        self.mismatch = TokenSums()
+        self.drift = TokenSums()
+
+    def add(self, row: Row, scores: TokenScores) -> None:
+        """Count a row, with its scores under the weights before the update."""
+        undecided = {
+            "policy/entropy": scores.entropies.double().sum(),
+            "policy/collision_probability": scores.collisions.double().sum(),
+        }
+        self.undecided.add(undecided, row.num_loss_tokens)
+        if row.num_loss_tokens == 0:
+            return
+        difference = (scores.log_probs - row.sampled_log_probs).abs()
+        # No selection by mask: it has a size that only the GPU knows, and reading that would wait for it.
+        mismatch = torch.where(row.is_fresh, difference, 0.0)
+        drift = torch.where(row.is_fresh, 0.0, difference)
+        total_mismatch = mismatch.double().sum()
+        self.mismatch.add({"policy/log_prob_mismatch": total_mismatch}, row.num_fresh_tokens)
+        self.mismatch.largest = torch.maximum(mismatch.max(), torch.as_tensor(self.mismatch.largest))
+        total_drift = drift.double().sum()
+        num_carried = row.num_loss_tokens - row.num_fresh_tokens
+        self.drift.add({"policy/log_prob_drift_of_carried": total_drift}, num_carried)
+
+    def metrics(self) -> dict[str, float]:
+        """Return means over the tokens of all data-parallel ranks; the mismatch is NaN where no rollout is fresh.
+        Collective."""
+        mismatch = self.mismatch.over_data_ranks()
+        return {
+            "policy/log_prob_mismatch": math.nan,
+            **mismatch.means(),
+            "policy/log_prob_mismatch_max": mismatch.largest,
+            **self.undecided.over_data_ranks().means(),
+            **self.drift.over_data_ranks().means(),
+        }
