@@ -52,7 +52,7 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     stop = StopRequest(config.trainer.time_limit_s)
     tokenizer = load_tokenizer(model_folder)
     benchmarks = read_benchmarks(config, tokenizer)
-    prepare_sandbox(config, all_verifiers(benchmarks))
+    prepare_sandbox(config.rewards, all_verifiers(benchmarks))
     if settings.checkpoint:
         model_folder = converted_checkpoint(config, Path(settings.checkpoint), console)
     output = Path(settings.output or config.exp_manager.explicit_log_dir)

@@ -19,6 +19,7 @@ from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.run import resolve_model
+from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
@@ -75,8 +76,7 @@ class Actors:
 
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     """Load tokenizer and prompts, which may use the names that this process was given (`registry.configure`). Raises
-    ModelError, DataError, ConfigError for a verifier of the user's own, or ResourceError where programs are to be run
-    and there is no sandbox."""
+    ModelError, DataError, ConfigError for a verifier of the user's own, and as `check_verifiers`."""
     device.check(config.generation, RunSizes.of(config))
     check_params()
     tokenizer = load_tokenizer(model_folder)
@@ -86,14 +86,20 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     source = sources.split("train", config.trainer.seed)
     prompts = PromptStream(source, tokenizer, config.data)
     held_out = held_out_prompts(config, tokenizer, sources)
-    verifiers: set[str] = set()
+    asked: set[str] = set()
     for prompt in held_out:
-        verifiers.update(names_in(prompt.verifier, prompt.payload))
-    if config.rewards.services.replay is None:
-        for name in filter(is_remote, sorted(verifiers)):
+        asked.update(names_in(prompt.verifier, prompt.payload))
+    verifiers = sorted(asked)
+    check_verifiers(config.rewards, verifiers)
+    return Inputs(model_folder, tokenizer, prompts, held_out, verifiers)
+
+
+def check_verifiers(rewards: RewardsConfig, verifiers: Sequence[str]) -> None:
+    """Check that services answer. Raises ConfigError, and as `prepare_sandbox`."""
+    if rewards.services.replay is None:
+        for name in filter(is_remote, verifiers):
             reach(endpoint(name))
-    prepare_sandbox(config, verifiers)
-    return Inputs(model_folder, tokenizer, prompts, held_out, sorted(verifiers))
+    prepare_sandbox(rewards, verifiers)
 
 
 def try_constants(config: BroRLConfig) -> None:
@@ -103,10 +109,10 @@ def try_constants(config: BroRLConfig) -> None:
         log.warning("%s: a policy may learn to say just that (rewards.constant_answers)", paid)
 
 
-def prepare_sandbox(config: BroRLConfig, verifiers: Collection[str]) -> None:
+def prepare_sandbox(rewards: RewardsConfig, verifiers: Collection[str]) -> None:
     """Check that programs can be held where a verifier runs some. Raises ResourceError."""
     if "code" in verifiers:
-        configure_code(config.rewards)
+        configure_code(rewards)
         code.load()
 
 

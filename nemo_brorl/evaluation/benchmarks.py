@@ -14,7 +14,7 @@ from typing import Any
 from brorl_graders.environment_values import as_written
 from brorl_graders.names import endpoint
 from brorl_graders.verifiers.payload import ENVIRONMENT
-from brorl_graders.verifiers.registry import check_payload, names_in
+from brorl_graders.verifiers.registry import names_in
 from brorl_graders.verifiers.services import is_remote
 
 from nemo_brorl.config.evaluation import BenchmarkConfig
@@ -23,10 +23,10 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.prompts.asking import ask
-from nemo_brorl.prompts.environment_source import DRAWN, EnvironmentSource
+from nemo_brorl.prompts.environment_source import DRAWN, DrawnSource, Episodes
 from nemo_brorl.prompts.file_source import open_questions
 from nemo_brorl.prompts.questions import Question
-from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource
+from nemo_brorl.prompts.reasoning_gym import open_tasks
 from nemo_brorl.prompts.sources import Sources
 from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.scoring.turn_tokens import QuestionCheck, check_environment
@@ -184,36 +184,22 @@ def _questions(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[tuple[int,
     if own.environment is None:
         yield from _without_environment(config, own)
         return
-    environment = EnvironmentSource(
-        own,
-        None,
-        config.data.held_out_fraction,
-        "held_out",
-        f"{EVALUATION_SEED}/{own.name}",
-    )
+    episodes = Episodes(own)
     if own.source == DRAWN:
         assert own.num_prompts is not None, "rules ask for a number"
+        seed = f"{EVALUATION_SEED}/{own.name}"
+        drawn = DrawnSource(episodes, config.data.held_out_fraction, "held_out", seed)
         for number in range(own.num_prompts):
-            yield number, environment.question(number)
+            yield number, drawn.question(number)
         return
     for number, question in _without_environment(config, own):
-        yield number, environment.answered(question)
+        yield number, episodes.answering(question)
 
 
 def _without_environment(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[tuple[int, Question]]:
     if own.source == "reasoning_gym":
         assert own.num_prompts is not None, "rules ask for a number"
-        verifier = own.verifier or VERIFIER
-        drawn = ReasoningGymSource(
-            own.tasks,
-            config.data.held_out_fraction,
-            "held_out",
-            f"{EVALUATION_SEED}/{own.name}",
-            verifier=verifier,
-            options=own.verifier_options,
-        )
-        if own.verifier_options:
-            check_payload(verifier, drawn.question(0).payload)
+        drawn = open_tasks(own, config.data.held_out_fraction, "held_out", f"{EVALUATION_SEED}/{own.name}")
         for number in range(own.num_prompts):
             yield number, drawn.question(number)
         return

@@ -22,72 +22,30 @@ SEEDS = 2**31
 DRAWN = "environment"  # the source of tasks that the environment draws
 
 
-class EnvironmentSource:
-    """The questions of `source`, each the task of an episode, or, without one, tasks of the environment's own."""
+class Episodes:
+    """What the episodes of an environment begin with, as questions."""
 
-    def __init__(
-        self,
-        config: SourceConfig,
-        source: Source | None,
-        held_out_fraction: float,
-        split: str,
-        seed: str,
-    ) -> None:
-        """Raises ConfigError for what is no environment, or one that has no tasks where it needs them."""
+    def __init__(self, config: SourceConfig) -> None:
+        """Raises ConfigError for what is no environment."""
         assert config.environment is not None, "an environment was asked for"
         self.name = config.environment
         self.settings = dict(config.environment_settings)
-        self.source = source
-        self.held_out_fraction = held_out_fraction
-        self.split = split
-        self.seed = seed
-        # Made and asked for a task once, so that what is wrong with it is said before anything starts.
-        environment = make(self.name, self.settings)
-        if config.source == DRAWN:
-            environment.task(0)
+        # Made once, so that what is wrong with it is said before anything starts.
+        self.environment()
 
-    @property
-    def size(self) -> int | None:
-        """As the questions' source; tasks that are drawn have no end, or none are held out."""
-        if self.source is not None:
-            return self.source.size
-        return size_of_drawn(self.split, self.held_out_fraction)
+    def environment(self) -> Environment:
+        """Make one, for one episode."""
+        return make(self.name, self.settings)
 
-    @property
-    def levels(self) -> Mapping[str, TaskLevel]:
-        """As the questions' source."""
-        return {} if self.source is None else self.source.levels
-
-    @property
-    def fingerprint(self) -> str:
-        """As the questions' source."""
-        return "" if self.source is None else self.source.fingerprint
-
-    def question(self, index: int) -> Question:
-        """Prompt and task of episode `index`. Raises DataError when the environment draws none of this split, or does
-        not begin an episode with what the source gives."""
-        if self.source is not None:
-            return self.answered(self.source.question(index))
-        for attempt in range(MAX_ATTEMPTS):
-            seed = hash_of(f"{self.seed}/{self.split}/{index}/{attempt}") % SEEDS
-            task = make(self.name, self.settings).task(seed)
-            # The split is decided by the task, as that of a question by its text.
-            written = repr(sorted(task.items()))
-            if is_held_out(written, self.held_out_fraction) == (self.split == "held_out"):
-                return self._question(self.name, task)
-        raise DataError(
-            f"environment {self.name} drew no {self.split} task in {MAX_ATTEMPTS} draws; it has too few different "
-            f"tasks, or data.held_out_fraction={self.held_out_fraction} leaves none"
-        )
-
-    def answered(self, asked: Question) -> Question:
-        """A question as the prompt and task of an episode. Raises DataError as `question`."""
-        task = _task_of(asked)
-        question = self._question(asked.task, task)
+    def answering(self, asked: Question) -> Question:
+        """Return a question as the prompt and task of an episode. Raises DataError as `beginning`."""
+        question = self.beginning(asked.task, _task_of(asked))
         return replace(question, level=asked.level)
 
-    def _question(self, name: str, task: Task) -> Question:
-        environment = make(self.name, self.settings)
+    def beginning(self, name: str, task: Task) -> Question:
+        """Return the question, of a task called `name`, that an episode begins with. Raises DataError when none begins
+        with this."""
+        environment = self.environment()
         messages = first_messages(self.name, environment, task)
         payload = {
             "environment": self.name,
@@ -101,6 +59,69 @@ class EnvironmentSource:
             payload=payload,
             messages=messages,
             tools=tuple(map(dict, environment.tools)),
+        )
+
+
+class AnsweredSource:
+    """The questions of another source, each the task of an episode."""
+
+    def __init__(self, episodes: Episodes, source: Source) -> None:
+        self.episodes = episodes
+        self.source = source
+
+    @property
+    def size(self) -> int | None:
+        """As the questions' source."""
+        return self.source.size
+
+    @property
+    def levels(self) -> Mapping[str, TaskLevel]:
+        """As the questions' source."""
+        return self.source.levels
+
+    @property
+    def fingerprint(self) -> str:
+        """As the questions' source."""
+        return self.source.fingerprint
+
+    def question(self, index: int) -> Question:
+        """Prompt and task of episode `index`. Raises DataError when the environment does not begin an episode with what
+        the source gives."""
+        return self.episodes.answering(self.source.question(index))
+
+
+class DrawnSource:
+    """Tasks that an environment draws itself."""
+
+    fingerprint = ""
+    levels: Mapping[str, TaskLevel] = {}
+
+    def __init__(self, episodes: Episodes, held_out_fraction: float, split: str, seed: str) -> None:
+        """Raises ConfigError where the environment draws no tasks."""
+        self.episodes = episodes
+        self.held_out_fraction = held_out_fraction
+        self.split = split
+        self.seed = seed
+        episodes.environment().task(0)
+
+    @property
+    def size(self) -> int | None:
+        """Tasks have no end, or none are held out."""
+        return size_of_drawn(self.split, self.held_out_fraction)
+
+    def question(self, index: int) -> Question:
+        """Prompt and task of episode `index`. Raises DataError when the environment draws none of this split."""
+        episodes = self.episodes
+        for attempt in range(MAX_ATTEMPTS):
+            seed = hash_of(f"{self.seed}/{self.split}/{index}/{attempt}") % SEEDS
+            task = episodes.environment().task(seed)
+            # The split is decided by the task, as that of a question by its text.
+            written = repr(sorted(task.items()))
+            if is_held_out(written, self.held_out_fraction) == (self.split == "held_out"):
+                return episodes.beginning(episodes.name, task)
+        raise DataError(
+            f"environment {episodes.name} drew no {self.split} task in {MAX_ATTEMPTS} draws; it has too few different "
+            f"tasks, or data.held_out_fraction={self.held_out_fraction} leaves none"
         )
 
 

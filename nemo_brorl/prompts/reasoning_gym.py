@@ -12,9 +12,9 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
-from brorl_graders.verifiers.registry import check_name
+from brorl_graders.verifiers.registry import check_name, check_payload
 
-from nemo_brorl.config.data import TaskConfig
+from nemo_brorl.config.data import SourceConfig, TaskConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts.levels import TaskLevel
@@ -158,6 +158,23 @@ class ReasoningGymSource:
             payload={**self.options, **json.loads(as_json)},
             level=level,
         )
+
+
+def open_tasks(config: SourceConfig, held_out_fraction: float, split: str, seed: str) -> ReasoningGymSource:
+    """Return the tasks of a source of questions. Raises DataError for tasks that there are not, and for options that
+    the verifier does not take; ConfigError for an unknown verifier."""
+    verifier = config.verifier or VERIFIER
+    source = ReasoningGymSource(
+        config.tasks,
+        held_out_fraction,
+        split,
+        seed,
+        verifier=verifier,
+        options=config.verifier_options,
+    )
+    if config.verifier_options and source.size != 0:
+        check_payload(verifier, source.question(0).payload)
+    return source
 
 
 def num_stages(task: TaskConfig) -> int:

@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from brorl_graders.verifiers.registry import check_payload
 
 from nemo_brorl.config.data import DataConfig, SourceConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError, DataError
-from nemo_brorl.prompts.environment_source import DRAWN, EnvironmentSource
+from nemo_brorl.prompts.environment_source import DRAWN, AnsweredSource, DrawnSource, Episodes
 from nemo_brorl.prompts.file_source import FileSource, SplitFile, open_questions
 from nemo_brorl.prompts.mixture import Domain, Mixture
 from nemo_brorl.prompts.questions import SPLITS, Source
-from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource
+from nemo_brorl.prompts.reasoning_gym import open_tasks
 
 log = get_logger(__name__)
 
@@ -88,11 +87,11 @@ class Sources:
         config = section.config
         own_seed = section.seed(seed)
         if config.source == DRAWN:
-            return EnvironmentSource(config, None, self.held_out_share, split, own_seed)
+            return DrawnSource(Episodes(config), self.held_out_share, split, own_seed)
         asked = self._asked(section, split, own_seed)
         if config.environment is None:
             return asked
-        return EnvironmentSource(config, asked, self.held_out_share, split, own_seed)
+        return AnsweredSource(Episodes(config), asked)
 
     def _asked(self, section: Section, split: str, seed: str) -> Source:
         """A section's questions as they are asked without an environment."""
@@ -100,7 +99,7 @@ class Sources:
         if section.name in self.files:
             return self._rows(section, split, f"{seed}/{split}")
         if config.source == "reasoning_gym":
-            return _tasks(config, self.held_out_share, split, seed)
+            return open_tasks(config, self.held_out_share, split, seed)
         known = ", ".join(("reasoning_gym", *FILE_SOURCES, "mixture"))
         raise DataError(f"unknown data.source {config.source!r}; choose {known}")
 
@@ -155,18 +154,3 @@ def _split_file(section: Section, held_out_share: float) -> SplitFile:
         return SplitFile(train, held_out, held_out.rows, held_out.hashes)
     except (DataError, ConfigError) as error:
         raise type(error)(f"{section.label()}{error}") from error
-
-
-def _tasks(config: SourceConfig, held_out_share: float, split: str, seed: str) -> ReasoningGymSource:
-    verifier = config.verifier or VERIFIER
-    source = ReasoningGymSource(
-        config.tasks,
-        held_out_share,
-        split,
-        seed,
-        verifier=verifier,
-        options=config.verifier_options,
-    )
-    if config.verifier_options and source.size != 0:
-        check_payload(verifier, source.question(0).payload)
-    return source

@@ -208,7 +208,7 @@ def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tu
 
     model_folder = resolve_model(config)
     tokenizer = load_tokenizer(model_folder)
-    prepare_sandbox(config, verifiers)
+    prepare_sandbox(config.rewards, verifiers)
     one_machine = replace(config.trainer, num_nodes=1, gpus_per_node=0)
     with contextlib.ExitStack() as stack:
         with start_limit(config.trainer.start_timeout_s):
