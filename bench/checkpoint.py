@@ -26,8 +26,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the ranks are those of the tests
 
+from nemo_brorl.config.parallel_layout import layout_of  # noqa: E402
 from nemo_brorl.config.schema import BroRLConfig  # noqa: E402
-from nemo_brorl.policy.process.layout import layout_of  # noqa: E402
 from nemo_brorl.types import UpdatePlan  # noqa: E402
 from tests.support.model_factory import make_config, make_model, make_plan  # noqa: E402
 from tests.support.policy_ranks import Learner, run_ranks  # noqa: E402

@@ -71,7 +71,7 @@ def traced(cases: Sequence[Case], folder: Path) -> list[dict[str, float]]:
 
 def with_layers(case: Case, num: int) -> Case:
     """The case with so many layers in each stage."""
-    return replace(case, num_layers=num * case.plan().cut.pipeline)
+    return replace(case, num_layers=num * case.plan().layout.pipeline)
 
 
 def short(case: Case) -> list[Case]:
@@ -82,7 +82,7 @@ def short(case: Case) -> list[Case]:
 def with_all_layers(case: Case, two: Mapping[str, float], three: Mapping[str, float]) -> dict[str, float]:
     """Bytes by kind with all layers, from those with two and with three in each stage."""
     plan = case.plan()
-    more = plan.shape.num_layers / plan.cut.pipeline - 2
+    more = plan.shape.num_layers / plan.layout.pipeline - 2
     found = {}
     for kind in {*two, *three}:
         first = two.get(kind, 0.0)
@@ -99,11 +99,11 @@ def peak_of(found: Mapping[str, float]) -> Peak:
 def planned(case: Case) -> Peak:
     """The planner's terms of the same tensors: without contexts, fragmentation, and what engines hold."""
     plan = case.plan()
-    config, shape, cut = plan.config, plan.shape, plan.cut
-    held = policy_bytes(config, shape, cut, case.stage)
-    tokens = plan.micro.budget / cut.context
-    beside = activation_bytes(config, shape, cut, case.stage, tokens)
-    beside += backward_bytes(config, shape, cut, case.stage, tokens)
+    config, shape, layout = plan.config, plan.shape, plan.layout
+    held = policy_bytes(config, shape, layout, case.stage)
+    tokens = plan.micro.budget / layout.context
+    beside = activation_bytes(config, shape, layout, case.stage, tokens)
+    beside += backward_bytes(config, shape, layout, case.stage, tokens)
     return Peak((held.weights + held.gradients + held.optimizer) / GIB, beside / GIB)
 
 
@@ -118,7 +118,7 @@ def line(case: Case, found: Mapping[str, float]) -> str:
     """A line of the table."""
     is_traced, is_planned = peak_of(found), planned(case)
     name = f"`{' '.join((case.recipe, *case.overrides))}`"
-    if case.plan().cut.pipeline > 1:
+    if case.plan().layout.pipeline > 1:
         name += f", stage {case.stage}"
     state = f"{is_planned.state:.2f} / {is_traced.state:.2f}"
     beside = f"{is_planned.beside:.2f} / {is_traced.beside:.2f} = {is_planned.beside / is_traced.beside:.2f}"

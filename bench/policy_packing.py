@@ -28,9 +28,9 @@ from nemo_brorl.policy.process.device import open_device
 
 DEVICE = open_device(on_gpu=False, num_threads=1)  # before megatron is imported
 
+from nemo_brorl.config.parallel_layout import layout_of  # noqa: E402
 from nemo_brorl.policy.model.log_probs import TokenScores  # noqa: E402
 from nemo_brorl.policy.process import process_groups  # noqa: E402
-from nemo_brorl.policy.process.layout import layout_of  # noqa: E402
 from nemo_brorl.policy.rank.learner import Learner  # noqa: E402
 from nemo_brorl.policy.rank.pipeline import train_rows  # noqa: E402
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row  # noqa: E402

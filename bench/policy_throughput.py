@@ -95,8 +95,8 @@ class PolicyRank:
         device = open_device(on_gpu=False, num_threads=1)
         import torch.distributed as dist
 
+        from nemo_brorl.config.parallel_layout import layout_of
         from nemo_brorl.policy.process import process_groups
-        from nemo_brorl.policy.process.layout import layout_of
         from nemo_brorl.policy.rank.learner import Learner
 
         config = BroRLConfig()

@@ -25,10 +25,10 @@ import policy_packing  # opens the device before megatron is imported
 import torch
 
 from nemo_brorl.algorithm.packing import Packer, Sharing
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.process import process_groups
-from nemo_brorl.policy.process.layout import layout_of
 from nemo_brorl.policy.rank.learner import Learner
 from nemo_brorl.policy.rank.pipeline import train_rows
 from nemo_brorl.policy.rows.packed_rows import GroupArrays, Row, segments_of

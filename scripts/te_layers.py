@@ -27,9 +27,9 @@ SIGNATURES = ("Linear", "LayerNormLinear", "GroupedLinear", "RMSNorm", "checkpoi
 
 def layers_of(family: str, folder: Path, **policy: Any) -> dict[str, Any]:
     """Shapes of the parameters by Megatron's names, and the modules that sum weight gradients in fp32 buffers."""
+    from nemo_brorl.config.parallel_layout import ParallelLayout
     from nemo_brorl.core.model_shape import read_model_shape
     from nemo_brorl.policy.model.model import build_model
-    from nemo_brorl.policy.process.layout import ParallelLayout
     from tests.support.model_factory import make_config, make_model
     from tests.support.te_families import FAMILIES
 
@@ -69,8 +69,8 @@ def main() -> None:
         import torch
         import torch.distributed as dist
 
+        from nemo_brorl.config.parallel_layout import ParallelLayout
         from nemo_brorl.policy.process.device import open_device
-        from nemo_brorl.policy.process.layout import ParallelLayout
 
         device = open_device(on_gpu=False, num_threads=1)
         transformer_engine_stub.install(Path(sys.argv[1]), VERSION)

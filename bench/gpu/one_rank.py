@@ -45,8 +45,8 @@ class OneRank:
     def learner(self, folder: Path, config: BroRLConfig) -> Iterator[Any]:
         """A model, gone from the device afterwards, whoever still has the object: two of the 1.5B shape are too much
         for one card."""
+        from nemo_brorl.config.parallel_layout import layout_of
         from nemo_brorl.policy.process.device import forget_compiled
-        from nemo_brorl.policy.process.layout import layout_of
         from nemo_brorl.policy.rank.learner import Learner
 
         made = Learner(config, layout_of(config), folder, self.device)
@@ -68,8 +68,8 @@ def open_rank(setting: Setting) -> Iterator[OneRank]:
     device = open_device(on_gpu=not setting.is_tiny, num_threads=1)
     import torch.distributed as dist
 
+    from nemo_brorl.config.parallel_layout import ParallelLayout
     from nemo_brorl.policy.process import process_groups
-    from nemo_brorl.policy.process.layout import ParallelLayout
 
     process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
     try:

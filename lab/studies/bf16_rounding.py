@@ -69,9 +69,9 @@ def draw(folder: Path, num: int, num_tokens: int) -> tuple[Tensor, dict[str, Ten
 def score(folder: Path, tokens: Tensor) -> dict[str, Tensor]:
     """Log-probs [num, T] of the same by the policy with either head."""
     device = open_device(on_gpu=False, num_threads=torch.get_num_threads())
+    from nemo_brorl.config.parallel_layout import layout_of
     from nemo_brorl.policy.model import log_probs
     from nemo_brorl.policy.process import process_groups
-    from nemo_brorl.policy.process.layout import layout_of
     from nemo_brorl.policy.rank.learner import Learner
 
     config = BroRLConfig()

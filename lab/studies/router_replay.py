@@ -111,8 +111,8 @@ class Watched:
 def score(folder: Path, prompt: Prompt, arrays: ChunkArrays) -> list[tuple[float, float, float, float]]:
     """Without replay and with it: shares in a layer and in any, mean and largest mismatch."""
     device = open_device(on_gpu=False, num_threads=torch.get_num_threads())
+    from nemo_brorl.config.parallel_layout import layout_of
     from nemo_brorl.policy.process import process_groups
-    from nemo_brorl.policy.process.layout import layout_of
     from nemo_brorl.policy.rank.learner import Learner
     from nemo_brorl.policy.rank.pipeline import score_rows
     from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedSegment, Response

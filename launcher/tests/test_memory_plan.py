@@ -9,8 +9,8 @@ from brorl_launcher.planner.node_memory import checkpoint_gib
 from brorl_launcher.planner.plan import Plan, make_plan
 
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.rank_memory import activation_bytes, backward_bytes, log_prob_bytes, policy_bytes
-from nemo_brorl.config.rank_parameters import Cut
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.machine import GIB
 
@@ -45,7 +45,7 @@ def test_weights_gradients_and_optimizer_are_megatrons_bytes_per_parameter(
     """Megatron-core's table for the distributed optimizer: 18 and 6 + 12 / d with bf16 weights, 8 + 8 / d with fp32
     ones."""
     config = load_config("brorl_64gpu", [f"policy.precision={precision}"])
-    held = policy_bytes(config, SMALL, Cut(data=data), 0)
+    held = policy_bytes(config, SMALL, ParallelLayout(data=data), 0)
     assert (held.weights + held.gradients + held.optimizer) / NUM_SMALL == pytest.approx(bytes_of_each)
     assert held.reference == held.weights  # in host memory
 
@@ -53,7 +53,9 @@ def test_weights_gradients_and_optimizer_are_megatrons_bytes_per_parameter(
 def test_experts_are_spread_over_fewer_replicas_than_the_rest() -> None:
     config = load_config("brorl_qwen3_30b_a3b")
     shape = SHAPES["qwen3-30b-a3b"]
-    held = policy_bytes(config, shape, Cut(tensor=4, pipeline=2, expert=8, data=8, has_sequence_parallel=True), 0)
+    held = policy_bytes(
+        config, shape, ParallelLayout(tensor=4, pipeline=2, expert=8, data=8, sequence_parallel=True), 0
+    )
     experts = 24 * 128 * 3 * 768 * 2048 // 8  # of 24 layers, a rank has an eighth
     assert held.parameters.experts == experts
     assert held.optimizer == pytest.approx(
@@ -65,39 +67,40 @@ def test_full_recomputation_keeps_a_layers_input_and_one_layer_while_it_is_learn
     config = load_config("brorl_64gpu", ["policy.recompute=full"])
     one_layer = 2 * (4 * 1536 + 3072 + 512 + 1792 + 3 * 8960) + 48
     gradients = 2 * (1536 + 2 * 8960)
-    assert activation_bytes(config, SMALL, Cut(), 0, 1) == 28 * 2 * 1536
-    assert backward_bytes(config, SMALL, Cut(pipeline=2), 0, 1) == one_layer + gradients
+    assert activation_bytes(config, SMALL, ParallelLayout(), 0, 1) == 28 * 2 * 1536
+    assert backward_bytes(config, SMALL, ParallelLayout(pipeline=2), 0, 1) == one_layer + gradients
 
 
 def test_log_probs_and_a_layer_that_is_computed_again_are_not_there_together() -> None:
     config = load_config("brorl_64gpu", ["policy.recompute=full"])
     one_layer = 16384 * (2 * (4 * 1536 + 3072 + 512 + 1792 + 3 * 8960) + 48 + 2 * (1536 + 2 * 8960))
     log_probs = 6 * 2**27 + 4 * 8192 * 1536 + 3 * 2 * 16384 * 1536
-    assert log_prob_bytes(config, SMALL, Cut(), 16384) == log_probs
-    assert backward_bytes(config, SMALL, Cut(), 0, 16384) == one_layer > log_probs
+    assert log_prob_bytes(config, SMALL, ParallelLayout(), 16384) == log_probs
+    assert backward_bytes(config, SMALL, ParallelLayout(), 0, 16384) == one_layer > log_probs
     keeping = load_config("brorl_64gpu", ["policy.recompute=null"])
-    assert backward_bytes(keeping, SMALL, Cut(), 0, 16384) == log_probs
+    assert backward_bytes(keeping, SMALL, ParallelLayout(), 0, 16384) == log_probs
 
 
 def test_a_mixture_holds_its_tokens_four_times_more_on_their_way() -> None:
     config = load_config("brorl_qwen3_30b_a3b", ["policy.recompute=null"])
-    cut = Cut(tensor=4, pipeline=2, expert=8, data=8, has_sequence_parallel=True)
+    layout = ParallelLayout(tensor=4, pipeline=2, expert=8, data=8, sequence_parallel=True)
     sent = 8 * 2048 * 2 / 4  # bytes of a token at the eight experts of its choice, over tensor-parallel ranks
-    assert backward_bytes(config, SHAPES["qwen3-30b-a3b"], cut, 0, 1) == 4 * sent + 2 * 2048 * 2 / 4
+    assert backward_bytes(config, SHAPES["qwen3-30b-a3b"], layout, 0, 1) == 4 * sent + 2 * 2048 * 2 / 4
 
 
 def test_selective_recomputation_keeps_the_inside_of_one_mlp() -> None:
     config = load_config("brorl_64gpu", ["policy.recompute=selective"])
     outside = 2 * (4 * 1536 + 3072 + 512 + 1792) + 48
     inside = 2 * 3 * 8960
-    assert activation_bytes(config, SMALL, Cut(), 0, 1) == pytest.approx(28 * outside)
-    assert backward_bytes(config, SMALL, Cut(pipeline=2), 0, 1) == inside + 2 * (1536 + 2 * 8960)
+    assert activation_bytes(config, SMALL, ParallelLayout(), 0, 1) == pytest.approx(28 * outside)
+    assert backward_bytes(config, SMALL, ParallelLayout(pipeline=2), 0, 1) == inside + 2 * (1536 + 2 * 8960)
 
 
 def test_the_first_stage_of_a_pipeline_holds_a_row_for_every_stage() -> None:
     config = load_config("brorl_64gpu", ["policy.recompute=null"])
     whole, *stages = (
-        activation_bytes(config, SMALL, Cut(pipeline=size), stage, 1) for size, stage in ((1, 0), (4, 0), (4, 3))
+        activation_bytes(config, SMALL, ParallelLayout(pipeline=size), stage, 1)
+        for size, stage in ((1, 0), (4, 0), (4, 3))
     )
     assert stages == [pytest.approx(whole), pytest.approx(whole / 4)]
 

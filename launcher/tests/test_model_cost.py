@@ -7,7 +7,8 @@ from brorl_launcher.planner.known_models import SHAPES, find_shape
 from brorl_launcher.planner.model_cost import active_parameters, forward_flops, key_value_bytes
 
 from nemo_brorl.config.layer_memory import layer_activations
-from nemo_brorl.config.rank_parameters import Cut, rank_parameters
+from nemo_brorl.config.parallel_layout import ParallelLayout
+from nemo_brorl.config.rank_parameters import rank_parameters
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.model_shape import num_parameters
@@ -43,25 +44,33 @@ def test_a_mixture_uses_the_parameters_that_its_card_calls_active() -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_one_rank_holds_every_tensor_of_the_checkpoint(name: str) -> None:
-    assert rank_parameters(SHAPES[name], Cut(), 0).total == num_parameters(SHAPES[name])
+    assert rank_parameters(SHAPES[name], ParallelLayout(), 0).total == num_parameters(SHAPES[name])
 
 
 @pytest.mark.parametrize(
-    "cut", [Cut(tensor=4), Cut(tensor=4, expert=8, data=8), Cut(pipeline=4), Cut(pipeline=2, virtual=2, tensor=2)]
+    "layout",
+    [
+        ParallelLayout(tensor=4),
+        ParallelLayout(tensor=4, expert=8, data=8),
+        ParallelLayout(pipeline=4),
+        ParallelLayout(pipeline=2, virtual_pipeline=2, tensor=2),
+    ],
 )
-def test_ranks_together_hold_the_model_once_but_for_norms_and_routers(cut: Cut) -> None:
+def test_ranks_together_hold_the_model_once_but_for_norms_and_routers(layout: ParallelLayout) -> None:
     shape = SHAPES["qwen3-30b-a3b"]
-    stages = [rank_parameters(shape, cut, stage) for stage in range(cut.pipeline)]
+    stages = [rank_parameters(shape, layout, stage) for stage in range(layout.pipeline)]
     dense, experts = sum(part.dense for part in stages), sum(part.experts for part in stages)
     router = shape.num_layers * shape.moe.num_experts * shape.hidden_size if shape.moe else 0
     norms = shape.num_layers * (2 * shape.hidden_size + 2 * shape.head_size) + shape.hidden_size
-    whole = dense * cut.tensor - (cut.tensor - 1) * (router + norms) + experts * cut.expert * cut.expert_tensor
+    whole = (
+        dense * layout.tensor - (layout.tensor - 1) * (router + norms) + experts * layout.expert * layout.expert_tensor
+    )
     assert whole == num_parameters(shape)
 
 
 def test_a_tied_head_is_a_second_copy_on_the_last_stage() -> None:
     shape = SHAPES["qwen2-1.5b"]
-    first, last = (rank_parameters(shape, Cut(pipeline=2), stage).total for stage in (0, 1))
+    first, last = (rank_parameters(shape, ParallelLayout(pipeline=2), stage).total for stage in (0, 1))
     embedding = 151936 * 1536
     assert first + last == num_parameters(shape) + embedding
     assert last - first == shape.hidden_size  # the last norm
@@ -70,15 +79,15 @@ def test_a_tied_head_is_a_second_copy_on_the_last_stage() -> None:
 def test_a_qwen_layer_keeps_what_its_tensors_add_up_to() -> None:
     shape = SHAPES["qwen2-1.5b"]  # h 1536, 12 heads and 2 key-value heads of 128, f 8960, bf16
     norms, projections, rotated, mlp = 4 * 1536, 1536 + 2 * 256 + 1536, 1536 + 256, 3 * 8960
-    assert layer_activations(shape, 2, Cut()) == 2 * (norms + projections + rotated + mlp) + 4 * 12
+    assert layer_activations(shape, 2, ParallelLayout()) == 2 * (norms + projections + rotated + mlp) + 4 * 12
 
 
 def test_tensor_parallel_ranks_share_all_but_the_norms_and_with_sequence_parallelism_these_too() -> None:
     shape = SHAPES["qwen2-1.5b"]
     norms = 2 * 4 * 1536
-    whole = layer_activations(shape, 2, Cut())
-    assert layer_activations(shape, 2, Cut(tensor=2)) == norms + (whole - norms) / 2
-    assert layer_activations(shape, 2, Cut(tensor=2, has_sequence_parallel=True)) == whole / 2
+    whole = layer_activations(shape, 2, ParallelLayout())
+    assert layer_activations(shape, 2, ParallelLayout(tensor=2)) == norms + (whole - norms) / 2
+    assert layer_activations(shape, 2, ParallelLayout(tensor=2, sequence_parallel=True)) == whole / 2
 
 
 def test_keys_and_values_of_a_token() -> None:

@@ -16,7 +16,7 @@ from brorl_launcher.planner.step_time import (
 from brorl_launcher.planner.workload import ASSUMED, Lengths, Workload, micro_batches, workload_of
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.rank_parameters import cut_of
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.config.schema import BroRLConfig
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,7 @@ def test_micro_batches_hold_the_responses_and_a_copy_of_a_prompt_for_each_group_
         "brorl_cpu",
         ["policy.tokens_per_micro_batch=600", "algorithm.num_mini_batches=2", "policy.data_parallel_size=2"],
     )
-    found = micro_batches(config, work(response=10, prompt=100, num=64, prompts=4), cut_of(config))
+    found = micro_batches(config, work(response=10, prompt=100, num=64, prompts=4), layout_of(config))
     # 64 rollouts for each of two ranks: 640 tokens and two prompts need two rows; each has 32 rollouts, all of one
     # group
     assert (found.num, found.response_tokens) == (2, 320)

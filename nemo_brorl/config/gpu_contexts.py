@@ -4,8 +4,8 @@ on their way.
 
 from __future__ import annotations
 
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.rank_memory import NUMBER_BYTES
-from nemo_brorl.config.rank_parameters import Cut
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
@@ -27,15 +27,15 @@ def bucket_gib(config: BroRLConfig, shape: ModelShape) -> float:
     return size
 
 
-def num_communicators(cut: Cut) -> int:
+def num_communicators(layout: ParallelLayout) -> int:
     """NCCL communicators of a policy rank: the world's and one for each way of cutting that is used."""
-    used = (cut.tensor, cut.pipeline, cut.context, cut.expert, cut.data)
+    used = (layout.tensor, layout.pipeline, layout.context, layout.expert, layout.data)
     return 1 + sum(degree > 1 for degree in used)
 
 
-def policy_context_gib(cut: Cut) -> float:
+def policy_context_gib(layout: ParallelLayout) -> float:
     """GiB of a policy rank."""
-    return POLICY_CONTEXT + COMMUNICATOR * num_communicators(cut)
+    return POLICY_CONTEXT + COMMUNICATOR * num_communicators(layout)
 
 
 def engine_context_gib(config: BroRLConfig) -> float:

@@ -4,14 +4,14 @@ Legend: h hidden size, a heads of d numbers, k key-value heads, f MLP size, b by
 
 from __future__ import annotations
 
-from nemo_brorl.config.rank_parameters import Cut
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.core.model_shape import ModelShape
 
 
 def layer_activations(
     shape: ModelShape,
     number_bytes: int,
-    cut: Cut,
+    layout: ParallelLayout,
     is_moe: bool = False,
 ) -> float:
     """Bytes per token that one layer keeps for its backward pass on one rank.
@@ -26,31 +26,31 @@ def layer_activations(
     # Rotated queries and keys lie beside what they were made of.
     split = (3.0 * queries + 3.0 * groups) * number_bytes
     split += 4.0 * shape.num_heads  # the log-sum-exps
-    if cut.has_sequence_parallel:
-        whole /= cut.tensor
-    return whole + split / cut.tensor + mlp_activations(shape, number_bytes, cut, is_moe)
+    if layout.sequence_parallel:
+        whole /= layout.tensor
+    return whole + split / layout.tensor + mlp_activations(shape, number_bytes, layout, is_moe)
 
 
 def mlp_activations(
     shape: ModelShape,
     number_bytes: int,
-    cut: Cut,
+    layout: ParallelLayout,
     is_moe: bool = False,
 ) -> float:
     """The part of `layer_activations` that is inside the MLP, or inside the experts: tokens in the order of experts,
     and the router's probabilities in fp32."""
     if shape.moe is None or not is_moe:
-        return 3.0 * number_bytes * shape.ffn_size / cut.tensor
+        return 3.0 * number_bytes * shape.ffn_size / layout.tensor
     sent = 1.0 * shape.hidden_size * number_bytes
-    hidden = 3.0 * number_bytes * shape.moe.ffn_size / cut.expert_tensor
+    hidden = 3.0 * number_bytes * shape.moe.ffn_size / layout.expert_tensor
     chosen = shape.moe.experts_per_token * (sent + hidden)
-    return (chosen + 8.0 * shape.moe.num_experts) / cut.sequence_ranks
+    return (chosen + 8.0 * shape.moe.num_experts) / layout.sequence_ranks
 
 
 def layer_scratch(
     shape: ModelShape,
     number_bytes: int,
-    cut: Cut,
+    layout: ParallelLayout,
     is_moe: bool = False,
 ) -> float:
     """Bytes per token that a layer holds for a moment beside what `layer_activations` has: the gradient of its output
@@ -59,7 +59,7 @@ def layer_scratch(
     A mixture needs most in its forward pass (h twice): tokens as they were sent and as they came, and the experts'
     answers as they are and put in order to be sent back, of all chosen experts.
     """
-    outside = number_bytes * shape.hidden_size / cut.sequence_ranks
+    outside = number_bytes * shape.hidden_size / layout.sequence_ranks
     if shape.moe is None or not is_moe:
-        return outside + 2.0 * number_bytes * shape.ffn_size / cut.tensor
+        return outside + 2.0 * number_bytes * shape.ffn_size / layout.tensor
     return outside * (2.0 + 4.0 * shape.moe.experts_per_token)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, policy_bytes
-from nemo_brorl.config.rank_parameters import cut_of
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
@@ -143,7 +143,7 @@ def _rank_gib(
     tokens: float,
 ) -> dict[str, float]:
     policy, number = config.policy, NUMBER_BYTES[config.policy.precision]
-    held = policy_bytes(config, shape, cut_of(config), 0)
+    held = policy_bytes(config, shape, layout_of(config), 0)
     weights, reference = held.weights / GIB, held.reference / GIB
     layer = number * kept_numbers(shape) * tokens / GIB / policy.tensor_model_parallel_size
     layers = float(shape.num_layers)  # a pipeline's first stage holds as many rows as there are stages

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemo_brorl.config.layer_memory import layer_activations, layer_scratch, mlp_activations
-from nemo_brorl.config.rank_parameters import Cut, Parameters, rank_parameters
+from nemo_brorl.config.parallel_layout import ParallelLayout
+from nemo_brorl.config.rank_parameters import Parameters, rank_parameters
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.model_shape import ModelShape
 
@@ -31,14 +32,14 @@ class PolicyBytes:
 def policy_bytes(
     config: BroRLConfig,
     shape: ModelShape,
-    cut: Cut,
+    layout: ParallelLayout,
     stage: int,
 ) -> PolicyBytes:
     """Megatron's distributed optimizer: weights in the precision, fp32 gradients, and 12 bytes (fp32: 8, weights are
     their own masters) a parameter over the replicas. Transformer Engine keeps an FP8 copy of a weight for each
     direction."""
     policy = config.policy
-    parameters = rank_parameters(shape, cut, stage)
+    parameters = rank_parameters(shape, layout, stage)
     number = NUMBER_BYTES[policy.precision]
     whole = float(number * parameters.total)
     weights = whole
@@ -48,7 +49,7 @@ def policy_bytes(
         if policy.fp8_params:
             weights -= number * parameters.linear
     state = 12 if policy.precision == "bf16" else 8
-    optimizer = state * (parameters.dense / cut.replicas + parameters.experts / cut.expert_replicas)
+    optimizer = state * (parameters.dense / layout.replicas + parameters.experts / layout.expert_replicas)
     reference = whole if config.algorithm.kl.coefficient > 0 else 0.0
     return PolicyBytes(weights, copies, 4.0 * parameters.total, optimizer, reference, parameters)
 
@@ -56,7 +57,7 @@ def policy_bytes(
 def activation_bytes(
     config: BroRLConfig,
     shape: ModelShape,
-    cut: Cut,
+    layout: ParallelLayout,
     stage: int,
     tokens: float,
 ) -> float:
@@ -67,21 +68,21 @@ def activation_bytes(
     kept = 0.0
     for is_moe in kinds:
         if config.policy.recompute == "full":
-            kept += number * shape.hidden_size / cut.sequence_ranks
+            kept += number * shape.hidden_size / layout.sequence_ranks
             continue
-        kept += layer_activations(shape, number, cut, is_moe=is_moe)
+        kept += layer_activations(shape, number, layout, is_moe=is_moe)
         if config.policy.recompute == "selective":
-            kept -= mlp_activations(shape, number, cut, is_moe=is_moe)
-    under_way = float(max(1, cut.pipeline - stage))
-    if cut.virtual > 1:
-        under_way = cut.pipeline * (1 + (cut.pipeline - 1) / (cut.pipeline * cut.virtual))
-    return tokens * under_way * kept / cut.pipeline
+            kept -= mlp_activations(shape, number, layout, is_moe=is_moe)
+    under_way = float(max(1, layout.pipeline - stage))
+    if layout.chunks > 1:
+        under_way = layout.pipeline * (1 + (layout.pipeline - 1) / (layout.pipeline * layout.chunks))
+    return tokens * under_way * kept / layout.pipeline
 
 
 def backward_bytes(
     config: BroRLConfig,
     shape: ModelShape,
-    cut: Cut,
+    layout: ParallelLayout,
     stage: int,
     tokens: float,
 ) -> float:
@@ -90,14 +91,14 @@ def backward_bytes(
     number = NUMBER_BYTES[config.policy.precision]
     largest = 0.0
     for is_moe in set(_kinds_of_layers(shape)):
-        of_layer = layer_scratch(shape, number, cut, is_moe=is_moe)
+        of_layer = layer_scratch(shape, number, layout, is_moe=is_moe)
         if config.policy.recompute == "full":
-            of_layer += layer_activations(shape, number, cut, is_moe=is_moe)
+            of_layer += layer_activations(shape, number, layout, is_moe=is_moe)
         elif config.policy.recompute == "selective":
-            of_layer += mlp_activations(shape, number, cut, is_moe=is_moe)
+            of_layer += mlp_activations(shape, number, layout, is_moe=is_moe)
         largest = max(largest, tokens * of_layer)
-    if stage == cut.pipeline - 1:
-        largest = max(largest, log_prob_bytes(config, shape, cut, tokens))
+    if stage == layout.pipeline - 1:
+        largest = max(largest, log_prob_bytes(config, shape, layout, tokens))
     return largest
 
 
@@ -109,14 +110,14 @@ def _kinds_of_layers(shape: ModelShape) -> Sequence[bool]:
 def log_prob_bytes(
     config: BroRLConfig,
     shape: ModelShape,
-    cut: Cut,
+    layout: ParallelLayout,
     tokens: float,
 ) -> float:
     """Bytes of log-probs: hidden states, the last layer's and those of tokens that predict, with their gradient; of a
     chunk the gradient's sum in fp32, a tile of logits in fp32 and its gradient in the precision. The output layer's own
     gradient has a place when the tiles are gone (what is in it lies in the gradient buffer)."""
     number = NUMBER_BYTES[config.policy.precision]
-    rows = shape.padded_vocab_size(cut.tensor) // cut.tensor
+    rows = shape.padded_vocab_size(layout.tensor) // layout.tensor
     chunk = min(config.policy.log_prob_chunk_tokens, tokens)
     tile = (4 + number) * min(_TILE_LOGITS, chunk * rows) + 4 * chunk * shape.hidden_size
     gradient = number * rows * shape.hidden_size

@@ -16,8 +16,8 @@ from nemo_brorl.config.generation import BLOCK_TOKENS
 from nemo_brorl.config.gpu_contexts import bucket_gib, engine_context_gib, policy_context_gib
 from nemo_brorl.config.lengths import longest_response, max_model_len
 from nemo_brorl.config.memory import needed_gib
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes
-from nemo_brorl.config.rank_parameters import cut_of
 from nemo_brorl.config.run_sizes import CACHE_GIB, MICRO_BATCH_TOKENS, SEQUENCES, RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB, Machine
@@ -265,27 +265,27 @@ def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
 
 def _policy_state_gib(config: BroRLConfig, shape: ModelShape) -> float:
     """Weights, gradients and the share of the optimizer of the fullest rank."""
-    cut = cut_of(config)
+    layout = layout_of(config)
     fullest = 0.0
-    for stage in {0, cut.pipeline - 1}:
-        held = policy_bytes(config, shape, cut, stage)
+    for stage in {0, layout.pipeline - 1}:
+        held = policy_bytes(config, shape, layout, stage)
         fullest = max(fullest, held.weights + held.fp8_copies + held.gradients + held.optimizer)
     return fullest / GIB
 
 
 def _beside_gib(config: BroRLConfig, shape: ModelShape) -> float:
     """What is there beside policy and engine when both are loaded: contexts, buckets of weights."""
-    return policy_context_gib(cut_of(config)) + engine_context_gib(config) + bucket_gib(config, shape)
+    return policy_context_gib(layout_of(config)) + engine_context_gib(config) + bucket_gib(config, shape)
 
 
 def _fitting_tokens(config: BroRLConfig, shape: ModelShape, gib: float) -> int:
     """Tokens of the largest micro-batch whose activations and backward pass take no more, in `GPU_ROUND_TOKENS`."""
-    cut = cut_of(config)
+    layout = layout_of(config)
     for tokens in range(GPU_MICRO_BATCH_TOKENS, 0, -GPU_ROUND_TOKENS):
         needed = 0.0
-        for stage in {0, cut.pipeline - 1}:
-            kept = activation_bytes(config, shape, cut, stage, tokens)
-            needed = max(needed, kept + backward_bytes(config, shape, cut, stage, tokens))
+        for stage in {0, layout.pipeline - 1}:
+            kept = activation_bytes(config, shape, layout, stage, tokens)
+            needed = max(needed, kept + backward_bytes(config, shape, layout, stage, tokens))
         if needed <= gib * GIB:
             return tokens
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.policy.process.layout import layout_of
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.rollouts.carried_groups import CarriedGroups
 from nemo_brorl.training.checkpoint import Checkpoints, RunState
 from tests.support.checkpoint_ranks import die_while_writing, lose_one_ranks_files, save_while_training

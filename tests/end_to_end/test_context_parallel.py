@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_brorl.policy.process.layout import layout_of
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.types import UpdatePlan
 from tests.support.closeness import LOG_PROB_BOUND
 from tests.support.model_factory import VOCAB_SIZE, as_trajectories, make_config, make_group, make_model, micro_batch

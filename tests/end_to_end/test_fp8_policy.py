@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_brorl.policy.process.layout import layout_of
+from nemo_brorl.config.parallel_layout import layout_of
 from tests.support.fp8_ranks import histories, score_twice
 from tests.support.model_factory import make_config, make_model, make_plan
 from tests.support.policy_ranks import Outcome, Scenario, outcomes_of, run_ranks, run_scenario

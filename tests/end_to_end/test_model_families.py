@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from nemo_brorl.policy.process.layout import layout_of
+from nemo_brorl.config.parallel_layout import layout_of
 from tests.support.family_ranks import FamilyCase, score_families, update_on_padded_rows
 from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
 from tests.support.policy_ranks import Scenario, run_ranks, run_scenario

@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from nemo_brorl.cluster.object_store import fetch
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.policy.process.layout import layout_of
 from nemo_brorl.types import NO_ROUTE, ChunkArrays, PartialRollouts, PlannedGroup, Prompt, UpdatePlan
 from tests.support.engine_pool import prompt_of, requests_of, rollouts_of, start_pool, weights_of
 from tests.support.model_factory import make_config, make_model, make_plan, micro_batch

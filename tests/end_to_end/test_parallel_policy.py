@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import ray
 
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.core.errors import ModelError, TrainingError
 from nemo_brorl.policy.driver import megatron_policy
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
-from nemo_brorl.policy.process.layout import layout_of
 from tests.support.closeness import LOG_PROB_BOUND
 from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
 from tests.support.policy_ranks import Outcome, Scenario, outcomes_of, run_scenario

@@ -34,8 +34,8 @@ def gpu_device() -> Iterator[Any]:
     from nemo_brorl.policy.process.device import open_device
 
     device = open_device(on_gpu=True, num_threads=1)
+    from nemo_brorl.config.parallel_layout import ParallelLayout
     from nemo_brorl.policy.process import process_groups
-    from nemo_brorl.policy.process.layout import ParallelLayout
 
     process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
     yield device
@@ -45,8 +45,8 @@ def gpu_device() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def new_gpu_learner(gpu_device: Any) -> Callable[[Path, BroRLConfig], Any]:
     """A function that makes the Learner of a model folder and a config on the GPU."""
+    from nemo_brorl.config.parallel_layout import layout_of
     from nemo_brorl.policy.process.device import forget_compiled
-    from nemo_brorl.policy.process.layout import layout_of
     from nemo_brorl.policy.rank.learner import Learner
 
     def new(folder: Path, config: BroRLConfig) -> Learner:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.process.layout import layout_of
 from tests.support.model_factory import make_config, make_model, make_plan, scale_matrices
 from tests.support.scenario import Outcome, Scenario
 from tests.support.shared_card import ENABLE, RankPool, gradients, play

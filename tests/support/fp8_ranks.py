@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.process.layout import layout_of
 from nemo_brorl.types import Float32, UpdatePlan
 from tests.support.policy_ranks import new_learner  # makes this process ready for megatron
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.process.device import open_device
-from nemo_brorl.policy.process.layout import layout_of
 from tests.support import fork_server
 from tests.support.scenario import Outcome, Scenario
 

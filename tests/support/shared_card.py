@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.process.layout import layout_of
 from tests.support.scenario import Outcome, Scenario
 
 ENABLE = "NCCL_MULTI_RANK_GPU_ENABLE"

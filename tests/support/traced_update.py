@@ -58,7 +58,7 @@ def trace(case: Case, watch: FakeValues) -> dict[str, float]:
     """Bytes at the peak of an update, by kind."""
     from torch._subclasses import FakeTensorMode
 
-    from nemo_brorl.policy.process.layout import layout_of
+    from nemo_brorl.config.parallel_layout import layout_of
     from nemo_brorl.policy.rank.update import Update
     from tests.support import fake_rank
 

@@ -16,8 +16,9 @@ from brorl_launcher.planner.hardware import Hardware
 from brorl_launcher.planner.model_cost import key_value_bytes
 from brorl_launcher.planner.workload import Engines, MicroBatches, Workload
 from nemo_brorl.config.gpu_contexts import bucket_gib, engine_context_gib, num_communicators, policy_context_gib
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes
-from nemo_brorl.config.rank_parameters import Cut, rank_parameters
+from nemo_brorl.config.rank_parameters import rank_parameters
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
@@ -108,7 +109,7 @@ def engine_plan(
     generation = config.generation
     number = NUMBER_BYTES[generation.precision]
     tensor = generation.tensor_parallel_size
-    parameters = rank_parameters(shape, Cut(tensor=tensor), 0)
+    parameters = rank_parameters(shape, ParallelLayout(tensor=tensor), 0)
     weights = number * parameters.total / GIB
     if generation.engine_args.get("quantization") == "fp8":
         weights -= (number - 1) * parameters.linear / GIB
@@ -133,7 +134,7 @@ def gpu_memory(
     config: BroRLConfig,
     shape: ModelShape,
     hardware: Hardware,
-    cut: Cut,
+    layout: ParallelLayout,
     engines: Engines,
     micro: MicroBatches,
     engine: EnginePlan,
@@ -141,8 +142,8 @@ def gpu_memory(
     """The fullest GPU of each role: the pipeline stage that needs most."""
     generating = _engine_terms(config, engine)
     fullest: list[DeviceMemory] = []  # of each stage
-    for stage in sorted({0, cut.pipeline - 1}):
-        learning = _policy_terms(config, shape, cut, micro, stage)
+    for stage in sorted({0, layout.pipeline - 1}):
+        learning = _policy_terms(config, shape, layout, micro, stage)
         if engines.is_colocated:
             fullest.append(DeviceMemory("GPU", (*learning, *generating), hardware.memory_gib))
         else:
@@ -164,17 +165,17 @@ def _only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
 def _policy_terms(
     config: BroRLConfig,
     shape: ModelShape,
-    cut: Cut,
+    layout: ParallelLayout,
     micro: MicroBatches,
     stage: int,
 ) -> list[Term]:
-    held = policy_bytes(config, shape, cut, stage)
+    held = policy_bytes(config, shape, layout, stage)
     offload = config.policy.offload
     fullest = micro.budget if micro.num > 1 else min(micro.tokens, micro.budget)
-    tokens = fullest / cut.context
-    activations = activation_bytes(config, shape, cut, stage, tokens) / GIB
-    backward = backward_bytes(config, shape, cut, stage, tokens) / GIB
-    contexts = policy_context_gib(cut)
+    tokens = fullest / layout.context
+    activations = activation_bytes(config, shape, layout, stage, tokens) / GIB
+    backward = backward_bytes(config, shape, layout, stage, tokens) / GIB
+    contexts = policy_context_gib(layout)
     buckets = bucket_gib(config, shape)
     parameters = f"{held.parameters.total / 1e6:,.0f} M parameters in {config.policy.precision}"
 
@@ -192,11 +193,11 @@ def _policy_terms(
     found = [
         term("weights", parameters, **weights),
         term("gradients", "fp32", **gradients),
-        term("master weights, Adam", f"over {cut.replicas} replicas", **optimizer),
+        term("master weights, Adam", f"over {layout.replicas} replicas", **optimizer),
         term("activations", row_note, update=activations),
         term("backward pass", "log-probs, or a layer's scratch and what is computed again", update=backward),
         term("fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=lost),
-        term("contexts, NCCL", f"{num_communicators(cut)} communicators", **moments(contexts, False)),
+        term("contexts, NCCL", f"{num_communicators(layout)} communicators", **moments(contexts, False)),
         term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", start=buckets, publish=buckets),
     ]
     if not RunSizes.of(config).gives_memory_back:
@@ -205,7 +206,7 @@ def _policy_terms(
     if held.fp8_copies:
         found.insert(1, term("FP8 weights", "a copy for each direction", update=held.fp8_copies / GIB))
     if held.reference:
-        rows = shape.padded_vocab_size(cut.tensor) // cut.tensor
+        rows = shape.padded_vocab_size(layout.tensor) // layout.tensor
         largest = rows * shape.hidden_size * NUMBER_BYTES[config.policy.precision] / GIB
         found.append(term("reference", "in host memory; one tensor at a time here", update=largest))
     return found

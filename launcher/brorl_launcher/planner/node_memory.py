@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from brorl_launcher.planner.hardware import Hardware
 from brorl_launcher.planner.workload import Engines, Workload
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, PolicyBytes
-from nemo_brorl.config.rank_parameters import Cut, rank_parameters
+from nemo_brorl.config.rank_parameters import rank_parameters
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
@@ -67,7 +68,7 @@ def node_memory(
     shape: ModelShape,
     hardware: Hardware,
     held: PolicyBytes,
-    cut: Cut,
+    layout: ParallelLayout,
     engines: Engines,
     work: Workload,
 ) -> NodeMemory:
@@ -75,12 +76,12 @@ def node_memory(
     policy, generation = config.policy, config.generation
     ranks = hardware.per_node
     num_engines = max(1, min(engines.num, hardware.per_node // engines.tensor))
-    published = NUMBER_BYTES[policy.precision] * rank_parameters(shape, Cut(), 0).total / GIB
+    published = NUMBER_BYTES[policy.precision] * rank_parameters(shape, ParallelLayout(), 0).total / GIB
     moved = {"none": 0.0, "optimizer": held.optimizer, "all": held.optimizer + held.weights}[policy.offload]
     saved = held.weights + held.optimizer + held.reference
     sleeping = 0
     if generation.sleep == "offload":
-        per_gpu = rank_parameters(shape, Cut(tensor=engines.tensor), 0).total
+        per_gpu = rank_parameters(shape, ParallelLayout(tensor=engines.tensor), 0).total
         sleeping = NUMBER_BYTES[generation.precision] * per_gpu
     store = _object_store_gib(config, work, published)
     processes = DRIVER_GIB + ranks * RANK_GIB + num_engines * engines.tensor * ENGINE_GIB
@@ -101,7 +102,7 @@ def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float
     """(one checkpoint, everything a run keeps) on disk: those that are kept, one more while it is written, and the best
     weights."""
     number = NUMBER_BYTES[config.policy.precision]
-    weights = number * rank_parameters(shape, Cut(), 0).total / GIB
+    weights = number * rank_parameters(shape, ParallelLayout(), 0).total / GIB
     one = weights * (number + OPTIMIZER_BYTES) / number
     if config.algorithm.kl.coefficient > 0:
         one += weights  # the reference

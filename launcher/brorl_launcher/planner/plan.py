@@ -22,8 +22,8 @@ from brorl_launcher.planner.workload import (
 )
 from nemo_brorl.config.lengths import max_model_len
 from nemo_brorl.config.model_rules import misfits
+from nemo_brorl.config.parallel_layout import ParallelLayout, layout_of
 from nemo_brorl.config.rank_memory import policy_bytes
-from nemo_brorl.config.rank_parameters import Cut, cut_of
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import Size, resolve_sizes
 from nemo_brorl.core.machine import Machine
@@ -40,7 +40,7 @@ class Plan:
     shape: ModelShape
     hardware: Hardware
     work: Workload
-    cut: Cut
+    layout: ParallelLayout
     engines: Engines
     micro: MicroBatches
     engine: EnginePlan
@@ -84,15 +84,15 @@ def make_plan(
     shape = shape or find_shape(config)
     sized, sizes = resolve_sizes(config, shape, Machine(hardware.per_node, None, hardware.memory_gib))
     work = workload_of(sized, lengths)
-    cut = cut_of(sized)
-    micro = micro_batches(sized, work, cut)
+    layout = layout_of(sized)
+    micro = micro_batches(sized, work, layout)
     engines = engines_of(sized)
     engine = engine_plan(sized, shape, hardware, work)
-    devices = gpu_memory(sized, shape, hardware, cut, engines, micro, engine)
-    node = node_memory(sized, shape, hardware, policy_bytes(sized, shape, cut, 0), cut, engines, work)
-    time = step_time(sized, shape, hardware, work, cut, engines, micro, engine)
+    devices = gpu_memory(sized, shape, hardware, layout, engines, micro, engine)
+    node = node_memory(sized, shape, hardware, policy_bytes(sized, shape, layout, 0), layout, engines, work)
+    time = step_time(sized, shape, hardware, work, layout, engines, micro, engine)
     refusal = refusal_of(sized, shape, devices, node, engine)
-    return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal, sizes)
+    return Plan(config, shape, hardware, work, layout, engines, micro, engine, devices, node, time, refusal, sizes)
 
 
 def refusal_of(

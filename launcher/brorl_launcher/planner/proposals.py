@@ -121,7 +121,7 @@ def _rank(proposal: Proposal) -> tuple[int, int, int, float]:
     plan = proposal.plan
     seconds = plan.time.seconds
     speed_class = int(log(seconds) / log(1.02))
-    size = plan.cut.tensor * plan.cut.pipeline * plan.cut.context
+    size = plan.layout.tensor * plan.layout.pipeline * plan.layout.context
     return speed_class, size * plan.engines.tensor, len(proposal.changes), seconds
 
 

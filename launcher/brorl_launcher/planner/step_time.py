@@ -16,9 +16,9 @@ from brorl_launcher.planner.memory_plan import EnginePlan
 from brorl_launcher.planner.model_cost import active_parameters, forward_flops, key_value_bytes
 from brorl_launcher.planner.workload import Engines, MicroBatches, Workload
 from nemo_brorl.config.generation import BLOCK_TOKENS
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, policy_bytes
-from nemo_brorl.config.rank_parameters import Cut, attention_size, rank_parameters
-from nemo_brorl.config.rank_parameters import Cut as EngineCut
+from nemo_brorl.config.rank_parameters import attention_size, rank_parameters
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
@@ -60,7 +60,7 @@ def engine_speed(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> 
     tensor = config.generation.tensor_parallel_size
     number = NUMBER_BYTES[config.generation.precision]
     reached = hardware.efficiency
-    parameters = rank_parameters(shape, EngineCut(tensor=tensor), 0)
+    parameters = rank_parameters(shape, ParallelLayout(tensor=tensor), 0)
     moe = shape.moe
     messages = 2 * shape.num_layers * reached.rank_message_s if tensor > 1 else 0.0
     return EngineSpeed(
@@ -218,7 +218,7 @@ def step_time(
     shape: ModelShape,
     hardware: Hardware,
     work: Workload,
-    cut: Cut,
+    layout: ParallelLayout,
     engines: Engines,
     micro: MicroBatches,
     engine: EnginePlan,
@@ -232,16 +232,16 @@ def step_time(
         f"{generation.tail_share:.0%}"
     )
     verifying = work.sampled * VERIFIER_S / config.rewards.num_workers
-    whole = _forward(config, shape, hardware, work, cut, micro)
+    whole = _forward(config, shape, hardware, work, layout, micro)
     forward = whole.forward_s * whole.bubble
     num = config.algorithm.num_mini_batches
     scored = (num - 1) / num  # passes that score: the first mini-batch needs none
     if config.algorithm.kl.coefficient > 0:
         scored += 1.0
-    held = policy_bytes(config, shape, cut, 0)
+    held = policy_bytes(config, shape, layout, 0)
     swap = 4 * held.reference / hardware.host_bandwidth
     passes = 3.0 + _recomputed_share(config, shape, work)
-    exchange = _gradient_exchange_s(shape, hardware, cut) * num
+    exchange = _gradient_exchange_s(shape, hardware, layout) * num
     update_note = f"{passes:.3g} forward passes' work; exchange of gradients {exchange:.1f} s"
     state = held.weights + held.optimizer + held.reference
     stages = (
@@ -262,17 +262,17 @@ def _forward(
     shape: ModelShape,
     hardware: Hardware,
     work: Workload,
-    cut: Cut,
+    layout: ParallelLayout,
     micro: MicroBatches,
 ) -> _Pass:
     """One forward pass over the step's rollouts, on every rank at the same time. A pipeline goes at the pace of its
     last stage, which has the output layer beside its layers; a micro-batch of few tokens leaves matrix units idle."""
     reached = hardware.efficiency
     tokens = micro.num * micro.tokens * config.algorithm.num_mini_batches
-    per_rank = micro.tokens / cut.context
+    per_rank = micro.tokens / layout.context
     head = 2.0 * shape.vocab_size * shape.hidden_size * micro.response_tokens / micro.tokens
     layers = forward_flops(shape, work.attended_tokens) - 2.0 * shape.vocab_size * shape.hidden_size
-    flops = tokens * (layers / cut.pipeline + head) / (cut.tensor * cut.context)
+    flops = tokens * (layers / layout.pipeline + head) / (layout.tensor * layout.context)
     share = reached.train if shape.moe is None else reached.train_moe
     full_rate = share * hardware.matrix_flops
     compute = flops / (full_rate * per_rank / (per_rank + HALF_SPEED_TOKENS))
@@ -281,8 +281,8 @@ def _forward(
         bf16_rate = reached.train * hardware.matrix_flops
         fp8_rate = reached.train_fp8 * hardware.fp8_flops
         compute *= linear * bf16_rate / fp8_rate + 1 - linear
-    messages = _messages_s(config, shape, hardware, cut, tokens / cut.context)
-    bubble = 1 + (cut.pipeline - 1) / (micro.num * cut.virtual)
+    messages = _messages_s(config, shape, hardware, layout, tokens / layout.context)
+    bubble = 1 + (layout.pipeline - 1) / (micro.num * layout.chunks)
     note = f"{micro.num} micro-batches of {micro.tokens:,.0f} tokens, bubble {bubble:.2f}"
     return _Pass((compute + messages) / reached.balance, bubble, note)
 
@@ -308,42 +308,42 @@ def _messages_s(
     config: BroRLConfig,
     shape: ModelShape,
     hardware: Hardware,
-    cut: Cut,
+    layout: ParallelLayout,
     tokens: float,
 ) -> float:
     """Tensor parallelism moves a layer's hidden states four times (two all-reduces, or gather and scatter twice),
     expert parallelism each token to its experts and back, pipelines hidden states to the next stage, context
     parallelism keys and values; of a forward pass, on one rank."""
     number = NUMBER_BYTES[config.policy.precision]
-    layers = shape.num_layers / cut.pipeline
+    layers = shape.num_layers / layout.pipeline
     inside = hardware.efficiency.network * hardware.link_bandwidth
     across = hardware.efficiency.network * hardware.network_bandwidth
     hidden = tokens * shape.hidden_size * number
-    seconds = 4 * layers * hidden * (cut.tensor - 1) / cut.tensor / inside
-    if shape.moe is not None and cut.expert > 1:
-        spread = cut.tensor if cut.has_sequence_parallel else 1
-        link = inside if cut.expert <= hardware.per_node else across
-        sent = hidden / spread * shape.moe.experts_per_token * (cut.expert - 1) / cut.expert
+    seconds = 4 * layers * hidden * (layout.tensor - 1) / layout.tensor / inside
+    if shape.moe is not None and layout.expert > 1:
+        spread = layout.tensor if layout.sequence_parallel else 1
+        link = inside if layout.expert <= hardware.per_node else across
+        sent = hidden / spread * shape.moe.experts_per_token * (layout.expert - 1) / layout.expert
         seconds += 2 * layers * sent / link
-    if cut.pipeline > 1:
-        is_inside = cut.tensor * cut.context * cut.data * cut.pipeline <= hardware.per_node
+    if layout.pipeline > 1:
+        is_inside = layout.tensor * layout.context * layout.data * layout.pipeline <= hardware.per_node
         link = inside if is_inside else across
-        seconds += cut.virtual * hidden / link
-    if cut.context > 1:
-        link = inside if cut.tensor * cut.context <= hardware.per_node else across
-        groups = 2 * shape.num_key_value_heads * shape.head_size / cut.tensor * number
-        seconds += layers * tokens * groups * (cut.context - 1) / link
+        seconds += layout.chunks * hidden / link
+    if layout.context > 1:
+        link = inside if layout.tensor * layout.context <= hardware.per_node else across
+        groups = 2 * shape.num_key_value_heads * shape.head_size / layout.tensor * number
+        seconds += layers * tokens * groups * (layout.context - 1) / link
     return seconds
 
 
-def _gradient_exchange_s(shape: ModelShape, hardware: Hardware, cut: Cut) -> float:
+def _gradient_exchange_s(shape: ModelShape, hardware: Hardware, layout: ParallelLayout) -> float:
     """Exchange of a mini-batch: fp32 gradients are scattered and bf16 weights gathered over the replicas. How much
     of it is hidden by the passes nobody has measured: it counts whole."""
-    parameters = rank_parameters(shape, cut, 0)
+    parameters = rank_parameters(shape, layout, 0)
     seconds = 0.0
-    for size, replicas in ((parameters.dense, cut.replicas), (parameters.experts, cut.expert_replicas)):
+    for size, replicas in ((parameters.dense, layout.replicas), (parameters.experts, layout.expert_replicas)):
         bandwidth = hardware.network_bandwidth
-        if cut.tensor * replicas <= hardware.per_node:
+        if layout.tensor * replicas <= hardware.per_node:
             bandwidth = hardware.link_bandwidth
         sent = 6.0 * size * (replicas - 1) / replicas
         seconds += sent / (hardware.efficiency.network * bandwidth)
@@ -372,7 +372,7 @@ def _offload(
 
 def _sync(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> StageTime:
     """Way of the new weights into every engine."""
-    size = NUMBER_BYTES[config.policy.precision] * rank_parameters(shape, Cut(), 0).total
+    size = NUMBER_BYTES[config.policy.precision] * rank_parameters(shape, ParallelLayout(), 0).total
     rate = hardware.efficiency.sync_bytes_per_s
     return StageTime("sync", size / rate, f"{size / GIB:.1f} GiB at {rate / 1e9:g} GB/s into every engine")
 

@@ -77,10 +77,16 @@ def print_proposals(title: str, proposals: Sequence[Proposal]) -> None:
 
 
 def _layout(plan: Plan) -> str:
-    cut = plan.cut
-    degrees = {"TP": cut.tensor, "PP": cut.pipeline, "VPP": cut.virtual, "CP": cut.context, "EP": cut.expert}
+    layout = plan.layout
+    degrees = {
+        "TP": layout.tensor,
+        "PP": layout.pipeline,
+        "VPP": layout.chunks,
+        "CP": layout.context,
+        "EP": layout.expert,
+    }
     words = [f"{name} {degree}" for name, degree in degrees.items() if degree > 1]
-    words.append(f"DP {cut.data}")
+    words.append(f"DP {layout.data}")
     return f"{' '.join(words)}, {plan.engines.num} engines of {plan.engines.tensor}"
 
 
@@ -97,7 +103,7 @@ def remarks(plan: Plan) -> list[str]:
     micro, engine, node = plan.micro, plan.engine, plan.node
     return [
         f"micro-batches: {micro.num} of {micro.tokens:,.0f} tokens, for each of "
-        f"{plan.config.algorithm.num_mini_batches} mini-batches and {plan.cut.data} replicas",
+        f"{plan.config.algorithm.num_mini_batches} mini-batches and {plan.layout.data} replicas",
         f"engines: {engine.concurrency:,} rollouts at a time, {engine.cache_tokens:,} tokens of cache of "
         f"{engine.token_bytes:,.0f} bytes",
         f"object store {node.object_store_gib:.1f} GiB; disk {node.checkpoint_gib:.1f} GiB a checkpoint, "

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from nemo_brorl.config.rank_parameters import Cut
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 
@@ -140,11 +140,11 @@ class MicroBatches:
     budget: int  # that none exceeds
 
 
-def micro_batches(config: BroRLConfig, work: Workload, cut: Cut) -> MicroBatches:
+def micro_batches(config: BroRLConfig, work: Workload, layout: ParallelLayout) -> MicroBatches:
     """Micro-batches as `packing.py` cuts them: as few micro-batches as hold the responses, with a copy of a prompt for
     each that has some of its group."""
-    budget = RunSizes.of(config).micro_batch_tokens * cut.context
-    rollouts = work.trained / config.algorithm.num_mini_batches / cut.data
+    budget = RunSizes.of(config).micro_batch_tokens * layout.context
+    rollouts = work.trained / config.algorithm.num_mini_batches / layout.data
     if config.algorithm.train_rollouts is not None:
         rollouts *= min(1.0, config.algorithm.train_rollouts / work.num_per_prompt)
     responses = rollouts * work.response_tokens

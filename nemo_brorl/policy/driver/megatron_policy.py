@@ -15,13 +15,14 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from nemo_brorl.cluster.process_placement import Places
 from nemo_brorl.cluster.ray_adapter import end_in_order
 from nemo_brorl.config.model_rules import check_policy_fits
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, RankLostError
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.policy.driver.stalled_ranks import ProgressPoll, values_of
-from nemo_brorl.policy.process.layout import layout_of, rank_process
+from nemo_brorl.policy.process.rank_process import rank_process
 from nemo_brorl.policy.process.rank_progress import POLL_GROUP
 from nemo_brorl.policy.rank.worker import LearnerMethod, PolicyWorker
 from nemo_brorl.types import Float32, KeptCopy, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink

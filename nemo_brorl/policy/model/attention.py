@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.policy.cpu.attention import attend_on_cpu
@@ -30,7 +31,6 @@ from nemo_brorl.policy.model.attention_blocks import attend_by_blocks
 from nemo_brorl.policy.model.attention_flash import attend_with_flash
 from nemo_brorl.policy.model.attention_flex import attend_with_flex
 from nemo_brorl.policy.model.rotary import rotate
-from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.policy.rows.packed_rows import Context, Packing
 
 _BACKENDS = {"flash": attend_with_flash, "flex": attend_with_flex, "sdpa": attend_by_blocks}

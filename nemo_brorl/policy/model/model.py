@@ -24,6 +24,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
 
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.policy.adapters.megatron_adapter import ScoringModel
@@ -35,7 +36,6 @@ from nemo_brorl.policy.model.moe import BalancedRouter, moe_settings, prepare_ex
 from nemo_brorl.policy.model.precision import precision_settings, sum_gradients_in_buffers
 from nemo_brorl.policy.model.rotary import PackedRotary, inverse_frequencies
 from nemo_brorl.policy.model.router_replay import RouterReplay, add_router_replay
-from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.policy.rows.packed_rows import Packing
 
 _RECOMPUTE: dict[str | None, dict[str, Any]] = {

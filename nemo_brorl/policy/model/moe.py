@@ -12,9 +12,9 @@ from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.moe.router import TopKRouter
 from torch import Tensor
 
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.policy import MoeConfig
 from nemo_brorl.core.model_shape import ModelShape
-from nemo_brorl.policy.process.layout import ParallelLayout
 
 
 class BalancedRouter(TopKRouter):

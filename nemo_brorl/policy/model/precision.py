@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.policy.cpu.fp8_emulation import ChunkEmulation, chunks_of
-from nemo_brorl.policy.process.layout import ParallelLayout
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _FP8_ROWS = 16  # Transformer Engine's FP8 products want row counts that are multiples of it

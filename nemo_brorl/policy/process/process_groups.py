@@ -11,8 +11,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.policy.process.device import Device
-from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.weights.shares import RankGroups
 
 TIMEOUT = timedelta(minutes=30)

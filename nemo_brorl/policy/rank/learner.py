@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from megatron.core import parallel_state
 
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.torch_device import release_cache
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.precision import fp8_off, param_dtype
 from nemo_brorl.policy.process.device import Device
-from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.policy.process.process_groups import weight_groups
 from nemo_brorl.policy.rank.fp8_check import Fp8Check
 from nemo_brorl.policy.rank.pipeline import score_rows

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger, setup_logging
-from nemo_brorl.policy.process.layout import ParallelLayout, profile_folder
+from nemo_brorl.policy.process.rank_process import profile_folder
 from nemo_brorl.policy.process.rank_progress import PROGRESS, RankAnswer, RankProgress, tracked
 from nemo_brorl.types import BucketNotice, Float32, UpdatePlan, WeightBucket, WeightLink
 

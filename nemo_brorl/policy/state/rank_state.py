@@ -12,6 +12,7 @@ from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
 
 from nemo_brorl.config.model_rules import check_policy_fits
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
@@ -22,7 +23,6 @@ from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
 from nemo_brorl.policy.model.model import PolicyModel, build_model
 from nemo_brorl.policy.model.precision import row_multiple
 from nemo_brorl.policy.process.device import Device
-from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.policy.process.process_groups import weight_groups
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Row, RowSettings
 from nemo_brorl.policy.rows.row_builder import build_row

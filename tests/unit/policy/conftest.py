@@ -20,8 +20,8 @@ _DEVICE = open_device(on_gpu=False, num_threads=int(os.environ["OMP_NUM_THREADS"
 @pytest.fixture(scope="session")
 def device() -> Iterator[Device]:
     """With process groups of a single rank open."""
+    from nemo_brorl.config.parallel_layout import ParallelLayout
     from nemo_brorl.policy.process import process_groups
-    from nemo_brorl.policy.process.layout import ParallelLayout
 
     process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), _DEVICE, seed=1)
     yield _DEVICE
@@ -39,7 +39,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def new_learner(device: Device) -> Callable[[Path, BroRLConfig], Any]:
     """A function that makes the Learner of a model folder and a config."""
-    from nemo_brorl.policy.process.layout import layout_of
+    from nemo_brorl.config.parallel_layout import layout_of
     from nemo_brorl.policy.rank.learner import Learner
 
     def new(folder: Path, config: BroRLConfig) -> Learner:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.model_shape import hf_shapes, read_model_shape
 from nemo_brorl.policy.model.model import build_model
 from nemo_brorl.policy.process.device import Device
-from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.policy.process.process_groups import weight_groups
 from nemo_brorl.weights.reading import load_hf
 from nemo_brorl.weights.sending import HfExport

@@ -18,7 +18,7 @@ from ray.runtime_env import RuntimeEnv
 
 from nemo_brorl.config.records import ProfileConfig
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.process.layout import rank_process
+from nemo_brorl.policy.process.rank_process import rank_process
 
 # Runs the program behind its options as a child and leaves a report, as nsys does.
 NSYS = f"""#!{sys.executable}

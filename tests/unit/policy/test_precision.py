@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.policy.model.precision import precision_settings, row_multiple, sum_gradients_in_buffers
-from nemo_brorl.policy.process.layout import ParallelLayout
 from tests.support.model_factory import make_config
 
 

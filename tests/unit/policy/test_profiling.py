@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import torch
 
+from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.config.records import ProfileConfig
 from nemo_brorl.config.records_rules import profiles_are_of_something
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.process.layout import layout_of, nsight_options, profile_folder, rank_process
 from nemo_brorl.policy.process.profiling import Profiling
+from nemo_brorl.policy.process.rank_process import nsight_options, profile_folder, rank_process
 from nemo_brorl.policy.rank.worker import PolicyWorker
 from nemo_brorl.types import UpdatePlan
 from tests.support.model_factory import make_config, make_plan

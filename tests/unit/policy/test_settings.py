@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from nemo_brorl.config.model_rules import check_policy_fits
+from nemo_brorl.config.parallel_layout import ParallelLayout, layout_of
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
 from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.policy.process.device import open_device
-from nemo_brorl.policy.process.layout import ParallelLayout, layout_of
 from tests.support.model_factory import make_config
 
 

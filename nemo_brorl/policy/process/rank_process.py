@@ -1,12 +1,11 @@
-"""Layout of the ranks and the environment of their processes, from the config alone: no torch here, so the driver can
-ask before any rank starts."""
+"""The process of a policy rank, from the config alone: its environment, and whether a profiler runs it. No torch here,
+so the driver can ask before any rank starts."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,54 +13,6 @@ from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-
-
-@dataclass(frozen=True)
-class ParallelLayout:
-    """Degrees of parallelism. Ranks are ordered as Megatron does by default: tensor fastest, then context, data,
-    pipeline. Expert parallelism takes its ranks from tensor, context and data, in this order."""
-
-    tensor: int
-    pipeline: int
-    data: int
-    context: int = 1
-    expert: int = 1
-    virtual_pipeline: int | None = None  # model chunks per pipeline stage; None: one
-    sequence_parallel: bool = False
-    on_gpu: bool = False
-
-    @property
-    def world_size(self) -> int:
-        return self.tensor * self.context * self.data * self.pipeline
-
-    @property
-    def expert_tensor(self) -> int:
-        """Ranks that share one expert. Under expert parallelism experts stay whole: Gloo cannot gather what is then
-        uneven. Without it they must be shared, because Megatron reduces the gradients of such experts as if they
-        were."""
-        return 1 if self.expert > 1 else self.tensor
-
-    @property
-    def report_rank(self) -> int:
-        """The rank that holds the metrics: last pipeline stage, first data-parallel replica, first slice of everything
-        else."""
-        return self.tensor * self.context * self.data * (self.pipeline - 1)
-
-
-def layout_of(config: BroRLConfig) -> ParallelLayout:
-    """The layout a config asks for."""
-    policy = config.policy
-    on_gpu = config.trainer.gpus_per_node > 0
-    return ParallelLayout(
-        tensor=policy.tensor_model_parallel_size,
-        pipeline=policy.pipeline_model_parallel_size,
-        data=RunSizes.of(config).data_parallel,
-        context=policy.context_parallel_size,
-        expert=policy.expert_model_parallel_size,
-        virtual_pipeline=policy.virtual_pipeline_model_parallel_size,
-        sequence_parallel=policy.sequence_parallel and policy.tensor_model_parallel_size > 1,
-        on_gpu=on_gpu,
-    )
 
 
 def rank_environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:

@@ -1,0 +1,75 @@
+"""How the policy is cut over ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nemo_brorl.config.run_sizes import RunSizes
+from nemo_brorl.config.schema import BroRLConfig
+
+
+@dataclass(frozen=True)
+class ParallelLayout:
+    """Degrees of parallelism. Ranks are ordered as Megatron does by default: tensor fastest, then context, data,
+    pipeline. Expert parallelism takes its ranks from tensor, context and data, in this order."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    context: int = 1
+    expert: int = 1
+    virtual_pipeline: int | None = None  # model chunks per pipeline stage; None: one
+    sequence_parallel: bool = False
+    on_gpu: bool = False
+
+    @property
+    def world_size(self) -> int:
+        return self.tensor * self.context * self.data * self.pipeline
+
+    @property
+    def chunks(self) -> int:
+        """Pieces of the model that a pipeline stage holds."""
+        return self.virtual_pipeline or 1
+
+    @property
+    def expert_tensor(self) -> int:
+        """Ranks that share one expert. Under expert parallelism experts stay whole: Gloo cannot gather what is then
+        uneven. Without it they must be shared, because Megatron reduces the gradients of such experts as if they
+        were."""
+        return 1 if self.expert > 1 else self.tensor
+
+    @property
+    def sequence_ranks(self) -> int:
+        """Ranks that share the tokens of what lies between products."""
+        return self.tensor if self.sequence_parallel else 1
+
+    @property
+    def replicas(self) -> int:
+        """Ranks over which the optimizer's state of dense parameters is spread."""
+        return self.data * self.context
+
+    @property
+    def expert_replicas(self) -> int:
+        """The same, of experts' parameters."""
+        return max(1, self.tensor * self.context * self.data // (self.expert * self.expert_tensor))
+
+    @property
+    def report_rank(self) -> int:
+        """The rank that holds the metrics: last pipeline stage, first data-parallel replica, first slice of everything
+        else."""
+        return self.tensor * self.context * self.data * (self.pipeline - 1)
+
+
+def layout_of(config: BroRLConfig) -> ParallelLayout:
+    """Return the layout that a config asks for."""
+    policy = config.policy
+    return ParallelLayout(
+        tensor=policy.tensor_model_parallel_size,
+        pipeline=policy.pipeline_model_parallel_size,
+        data=RunSizes.of(config).data_parallel,
+        context=policy.context_parallel_size,
+        expert=policy.expert_model_parallel_size,
+        virtual_pipeline=policy.virtual_pipeline_model_parallel_size,
+        sequence_parallel=policy.sequence_parallel and policy.tensor_model_parallel_size > 1,
+        on_gpu=config.trainer.gpus_per_node > 0,
+    )
