@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from brorl_graders.errors import ConfigError, DataError
 from brorl_graders.grading import Grade, Pool, grade
-from brorl_graders.processes.process_pool import Verdicts
+from brorl_graders.verdicts import Verdicts
 
 from graders.tests.support.places import CODE_PATH
 
@@ -30,6 +30,12 @@ class LateProcesses:
 
     def judge(self, verifier: str, payload: Mapping[str, Any], responses: Sequence[str]) -> Verdicts:
         return Verdicts([None, 0.0], {0: "has not ended after 1 s"})
+
+    def load(self, verifier: str) -> None:
+        pass
+
+    def child_pids(self) -> list[int]:
+        return []
 
     def close(self) -> None:
         pass

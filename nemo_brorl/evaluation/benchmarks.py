@@ -12,10 +12,8 @@ from itertools import islice
 from typing import Any
 
 from brorl_graders.environment_values import as_written
-from brorl_graders.names import endpoint
 from brorl_graders.verifiers.payload import ENVIRONMENT
-from brorl_graders.verifiers.registry import names_in
-from brorl_graders.verifiers.services import is_remote
+from brorl_graders.verifiers.registry import endpoints_in, names_in
 
 from nemo_brorl.config.evaluation import BenchmarkConfig
 from nemo_brorl.config.lengths import HELD_OUT, benchmark_limits
@@ -71,8 +69,7 @@ class Benchmark:
         asked = []
         for prompt in self.prompts:
             row: list[Any] = [prompt.uid, prompt.task, prompt.domain, prompt.verifier, prompt.payload]
-            for verifier in filter(is_remote, names_in(prompt.verifier, prompt.payload)):
-                row.append(asdict(endpoint(verifier)))
+            row += map(asdict, endpoints_in(prompt.verifier, prompt.payload))
             asked.append(as_written(row))
         return _digest(asked)
 

@@ -11,10 +11,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.verifiers.multiple_choice import right_letter
-from brorl_graders.verifiers.payload import Payload, accepted_answers
-from brorl_graders.verifiers.registry import answer_reader, is_open
+from brorl_graders.answers import answers_of, is_reference
+from brorl_graders.grading import Pool
+from brorl_graders.verifiers.registry import is_open
 
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import RewardsConfig
@@ -79,12 +78,12 @@ class Paid(NamedTuple):
 
 def paid_constants(
     tasks: Iterable[Sequence[Question]],
-    pool: ProcessPool,
+    pool: Pool,
     max_reward: float,
 ) -> list[Paid]:
     """The constant that pays most of each task where that is more than `max_reward` above what is expected. Questions
     without answers, programs and instructions, and those of a user's own verifier are passed over. Raises as
-    `ProcessPool.score`."""
+    `Pool.judge`."""
     found = []
     for questions in tasks:
         answered = [question for question in questions if _can_be_tried(question)]
@@ -99,7 +98,7 @@ def paid_constants(
 def _can_be_tried(question: Question) -> bool:
     """Whether its verifier knows of answers, and needs neither a sandbox nor what a user's own may reach."""
     verifier = question.verifier
-    has_answers = answer_reader(verifier, question.payload) is not None
+    has_answers = answers_of(verifier, question.payload) is not None
     return has_answers and not is_open(verifier, question.payload)
 
 
@@ -107,7 +106,7 @@ def _excess(paid: Paid) -> float:
     return paid.reward - paid.expected
 
 
-def _pays(questions: Sequence[Question], pool: ProcessPool) -> list[Paid]:
+def _pays(questions: Sequence[Question], pool: Pool) -> list[Paid]:
     """What each constant earns."""
     totals = dict.fromkeys(CONSTANTS, 0.0)
     num_right = dict.fromkeys(CONSTANTS, 0)
@@ -115,7 +114,7 @@ def _pays(questions: Sequence[Question], pool: ProcessPool) -> list[Paid]:
     for constant in CONSTANTS:
         texts += [form.format(constant) for form in FORMS]
     for question in questions:
-        scores = pool.score(question.verifier, question.payload, texts)
+        scores = pool.judge(question.verifier, question.payload, texts).scores
         for index, constant in enumerate(CONSTANTS):
             start = index * len(FORMS)
             own_scores = scores[start : start + len(FORMS)]
@@ -136,19 +135,6 @@ def _pays(questions: Sequence[Question], pool: ProcessPool) -> list[Paid]:
     return found
 
 
-def is_reference(payload: Payload, constant: str) -> bool:
-    """Whether a constant is a question's own answer, as its text or as the letter of an option."""
-    if payload.get("answer") is None:
-        return False
-    accepted = [answer.strip().casefold() for answer in accepted_answers(payload)]
-    if constant.casefold() in accepted:
-        return True
-    choices = payload.get("choices") or ()
-    if not choices:
-        return False
-    return right_letter(payload["answer"], choices) == constant
-
-
 def check_constants(
     sources: Iterable[SourceConfig],
     rewards: RewardsConfig,
@@ -159,13 +145,10 @@ def check_constants(
     if rewards.constant_answers == "off":
         return []
     found: list[Paid] = []
-    pool = ProcessPool(deadlines_of(rewards))
-    try:
+    with Pool(deadlines_of(rewards)) as pool:
         for source in sources:
             tasks = some_questions(source, NUM_QUESTIONS, budget_s)
             found += paid_constants(tasks, pool, rewards.max_constant_reward)
-    finally:
-        pool.close()
     if found and rewards.constant_answers == "refuse":
         sentences = "; ".join(map(str, found))
         raise DataError(

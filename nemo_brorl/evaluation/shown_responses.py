@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from brorl_graders.verifiers.answer import last_answer, read_answer
-from brorl_graders.verifiers.math.answer import find_answer, place_of
-from brorl_graders.verifiers.payload import accepted_answers
-from brorl_graders.verifiers.registry import names_in
+from brorl_graders.answers import reading_of
 
 from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.core.console import inert
@@ -90,26 +87,20 @@ def why(group: ScoredGroup, place: int, response: str) -> str:
     prompt = group.prompt
     is_cut = not group.group.is_stopped[place]
     cut = f"; it was cut at {group.group.lengths[place]} tokens, before its end" if is_cut else ""
-    names = names_in(prompt.verifier, prompt.payload)
-    if "math" in names:
-        looked = place_of(prompt.payload)
-        found = find_answer(response, looked)
-    else:
-        looked = place_of_answer(prompt.verifier, prompt.payload, prompt.payload.get("answer_format", "auto")) or ""
-        found = read_answer(prompt.payload, response)
-    if not looked:
+    place_looked = place_of_answer(prompt.verifier, prompt.payload, prompt.payload.get("answer_format", "auto"))
+    read = reading_of(prompt.verifier, prompt.payload, response, place_looked)
+    if not read.place:
         return f"scored by {prompt.verifier}{cut}"
     reference = ""
     if "answer" in prompt.payload:
-        accepted = " or ".join(repr(inert(text)) for text in accepted_answers(prompt.payload))
+        accepted = " or ".join(repr(inert(text)) for text in read.accepted)
         reference = f"the reference is {accepted}"
-    if found is not None:
-        return f"answer found: {inert(found)!r}, {reference}{cut}"
-    elsewhere = last_answer(response)
+    if read.found is not None:
+        return f"answer found: {inert(read.found)!r}, {reference}{cut}"
     hint = ""
-    if elsewhere is not None and looked != "last":
-        hint = f"; it says {inert(elsewhere)!r} elsewhere (data.answer_format=last reads that)"
-    return f"no answer found {PLACES[looked]}{hint}; {reference}{cut}"
+    if read.elsewhere is not None and read.place != "last":
+        hint = f"; it says {inert(read.elsewhere)!r} elsewhere (data.answer_format=last reads that)"
+    return f"no answer found {PLACES[read.place]}{hint}; {reference}{cut}"
 
 
 def quoted(title: str, text: str) -> list[str]:

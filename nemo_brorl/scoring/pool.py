@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from brorl_graders.names import allowed
-from brorl_graders.verifiers.registry import check_name, is_remote
+from brorl_graders.verifiers.registry import check_name, endpoints_in
 
 from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.config.rewards import RewardsConfig
@@ -158,7 +158,7 @@ class VerifierPool:
             self._empty.append(scored_chunk(chunk, NO_SCORES))
             return
         prompt = chunk.request.prompt
-        if is_remote(prompt.verifier, prompt.payload):
+        if endpoints_in(prompt.verifier, prompt.payload):
             index = self._home(repr(prompt.token_ids))
         else:
             index = self._holders.pop(_key(chunk.request.first_index, chunk), self._least_busy(prompt.uid))

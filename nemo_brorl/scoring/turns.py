@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from brorl_graders.environments.protocol import EpisodeHost, EpisodeOutcome, EpisodeStep, TurnSize, TurnTokens
-from brorl_graders.processes.process_pool import LATE
+from brorl_graders.verdicts import LATE
 
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer
@@ -50,7 +50,7 @@ class ResponseScores(NamedTuple):
     answers: tuple[str | None, ...] | None = None
     evidence: RewardEvidence | None = None
     turns: TurnRecord | None = None
-    usage: Mapping[str, float] | None = None  # of services, since the last chunk (`RemoteScores.take_usage`)
+    usage: Mapping[str, float] | None = None  # of services, since the last chunk (`Pool.take_usage`)
     goes_on: PartialRollouts | None = None  # without its data
     ended: Int64 | None = None  # rows of the chunk that have ended; None: all
     is_stopped: Bool | None = None  # of these; None: as they came

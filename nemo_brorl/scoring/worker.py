@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from brorl_graders.answers import answers_of
 from brorl_graders.environments.host import EpisodeHost
+from brorl_graders.grading import Pool
 from brorl_graders.names import Names, allow
-from brorl_graders.processes.child import VERIFIER_ERRORS
-from brorl_graders.processes.process_pool import LATE, ProcessPool, Verdicts
-from brorl_graders.services.remote_scores import Asked, Messages, RemoteScores
-from brorl_graders.verifiers import composite, services
-from brorl_graders.verifiers.multiple_choice import right_letter
-from brorl_graders.verifiers.payload import ENVIRONMENT, Answer, Deadlines, Payload, accepted_answers
-from brorl_graders.verifiers.registry import answer_reader, is_remote
+from brorl_graders.verdicts import LATE, Verdicts
+from brorl_graders.verifiers.payload import ENVIRONMENT
+from brorl_graders.verifiers.registry import endpoints_in
 
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -37,7 +35,6 @@ EARNS = 0.5  # a response earns from here on
 MAX_PAID = 4  # answers that are named
 MAX_ANSWER = 80  # characters
 MAX_EXAMPLE = 400
-FORMS = ("<answer>{}</answer>", "\\boxed{{{}}}", "The answer is {}.")  # in which a verifier reads its own reference
 
 LIGHTEST = "exact_match"  # loads nothing: shows that processes can be started
 
@@ -50,7 +47,7 @@ def evidence_of(
     counts: Mapping[str, int],
 ) -> RewardEvidence:
     """What speaks against the rewards of different `texts`; `counts` says how many responses each one is."""
-    read = answer_reader(verifier, payload)
+    answers = answers_of(verifier, payload)
     example = ""
     num_without_answer = 0
     num_late = 0
@@ -63,14 +60,14 @@ def evidence_of(
             num_late += counts[text] * is_late
             num_raised += counts[text] * (not is_late)
             example = example or text
-        elif score >= EARNS and read is not None:
-            answer = _answer(read, payload, text)
+        elif score >= EARNS and answers is not None:
+            answer = answers.read_or_blank(text)
             if answer is None:
                 num_without_answer += counts[text]
                 example = text
             else:
                 paid[answer] += counts[text]
-    references = _references(read, payload)
+    references = set() if answers is None else answers.references()
     most_frequent = []
     for answer, num in paid.most_common(MAX_PAID):
         most_frequent.append(PaidAnswer(answer[:MAX_ANSWER], num, answer in references))
@@ -81,31 +78,6 @@ def evidence_of(
         tuple(most_frequent),
         example[:MAX_EXAMPLE],
     )
-
-
-def _answer(read: Answer, payload: Payload, text: str) -> str | None:
-    """The response's answer; "" where reading it fails, which is no evidence."""
-    try:
-        return read(payload, text)
-    except VERIFIER_ERRORS:
-        return ""
-
-
-def _references(read: Answer | None, payload: Payload) -> set[str]:
-    """The prompt's own answers, as its verifier reads them."""
-    if read is None or payload.get("answer") is None:
-        return set()
-    if payload.get("choices"):
-        letter = right_letter(payload["answer"], payload["choices"])
-        return set() if letter is None else {letter}
-    found: set[str] = set()
-    for reference in accepted_answers(payload):
-        found.add(reference)
-        for form in FORMS:
-            answer = _answer(read, payload, form.format(reference))
-            if answer is not None:
-                found.add(answer)
-    return found
 
 
 class VerifierWorker:
@@ -139,12 +111,14 @@ class VerifierWorker:
         self.repetition_ngram = repetition_ngram
         self.with_answers = with_answers
         self.rewards = rewards or RewardsConfig()
-        self.record_folder = record_folder
-        self.index = index
-        self._remote: RemoteScores | None = None
         self._lock = threading.Lock()
         self.turn_judge: TurnJudge | None = None  # None: no environment has been asked
-        self.process_pool = ProcessPool(Deadlines(timeout_s) if rewards is None else deadlines_of(rewards))
+        self.pool = Pool(
+            timeout_s if rewards is None else deadlines_of(rewards),
+            services=service_limits(self.rewards.services),
+            record_folder=record_folder,
+            worker=index,
+        )
 
     def judge(
         self,
@@ -163,15 +137,6 @@ class VerifierWorker:
             ended = goes_on = None
         period = Period(began_at, began_at, time.time())
         return scores._replace(period=period), ended, goes_on
-
-    @property
-    def remote(self) -> RemoteScores:
-        """Made when a verifier behind a network is first asked for."""
-        with self._lock:
-            if self._remote is None:
-                settings = self.rewards.services
-                self._remote = RemoteScores(service_limits(settings), self.record_folder, self.index)
-            return self._remote
 
     def _judge_of_turns(self) -> TurnJudge:
         """Made when an environment is first asked."""
@@ -193,12 +158,12 @@ class VerifierWorker:
         verifier: str,
         payload: Mapping[str, Any],
         data: ChunkArrays,
-        prompt: Messages = (),
+        prompt: Sequence[Mapping[str, str]] = (),
         places: Sequence[int] | None = None,
     ) -> ResponseScores:
         """Equal texts are scored once; a failing one counts for each response. `prompt`: its messages, which services
         are told; `places`: of the responses that are to be scored, the others get 0; None: all. Raises as
-        `ProcessPool.score` and `RemoteScores.judge`."""
+        `Pool.judge`."""
         texts: list[str] = []
         log_probs: list[float] = []
         for start, end in pairwise(data.offsets.tolist()):
@@ -208,8 +173,7 @@ class VerifierWorker:
         if places is not None:
             counts = Counter(texts[place] for place in places)
         different = list(counts)
-        asked = Asked(verifier, payload, prompt)
-        verdicts = self._judge(asked, different, counts)
+        verdicts = self.pool.judge(verifier, payload, different, prompt, counts)
         score_of = dict(zip(different, verdicts.scores, strict=True))
         reason_of = {different[index]: reason for index, reason in verdicts.reasons.items()}
         rewards: list[float] = []
@@ -219,8 +183,8 @@ class VerifierWorker:
             num_failed += score is None
             rewards.append(score or 0.0)
         usage = None
-        if is_remote(verifier, payload):
-            usage = self.remote.take_usage()
+        if endpoints_in(verifier, payload):
+            usage = self.pool.take_usage()
         return ResponseScores(
             rewards=np.array(rewards, np.float32),
             num_failed=num_failed,
@@ -237,91 +201,24 @@ class VerifierWorker:
         """Return once the verifiers are loaded. Raises ConfigError when one cannot be, ResourceError when no process
         can start."""
         for verifier in self.verifiers or (LIGHTEST,):
-            if services.is_remote(verifier):
-                _ = self.remote
-            else:
-                self.process_pool.load(verifier)
-
-    def _judge(
-        self,
-        asked: Asked,
-        texts: Sequence[str],
-        counts: Mapping[str, int],
-    ) -> Verdicts:
-        """Have processes score what they can, and services the rest. `counts`: responses of each text."""
-        verifier = asked.verifier
-        payload = asked.payload
-        if services.is_remote(verifier):
-            num = sum(counts[text] for text in texts)
-            self.remote.counts["responses"] += num
-            return self.remote.judge(asked, texts)
-        if is_remote(verifier, payload):
-            return self._judge_parts(asked, texts, counts)
-        return self.process_pool.judge(verifier, payload, texts)
-
-    def _judge_parts(
-        self,
-        asked: Asked,
-        texts: Sequence[str],
-        counts: Mapping[str, int],
-    ) -> Verdicts:
-        """Scores of a composition, part by part, with each part's as the reason: no service is asked about a text that
-        an earlier part gave 0."""
-        mode = asked.payload.get("mode", composite.MODES[0])
-        weights: list[float] = []
-        found: dict[str, list[float]] = {text: [] for text in texts}
-        told: dict[str, list[str]] = {text: [] for text in texts}
-        failed: dict[str, str] = {}
-        waiting = list(texts)
-        for part in composite.parts_of(asked.payload):
-            if part.weight == 0:
-                continue
-            weights.append(part.weight)
-            of_part = Asked(part.verifier, part.payload, asked.prompt)
-            verdicts = self._judge(of_part, waiting, counts)
-            still_open = []
-            for index, text in enumerate(waiting):
-                score = verdicts.scores[index]
-                if score is None:
-                    failed[text] = verdicts.reasons[index]
-                    continue
-                found[text].append(score)
-                said = verdicts.reasons.get(index, "")
-                told[text].append(composite.part_reason(part.verifier, score, said))
-                total = composite.combined(mode, weights, found[text])
-                if mode == "sum" or total != 0:
-                    still_open.append(text)
-            waiting = still_open
-        scores: list[float | None] = []
-        reasons: dict[int, str] = {}
-        for place, text in enumerate(texts):
-            if text in failed:
-                scores.append(None)
-                reasons[place] = failed[text]
-            else:
-                total = composite.combined(mode, weights, found[text])
-                scores.append(total)
-                reasons[place] = composite.REASONS_BETWEEN.join(told[text])
-        return Verdicts(scores, reasons)
+            self.pool.load(verifier)
 
     def _answers(
         self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]
     ) -> tuple[str | None, ...] | None:
         """Answer of each text; None where nobody asks for answers, or the verifier knows of none."""
-        read = answer_reader(verifier, payload) if self.with_answers else None
-        if read is None:
+        answers = answers_of(verifier, payload) if self.with_answers else None
+        if answers is None:
             return None
-        answer_of = {text: read(payload, text) for text in set(texts)}
+        answer_of = {text: answers.read(text) for text in set(texts)}
         return tuple(answer_of[text] for text in texts)
 
     def close(self) -> None:
         """Kill all processes, and end what services are asked."""
-        if self._remote is not None:
-            self._remote.close()
         if self.turn_judge is not None:
             self.turn_judge.host.close()
-        self.process_pool.close()
+        self.pool.close()
 
     def child_pids(self) -> list[int]:
         """Process ids of the current children."""
-        return self.process_pool.child_pids()
+        return self.pool.child_pids()

@@ -42,7 +42,7 @@ class Judged(Environment):
         """As the verifier needs it. Raises ConfigError for one behind a network."""
         verifier = _verifier_of(cls.__name__, task)
         payload = task["payload"]
-        if registry.is_remote(verifier, payload):
+        if registry.endpoints_in(verifier, payload):
             raise ConfigError(f"{cls.__name__} does not ask services: choose a data.verifier other than {verifier!r}")
         for template in registry.templates(verifier, payload):
             registry.prepare(template)

@@ -16,12 +16,13 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple
+from typing import Any
 
 from brorl_graders.errors import BroRLError, ResourceError
 from brorl_graders.processes.child import ReplyError, read_reply
 from brorl_graders.processes.child_process import ChildProcess, Children, Inbox, Job
 from brorl_graders.processes.fork_server import ForkServer
+from brorl_graders.verdicts import LATE, Verdicts
 from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import templates
 
@@ -30,16 +31,8 @@ log = logging.getLogger(__name__)
 MAX_ASIDE = 16
 MIN_LOOK_S = 0.02  # between two looks at a child
 BATCH = 32  # texts a child is given at once
-LATE = "has not ended after"  # begins the reason of a deadline
 MAX_LOGGED = 20  # failures written to the log in full
 IDLE_S = 5.0  # both sides look up this often even when nothing happens
-
-
-class Verdicts(NamedTuple):
-    """What became of texts."""
-
-    scores: list[float | None]  # None: the verifier failed
-    reasons: dict[int, str]  # by index: why the verifier failed, or what it says of its score
 
 
 class ProcessPool:

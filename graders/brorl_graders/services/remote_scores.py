@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from brorl_graders.errors import ConfigError, ServiceError
 from brorl_graders.names import endpoint
-from brorl_graders.processes.process_pool import Verdicts
 from brorl_graders.services.service_client import ServiceClient
 from brorl_graders.settings import Endpoint, ServiceLimits
+from brorl_graders.verdicts import Verdicts
 from brorl_graders.verifiers import services
 from brorl_graders.verifiers.payload import Payload
 from brorl_graders.verifiers.services import shown_url

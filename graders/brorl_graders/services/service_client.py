@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import httpx
 
 from brorl_graders.errors import ConfigError, ServiceError
-from brorl_graders.processes.process_pool import LATE
 from brorl_graders.settings import Endpoint, ServiceLimits
+from brorl_graders.verdicts import LATE
 from brorl_graders.verifiers import services
 from brorl_graders.verifiers.services import ReplyError, shown_url
 

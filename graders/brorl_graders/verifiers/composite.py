@@ -13,14 +13,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from brorl_graders.verdicts import Verdicts
 from brorl_graders.verifiers.payload import SUCCESS_REWARD, Payload, check_choice, is_list, is_number
 
 MODES = ("sum", "product", "all")
 KEYS = ("verifier", "weight", "options")
 REASONS_BETWEEN = "; "
-
-
-ScorePart = Callable[[str, Payload, str], tuple[float, str]]  # verifier, payload, response -> score and reason
 
 
 class Part(NamedTuple):
@@ -29,6 +27,9 @@ class Part(NamedTuple):
     verifier: str
     weight: float
     payload: dict[str, Any]  # what it sees
+
+
+JudgePart = Callable[[Part, Sequence[str]], Verdicts]
 
 
 def parts_of(payload: Payload) -> list[Part]:
@@ -65,20 +66,48 @@ def check(payload: Payload) -> Iterator[str]:
         yield "the weights of 'parts' add up to 0; give at least one part a weight above 0"
 
 
-def score_and_reason(payload: Payload, response: str, score_part: ScorePart) -> tuple[float, str]:
-    """Score of a response, and for its reason the scores of the parts that were asked."""
-    parts = [part for part in parts_of(payload) if part.weight > 0]
-    weights = [part.weight for part in parts]
-    reasons: list[str] = []
+def judged(payload: Payload, texts: Sequence[str], judge_part: JudgePart) -> Verdicts:
+    """Return what becomes of texts, and as the reason the scores of the parts that were asked.
 
-    def scores() -> Iterator[float]:
-        for part in parts:
-            score, reason = score_part(part.verifier, part.payload, response)
-            reasons.append(part_reason(part.verifier, score, reason))
-            yield score
+    Parts are asked one after the other, and none about a text that an earlier one has decided.
+    """
+    mode = payload.get("mode", MODES[0])
+    weights: list[float] = []
+    found: list[list[float]] = [[] for _ in texts]
+    told: list[list[str]] = [[] for _ in texts]
+    failed: dict[int, str] = {}
+    waiting = list(range(len(texts)))
+    for part in parts_of(payload):
+        if part.weight <= 0 or not waiting:
+            continue
+        weights.append(part.weight)
+        verdicts = judge_part(part, [texts[place] for place in waiting])
+        undecided = []
+        for place, score, reason in zip(waiting, verdicts.scores, _reasons(verdicts), strict=True):
+            if score is None:
+                failed[place] = reason
+                continue
+            found[place].append(score)
+            told[place].append(part_reason(part.verifier, score, reason))
+            if not _is_decided(mode, weights, found[place]):
+                undecided.append(place)
+        waiting = undecided
+    scores: list[float | None] = []
+    for place, own in enumerate(found):
+        scores.append(None if place in failed else combined(mode, weights, own))
+    reasons = {place: failed.get(place, REASONS_BETWEEN.join(said)) for place, said in enumerate(told)}
+    return Verdicts(scores, reasons)
 
-    total = combined(payload.get("mode", MODES[0]), weights, scores())
-    return total, REASONS_BETWEEN.join(reasons)
+
+def _reasons(verdicts: Verdicts) -> list[str]:
+    return [verdicts.reasons.get(index, "") for index in range(len(verdicts.scores))]
+
+
+def _is_decided(mode: str, weights: Sequence[float], scores: Sequence[float]) -> bool:
+    """Whether no further part changes the composition of these scores."""
+    if not math.isfinite(scores[-1]):
+        return True
+    return mode != "sum" and combined(mode, weights, scores) == 0
 
 
 def part_reason(verifier: str, score: float, reason: str) -> str:

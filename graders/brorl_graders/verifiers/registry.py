@@ -11,14 +11,15 @@ that the settings give (`graders/brorl_graders/names.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from brorl_graders.components import import_function, is_import_path, with_params
 from brorl_graders.errors import ConfigError, DataError, NotAllowedError
 from brorl_graders.names import Names, allow, allowed, refused_verifier
-from brorl_graders.settings import is_address
+from brorl_graders.settings import Endpoint, is_address
+from brorl_graders.verdicts import Verdicts
 from brorl_graders.verifiers import answer, composite, multiple_choice, reasoning_gym, response_format, services
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.ifeval import instruction_following
@@ -129,7 +130,15 @@ def judge(name: str, payload: Payload, response: str) -> tuple[float, str]:
 
 
 def _score_composite(payload: Payload, response: str) -> tuple[float, str]:
-    return composite.score_and_reason(payload, response, judge)
+    verdicts = composite.judged(payload, [response], _judge_part)
+    [score] = verdicts.scores
+    assert score is not None, "a part that fails raises"
+    return score, verdicts.reasons[0]
+
+
+def _judge_part(part: composite.Part, texts: Sequence[str]) -> Verdicts:
+    judged = [judge(part.verifier, part.payload, text) for text in texts]
+    return Verdicts([score for score, _ in judged], dict(enumerate(reason for _, reason in judged)))
 
 
 def _check_composite(payload: Payload) -> Iterator[str]:
@@ -272,9 +281,10 @@ def is_open(name: str, payload: Payload) -> bool:
     return any(scorer.is_open for scorer in known)
 
 
-def is_remote(name: str, payload: Payload) -> bool:
-    """Whether one of the verifiers that score this payload is asked over a network."""
-    return any(map(services.is_remote, names_in(name, payload)))
+def endpoints_in(name: str, payload: Payload) -> list[Endpoint]:
+    """The services and judges that are asked over a network to score this payload."""
+    endpoints = allowed().endpoints
+    return [endpoints[part] for part in names_in(name, payload) if part in endpoints]
 
 
 def is_foreign(name: str, payload: Payload) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from brorl_graders.errors import ConfigError, DataError
+from brorl_graders.verdicts import Verdicts
+from brorl_graders.verifiers.composite import Part, judged
 from brorl_graders.verifiers.registry import check_name, check_payload, judge, names_in, score_of
 
 from graders.tests.support.bad_verifiers import HALF, MISBEHAVE
@@ -93,3 +96,19 @@ def test_a_users_own_verifier_is_named_by_its_import_path() -> None:
     for name in ("maths", "math:", ":score", "my module:score", "math.score", ""):
         with pytest.raises(ConfigError, match="unknown verifier"):
             check_name(name)
+
+
+def test_no_part_is_asked_about_a_text_that_is_decided_and_a_part_that_fails_fails_the_whole() -> None:
+    scores = {"first": {"a": 0.5, "b": 0.0, "c": None}, "second": {"a": 1.0}}
+    asked: list[tuple[str, list[str]]] = []
+
+    def judge_part(part: Part, texts: Sequence[str]) -> Verdicts:
+        asked.append((part.verifier, list(texts)))
+        own = scores[part.verifier]
+        return Verdicts([own[text] for text in texts], {place: f"of {text}" for place, text in enumerate(texts)})
+
+    payload = {"mode": "product", "parts": [{"verifier": "first"}, {"verifier": "second"}]}
+    verdicts = judged(payload, ["a", "b", "c"], judge_part)
+    assert asked == [("first", ["a", "b", "c"]), ("second", ["a"])]
+    assert verdicts.scores == [0.5, 0.0, None]
+    assert verdicts.reasons == {0: "first 0.5 of a; second 1 of a", 1: "first 0 of b", 2: "of c"}

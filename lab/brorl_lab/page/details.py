@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from brorl_graders.answers import answers_of
 from brorl_graders.verifiers.payload import accepted_answers
-from brorl_graders.verifiers.registry import answer_reader
 
 from brorl_lab.page.runs import settings_of
 from brorl_lab.store_reader import sampled_tokens
@@ -182,11 +182,11 @@ def _lowest(values: Sequence[float]) -> float | None:
 
 def _answer(text: str, verifier: str, payload: Part) -> str | None:
     """What the verifier takes for the answer of a response; None where there is none, or it knows of none."""
-    read = answer_reader(verifier, payload)
-    if read is None or len(text) > MAX_CHARACTERS:
+    answers = answers_of(verifier, payload)
+    if answers is None or len(text) > MAX_CHARACTERS:
         return None
     try:
-        found = read(payload, text)
+        found = answers.read(text)
     except (ValueError, TypeError, RecursionError, KeyError):
         return None
     return None if found is None else bounded(found)

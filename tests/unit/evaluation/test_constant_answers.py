@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.verifiers.payload import Deadlines
+from brorl_graders.answers import is_reference
+from brorl_graders.grading import Pool
 
 from graders.tests.support.bad_verifiers import MISBEHAVE
 from graders.tests.support.names import allow_also
 from nemo_brorl.config.data import SourceConfig, TaskConfig
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.evaluation.constant_answers import CONSTANTS, check_constants, is_reference, paid_constants
+from nemo_brorl.evaluation.constant_answers import CONSTANTS, check_constants, paid_constants
 from nemo_brorl.prompts.questions import Question
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPool]:
+def pool() -> Iterator[Pool]:
     allow_also(verifiers=[MISBEHAVE])
-    made = ProcessPool(Deadlines(60.0))
+    made = Pool(60.0)
     yield made
     made.close()
 
@@ -37,7 +37,7 @@ def test_there_are_twenty_different_constants() -> None:
     assert len(set(CONSTANTS)) == len(CONSTANTS) == 20
 
 
-def test_a_task_that_pays_for_one_answer_is_named(pool: ProcessPool) -> None:
+def test_a_task_that_pays_for_one_answer_is_named(pool: Pool) -> None:
     either = [{"verifier": "exact_match"}, {"verifier": "exact_match", "options": {"answer": "0"}, "weight": 3}]
     asked = [question("composite", answer=str(number), parts=either) for number in (5, 6, 7, 0)]
     (paid,) = paid_constants([asked], pool, max_reward=0.5)
@@ -47,14 +47,14 @@ def test_a_task_that_pays_for_one_answer_is_named(pool: ProcessPool) -> None:
     assert paid_constants([asked], pool, max_reward=0.57) == []
 
 
-def test_a_task_of_yes_and_no_is_not(pool: ProcessPool) -> None:
+def test_a_task_of_yes_and_no_is_not(pool: Pool) -> None:
     asked = [question("exact_match", answer=answer) for answer in ("yes", "yes", "yes", "no")]
     letters = [question("multiple_choice", answer=0, choices=["Rome", "Oslo"]) for _ in range(4)]
     numbers = [question("math", answer="1"), question("math", answer="0")]
     assert paid_constants([asked, letters, numbers], pool, max_reward=0.1) == []
 
 
-def test_what_has_no_answer_is_passed_over(pool: ProcessPool) -> None:
+def test_what_has_no_answer_is_passed_over(pool: Pool) -> None:
     any_text = question("instruction_following", instruction_id_list=["punctuation:no_comma"], kwargs=[{}])
     own = question("composite", answer="1", parts=[{"verifier": MISBEHAVE}, {"verifier": "exact_match"}])
     assert paid_constants([[any_text], [], [own]], pool, max_reward=0.0) == []
