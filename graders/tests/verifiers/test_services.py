@@ -8,7 +8,7 @@ import pytest
 from brorl_graders.errors import ConfigError, DataError, NotAllowedError
 from brorl_graders.names import Names
 from brorl_graders.settings import Endpoint
-from brorl_graders.verifiers.registry import check_name, check_payload, is_open, is_remote, names_in, use_names
+from brorl_graders.verifiers.registry import check_name, check_payload, endpoints_in, is_open, names_in, use_names
 from brorl_graders.verifiers.services import (
     ReplyError,
     judge_request,
@@ -130,9 +130,9 @@ def test_services_are_known_by_their_name_also_in_a_composition() -> None:
     parts = [{"verifier": "math"}, {"verifier": "ours", "options": {"level": 2}}]
     payload = {"parts": parts, "answer": "4"}
     check_payload("composite", payload)
-    assert is_remote("composite", payload)
+    assert endpoints_in("composite", payload)
     assert is_open("composite", payload)
-    assert not is_remote("math", {})
+    assert not endpoints_in("math", {})
     assert names_in("composite", payload) == ["math", "ours"]
 
 
@@ -140,7 +140,7 @@ def test_an_address_that_settings_name_as_a_verifier_is_a_service() -> None:
     address = "https://host/score"
     use_names(Names(endpoints={address: Endpoint(address, address)}))
     check_name(address)
-    assert is_remote(address, {})
+    assert endpoints_in(address, {})
     with pytest.raises(NotAllowedError, match="is not in the settings"):
         check_name("https://host/other")
 
