@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 from random import Random
 
+from brorl_graders.environments.host import EpisodeHost, HostLimits
 from brorl_graders.environments.protocol import Action, Environment, EpisodeOutcome, EpisodeStep, Step, Task
 from brorl_graders.names import allow
 
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.scoring.grader_settings import names_of
-from nemo_brorl.scoring.host import EpisodeHost, HostLimits
 
 TROUBLED = "lab.studies.episodes:Troubled"
 MIB = 2**20

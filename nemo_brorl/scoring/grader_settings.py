@@ -6,6 +6,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from brorl_graders.components import is_import_path
+from brorl_graders.environments.host import HostLimits
 from brorl_graders.names import Names, fingerprint
 from brorl_graders.settings import CodeLimits, Endpoint, ServiceLimits, is_address
 from brorl_graders.verifiers.code import code
@@ -13,7 +14,7 @@ from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import use_names
 
 from nemo_brorl.config.named_verifiers import all_sources, named_verifiers
-from nemo_brorl.config.rewards import CodeConfig, EndpointConfig, RewardsConfig, ServicesConfig
+from nemo_brorl.config.rewards import CodeConfig, EndpointConfig, EnvironmentsConfig, RewardsConfig, ServicesConfig
 from nemo_brorl.config.schema import BroRLConfig
 
 
@@ -53,6 +54,17 @@ def endpoint_of(config: EndpointConfig) -> Endpoint:
 def service_limits(config: ServicesConfig) -> ServiceLimits:
     """Return how services are asked."""
     return ServiceLimits(**{field.name: getattr(config, field.name) for field in fields(ServiceLimits)})
+
+
+def host_limits(config: EnvironmentsConfig, tool_format: str) -> HostLimits:
+    """Return the limits of episodes, for a model that calls tools in this format."""
+    return HostLimits(
+        step_s=config.step_timeout_s,
+        episode_s=config.episode_timeout_s,
+        max_characters=config.max_observation_characters,
+        num_processes=config.num_processes,
+        tool_format=tool_format,
+    )
 
 
 def code_limits(config: CodeConfig) -> CodeLimits:

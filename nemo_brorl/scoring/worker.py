@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from brorl_graders.environments.host import EpisodeHost
 from brorl_graders.names import Names, allow
 from brorl_graders.processes.child import VERIFIER_ERRORS
 from brorl_graders.processes.process_pool import LATE, ProcessPool, Verdicts
@@ -26,8 +27,7 @@ from brorl_graders.verifiers.registry import answer_reader, is_remote
 
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.scoring.grader_settings import configure_code, deadlines_of, service_limits
-from nemo_brorl.scoring.host import EpisodeHost, HostLimits
+from nemo_brorl.scoring.grader_settings import configure_code, deadlines_of, host_limits, service_limits
 from nemo_brorl.scoring.response_arrays import repetition_of, response_keys
 from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.scoring.turns import Judged, ResponseScores, TurnJudge, kept_reasons
@@ -178,7 +178,7 @@ class VerifierWorker:
         with self._lock:
             if self.turn_judge is None:
                 tokens = TurnTokens(self.tokenizer)
-                limits = HostLimits.of(self.rewards.environments, tokens.tool_format)
+                limits = host_limits(self.rewards.environments, tokens.tool_format)
                 host = EpisodeHost(limits)
                 self.turn_judge = TurnJudge(self.tokenizer, host, tokens, self.rewards)
             return self.turn_judge

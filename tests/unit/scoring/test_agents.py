@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from brorl_graders.environments.host import EpisodeHost, HostLimits
 from brorl_graders.environments.protocol import EpisodeStep
 
 from graders.tests.support.agents import PLACE
@@ -18,7 +19,6 @@ from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.prompts.stream import PromptStream
-from nemo_brorl.scoring.host import EpisodeHost, HostLimits
 from nemo_brorl.scoring.turn_tokens import check_environment
 from tests.support.names import allow_source
 from tests.support.source_tree import ROOT

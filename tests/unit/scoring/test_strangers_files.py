@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from brorl_graders.environments.agent import Agent
+from brorl_graders.environments.host import EpisodeHost
 from brorl_graders.environments.protocol import EpisodeStep
 from brorl_graders.names import allowed
 from brorl_graders.processes.process_pool import ProcessPool
@@ -38,7 +39,6 @@ from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.row_formats import columns_of, row_formats
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.scoring.grader_settings import configure
-from nemo_brorl.scoring.host import EpisodeHost
 from nemo_brorl.types import Prompt
 from tests.support.source_tree import ROOT
 

@@ -8,6 +8,7 @@ of its own; then it is known whose fault it was.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -34,17 +35,14 @@ from brorl_graders.environments.protocol import (
     failed,
 )
 from brorl_graders.environments.tool_calls import ANY_FORMAT
+from brorl_graders.errors import BroRLError, ConfigError, ResourceError
 from brorl_graders.names import check_environment
 from brorl_graders.processes.child import ReplyError
 from brorl_graders.processes.child_process import Inbox
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.verifiers.registry import Template, templates
 
-from nemo_brorl.config.rewards import EnvironmentsConfig
-from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
-
-log = get_logger(__name__)
+log = logging.getLogger(__name__)
 
 MIN_LOOK_S = 0.02
 IDLE_S = 5.0
@@ -64,17 +62,6 @@ class HostLimits:
     max_characters: int = 8000  # of an observation; what is more is cut off
     num_processes: int = 2  # at work at once, of each kind
     tool_format: str = ANY_FORMAT
-
-    @classmethod
-    def of(cls, config: EnvironmentsConfig, tool_format: str) -> HostLimits:
-        """As the settings say."""
-        return cls(
-            config.step_timeout_s,
-            config.episode_timeout_s,
-            config.max_observation_characters,
-            config.num_processes,
-            tool_format,
-        )
 
 
 class EpisodeHost:

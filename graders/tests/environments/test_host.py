@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from brorl_graders.environments.child import read_outcome
+from brorl_graders.environments.host import EpisodeHost, HostLimits
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
+from brorl_graders.errors import ConfigError, ResourceError
 from brorl_graders.processes.child import ReplyError
 
 from graders.tests.support.bad_environments import COUNTER, LATER, OPEN, REMEMBERING
 from graders.tests.support.names import allow_also
-from nemo_brorl.core.errors import ConfigError, ResourceError
-from nemo_brorl.scoring.host import EpisodeHost, HostLimits
 
 pytestmark = pytest.mark.slow
 
