@@ -17,7 +17,7 @@ from pathlib import Path
 from nemo_brorl.config.records import TimelineConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.timeline import Exchange, Timeline, Work, chunk_key
-from nemo_brorl.training.step_timeline import StepTimelines
+from nemo_brorl.training.step_timeline import Timelines
 
 NUM_ENGINES = 8
 NUM_RANKS = 8
@@ -37,12 +37,12 @@ def main() -> None:
     costs: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         timeline = Timeline()
-        files = StepTimelines(timeline, Path(folder), TimelineConfig())
+        files = Timelines(timeline, Path(folder), TimelineConfig())
         for step in range(options.times):
             began_at = time.process_time()
-            files.begin(step)
+            files.step_begins(step)
             note_step(timeline, num_chunks)
-            files.end()
+            files.interval_ended()
             costs.append(time.process_time() - began_at)
         newest = max(Path(folder).rglob("*.gz"))
         size = newest.stat().st_size

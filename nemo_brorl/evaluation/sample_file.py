@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.core.files import naming
+from nemo_brorl.evaluation.shown_responses import Decode
 from nemo_brorl.types import ScoredGroup
-
-Decode = Callable[[Sequence[int]], str]
 
 
 class SampleFile:

@@ -37,35 +37,6 @@ class JsonlSink:
         """Nothing to do: the file is open only while a row is written."""
 
 
-class EventLog:
-    """Log of what happens rarely, one {"step", "event", "reason", "value"} a line in `events.jsonl`; no file before the
-    first event."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(
-        self,
-        step: int,
-        event: str,
-        reason: str,
-        value: float,
-    ) -> None:
-        """Append an event. Raises ResourceError."""
-        row = {
-            "step": step,
-            "event": event,
-            "reason": reason,
-            "value": value,
-        }
-        append_line(self.path, json.dumps(row))
-
-    def drop_after(self, step: int | None) -> None:
-        """Remove events of later steps, which a resumed run comes to again; all of them for a run that starts anew
-        (None)."""
-        drop_after(self.path, step)
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Rows of a file of metrics or events, those that have a step; half-written ones (the process was killed) and
     damaged ones are left out, with one warning. Raises OSError."""

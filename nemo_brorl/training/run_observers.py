@@ -2,52 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nemo_brorl.config.parity import ParityConfig
-from nemo_brorl.config.records import TimelineConfig
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, get_logger
+from nemo_brorl.core.files import append_line
 from nemo_brorl.core.timeline import Timeline
-from nemo_brorl.evaluation.shown_responses import shown_responses
+from nemo_brorl.evaluation.shown_responses import Decode
 from nemo_brorl.ports import RolloutStore
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.training.observers import Observer, StepMade
 from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.parity import alarms
-from nemo_brorl.training.records import EventLog
-from nemo_brorl.training.samples import write_samples
-from nemo_brorl.training.step_timeline import StepTimelines
+from nemo_brorl.training.records import drop_after
+from nemo_brorl.training.samples import Samples
+from nemo_brorl.training.step_timeline import Timelines
 from nemo_brorl.training.store.record import step_record
 from nemo_brorl.training.tables import step_line
-from nemo_brorl.types import ScoredGroup, TrainBatch, UpdatePlan
-
-Decode = Callable[[Sequence[int]], str]
 
 log = get_logger(__name__)
-
-
-class Samples(Observer):
-    """Writes a few responses of every step as text, and shows some when no batch can be filled."""
-
-    def __init__(self, run_folder: Path, num_samples: int, decode: Decode, console: Console) -> None:
-        self.run_folder = run_folder
-        self.num_samples = num_samples
-        self.decode = decode
-        self.console = console
-
-    def step_ended(self, made: StepMade) -> Mapping[str, float]:
-        write_samples(self.run_folder, made.step, made.batch, self.num_samples, self.decode)
-        return {}
-
-    def starved(self, sampled: Sequence[ScoredGroup]) -> None:
-        if not sampled:
-            return
-        for line in shown_responses(list(sampled), self.decode):
-            self.console.line(line)
 
 
 class StoredRollouts(Observer):
@@ -68,36 +46,24 @@ class StoredRollouts(Observer):
         self.store.drop_after(step)
 
 
-class Timelines(Observer):
-    """Writes the timeline of every step, with the rollouts that each mini-batch learns from."""
-
-    def __init__(self, timeline: Timeline, run_folder: Path, settings: TimelineConfig) -> None:
-        self.steps = StepTimelines(timeline, run_folder, settings)
-
-    def step_begins(self, step: int) -> None:
-        self.steps.begin(step)
-
-    def update_planned(self, plan: UpdatePlan, batch: TrainBatch) -> None:
-        self.steps.learns(plan, batch)
-
-    def interval_ended(self) -> None:
-        self.steps.end()
-
-    def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        self.steps.files.drop_after(step)
-
-
 class Events(Observer):
-    """Writes what happens rarely to `events.jsonl`."""
+    """Writes what happens rarely to `events.jsonl`, one {"step", "event", "reason", "value"} a line; no file before the
+    first event."""
 
     def __init__(self, run_folder: Path) -> None:
-        self.file = EventLog(run_folder / "events.jsonl")
+        self.path = run_folder / "events.jsonl"
 
     def event(self, step: int, kind: str, reason: str, value: float) -> None:
-        self.file.write(step, kind, reason, value)
+        row = {
+            "step": step,
+            "event": kind,
+            "reason": reason,
+            "value": value,
+        }
+        append_line(self.path, json.dumps(row))
 
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        self.file.drop_after(step)
+        drop_after(self.path, step)
 
 
 class MassBalance(Observer):

@@ -10,14 +10,15 @@ from typing import Any
 
 from nemo_brorl.config.records import TimelineConfig
 from nemo_brorl.core.timeline import Span, Timeline, chunk_key
+from nemo_brorl.training.observers import Observer
 from nemo_brorl.training.trace_files import TraceFiles
 from nemo_brorl.types import MicroBatch, TrainBatch, UpdatePlan
 
 Part = tuple[int, int]  # mini-batch, data-parallel rank
 
 
-class StepTimelines:
-    """Writes the timeline of every step."""
+class Timelines(Observer):
+    """Writes the timeline of every step, with the rollouts that each mini-batch learns from."""
 
     def __init__(
         self,
@@ -29,27 +30,23 @@ class StepTimelines:
         self.files = TraceFiles(run_folder, settings.keep_steps)
         self.learnt_from: Mapping[Part, tuple[str, ...]] = {}
 
-    def begin(self, step: int) -> None:
-        """A step begins."""
+    def step_begins(self, step: int) -> None:
         self.learnt_from = {}
         self.timeline.begin(step)
 
-    def learns(
-        self,
-        plan: UpdatePlan,
-        batch: TrainBatch,
-    ) -> None:
-        """The step learns from this batch, laid out like that."""
+    def update_planned(self, plan: UpdatePlan, batch: TrainBatch) -> None:
         if self.timeline.is_on:
             self.learnt_from = chunks_by_part(plan, batch)
 
-    def end(self) -> None:
-        """The step ends: its file is written."""
+    def interval_ended(self) -> None:
         done = self.timeline.end()
         if done is None:
             return
         done = replace(done, spans=with_rollouts(done.spans, self.learnt_from))
         self.files.write(done)
+
+    def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
+        self.files.drop_after(step)
 
 
 def chunks_by_part(

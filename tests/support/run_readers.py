@@ -19,7 +19,7 @@ from brorl_launcher.run_state import read_run
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.same_run import check_same_run, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.training.records import EventLog, JsonlSink
+from nemo_brorl.training.records import JsonlSink, drop_after
 from nemo_brorl.training.trace_files import TraceFiles
 from tests.support.run_folders import put_run, put_timeline
 
@@ -77,7 +77,7 @@ READERS: dict[str, tuple[Callable[[Path], object], ...]] = {
     "events.jsonl": (
         show_curves,
         lambda folder: Replay(folder, config_of(folder), config_of(folder)),
-        lambda folder: EventLog(folder / "events.jsonl").drop_after(1),
+        lambda folder: drop_after(folder / "events.jsonl", 1),
     ),
     "launch/jobs.jsonl": (describe,),
     "store/groups/step_000002.parquet": (

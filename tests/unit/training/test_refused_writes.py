@@ -19,8 +19,9 @@ from nemo_brorl.core.files import append_line, cannot_write
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.rollouts.carried_groups import CarriedGroups
 from nemo_brorl.training.checkpoint import Checkpoints, RunState
-from nemo_brorl.training.records import EventLog, JsonlSink
+from nemo_brorl.training.records import JsonlSink
 from nemo_brorl.training.run_folder import claim_run_folder
+from nemo_brorl.training.run_observers import Events
 from nemo_brorl.training.saver import Saver
 from nemo_brorl.types import TensorInfo
 from nemo_brorl.weights.hf_folder import write_hf_folder
@@ -53,7 +54,7 @@ def test_a_line_that_fits_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.
 def test_an_event_on_a_full_disk_is_named(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").symlink_to("/dev/full")
     with pytest.raises(ResourceError, match=r"events.jsonl cannot be written \(No space left on device\)"):
-        EventLog(tmp_path / "events.jsonl").write(1, "stall", "none moved", 3.0)
+        Events(tmp_path).event(1, "stall", "none moved", 3.0)
 
 
 def test_a_full_disk_costs_the_heartbeat_and_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -71,8 +72,8 @@ def test_an_event_that_cannot_be_written_does_not_end_the_watch(
 ) -> None:
     heartbeat = Heartbeat()
     (tmp_path / "events.jsonl").symlink_to("/dev/full")
-    events = EventLog(tmp_path / "events.jsonl")
-    heartbeat.on_stall = lambda text, seconds: events.write(1, "stall", text, seconds)
+    events = Events(tmp_path)
+    heartbeat.on_stall = lambda text, seconds: events.event(1, "stall", text, seconds)
     StallWatch(heartbeat, tmp_path, warning_s=0.0).look()
     assert "events.jsonl cannot be written" in caplog.text
 
