@@ -68,7 +68,9 @@ _NAMES_OF_MODULES = {
     "verifiers.payload": ("ENVIRONMENT", "accepted_answers", "reference_text"),
     "verifiers.registry": ("check_name", "check_params", "check_payload", "endpoints_in", "is_open", "names_in"),
 }
-_MODULE_OF = {name: module for module, names in _NAMES_OF_MODULES.items() for name in names}
+_MODULE_OF: dict[str, str] = {}
+for _module, _names in _NAMES_OF_MODULES.items():
+    _MODULE_OF.update(dict.fromkeys(_names, _module))
 
 
 def __getattr__(name: str) -> Any:
