@@ -24,6 +24,7 @@ class BroRLTrainer:
 
     def __init__(self, config: BroRLConfig, parts: Parts, stop: StopRequest) -> None:
         self.config = config
+        self.sizes = RunSizes.of(config)
         self.parts = parts
         self.stop = stop
         self.step_number = 0
@@ -36,7 +37,7 @@ class BroRLTrainer:
             config.rollouts,
             config.dynamic_sampling,
             config.policy.optim,
-            RunSizes.of(config),
+            self.sizes,
             parts.prompts,
             parts.sampler,
         )
@@ -152,11 +153,13 @@ class BroRLTrainer:
         """The update's layout for the policy's data-parallel ranks."""
         return plan_step(
             batch,
-            self.config,
+            self.config.algorithm,
+            self.config.policy,
+            self.sizes,
+            seed=self.config.trainer.seed,
             step=self.step_number + 1,
             version=self.version + 1,
             learning_rate=self.schedule.learning_rate(self.step_number + 1),
-            data_parallel_size=self.parts.policy.data_parallel_size,
         )
 
     def after_step(self) -> None:
