@@ -68,7 +68,7 @@ def sample_batch(config: BroRLConfig, prompts: PromptStream, sampler: Sampler) -
     rollouts = config.rollouts
     sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens)
     drawn = prompts.take(rollouts.prompts_per_step)
-    return sampler.sample(drawn, rollouts.num_per_prompt, sampling, "generate").groups
+    return sampler.sample(drawn, rollouts.num_per_prompt, sampling, "generate")
 
 
 def plan_step(config: BroRLConfig, groups: Sequence[ScoredGroup], step: int, num_ranks: int) -> UpdatePlan | None:
