@@ -23,6 +23,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from brorl_graders import ENVIRONMENT
 from numpy.typing import NDArray
 
 Int32 = NDArray[np.int32]
@@ -51,6 +52,11 @@ class Prompt:
     domain: str = ""  # of the mixture it was drawn from; "" where there is none
     messages: tuple[Mapping[str, str], ...] = ()  # each with role and content, of which the tokens were made
     level: int | None = None  # of its task's difficulty, from 0; None: the task has no levels
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether an environment answers, over several turns."""
+        return self.verifier == ENVIRONMENT
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,88 @@
-"""Grade responses: verifiers, the sandbox they run code in, and environments that answer a model's turns."""
+"""Grade responses: verifiers, the sandbox they run code in, and environments that answer a model's turns.
+
+What is listed here is the public interface; beside it are `brorl_graders.errors`, `brorl_graders.components` (functions
+by name or import path) and `brorl_graders.private_folder`. A name's module is imported when the name is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from brorl_graders.answers import answers_of, is_reference, reading_of
+    from brorl_graders.environments.protocol import Action, Environment, Step
+    from brorl_graders.environments.registry import first_messages, make_environment
+    from brorl_graders.grading import Grade, Pool, grade
+    from brorl_graders.settings import SCORE_LINE, SHARE_OF_TESTS, is_address, wrong_address
+    from brorl_graders.verdicts import Verdicts
+    from brorl_graders.verifiers.answer import boxed_answers
+    from brorl_graders.verifiers.payload import ENVIRONMENT, accepted_answers, reference_text
+    from brorl_graders.verifiers.registry import (
+        check_name,
+        check_params,
+        check_payload,
+        endpoints_in,
+        is_open,
+        names_in,
+    )
+
+__all__ = [
+    "ENVIRONMENT",
+    "SCORE_LINE",
+    "SHARE_OF_TESTS",
+    "Action",
+    "Environment",
+    "Grade",
+    "Pool",
+    "Step",
+    "Verdicts",
+    "accepted_answers",
+    "answers_of",
+    "boxed_answers",
+    "check_name",
+    "check_params",
+    "check_payload",
+    "endpoints_in",
+    "first_messages",
+    "grade",
+    "is_address",
+    "is_open",
+    "is_reference",
+    "make_environment",
+    "names_in",
+    "reading_of",
+    "reference_text",
+    "wrong_address",
+]
+
+# Where each name is. Children start with this file, and most of them need no verifier.
+_NAMES_OF_MODULES = {
+    "answers": ("answers_of", "is_reference", "reading_of"),
+    "environments.protocol": ("Action", "Environment", "Step"),
+    "environments.registry": ("first_messages", "make_environment"),
+    "grading": ("Grade", "Pool", "grade"),
+    "settings": ("SCORE_LINE", "SHARE_OF_TESTS", "is_address", "wrong_address"),
+    "verdicts": ("Verdicts",),
+    "verifiers.answer": ("boxed_answers",),
+    "verifiers.payload": ("ENVIRONMENT", "accepted_answers", "reference_text"),
+    "verifiers.registry": ("check_name", "check_params", "check_payload", "endpoints_in", "is_open", "names_in"),
+}
+_MODULE_OF: dict[str, str] = {}
+for _module, _names in _NAMES_OF_MODULES.items():
+    _MODULE_OF.update(dict.fromkeys(_names, _module))
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_MODULE_OF[name]}")
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, also those that are not imported yet."""
+    return sorted({*globals(), *__all__})

@@ -14,7 +14,6 @@ from typing import Any
 
 import psutil
 import ray
-from brorl_graders.private_folder import private_folder
 
 from nemo_brorl.cluster import ray_adapter
 from nemo_brorl.cluster.ray_sessions import remove_old_sessions
@@ -23,7 +22,7 @@ from nemo_brorl.cluster.reaper import Reaper
 from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
-from nemo_brorl.core.private_folder import INDUCTOR, kernel_caches
+from nemo_brorl.core.private_folder import INDUCTOR, kernel_caches, private_folder
 from nemo_brorl.core.processes import END_S, children_but, end_processes, name_of, with_descendants
 
 log = get_logger(__name__)

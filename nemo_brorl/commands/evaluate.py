@@ -26,6 +26,7 @@ from nemo_brorl.evaluation.identity import identity_of, weights_digest
 from nemo_brorl.evaluation.results import as_json, folder_of, results_of, write
 from nemo_brorl.evaluation.sample_file import SampleFile
 from nemo_brorl.evaluation.tables import markdown, score_table
+from nemo_brorl.scoring.preparation import prepare_sandbox
 from nemo_brorl.training.export import is_converted, newest_checkpoint
 
 STEP = re.compile(r"step_\d+")  # a checkpoint's folder
@@ -46,8 +47,6 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     config = with_model_of_checkpoint(config)
     console = Console()
     config, model_folder = sized(config, console, with_policy=config.evaluation.checkpoint is not None)
-    from nemo_brorl.commands.wiring import prepare_sandbox  # Ray: only for settings that hold
-
     settings = config.evaluation
     stop = StopRequest(config.trainer.time_limit_s)
     tokenizer = load_tokenizer(model_folder)

@@ -4,22 +4,16 @@ made here, once."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from brorl_graders.names import endpoint
-from brorl_graders.services.remote_scores import FOLDER as SERVICE_FOLDER
-from brorl_graders.services.service_client import reach
-from brorl_graders.verifiers.code import code
-from brorl_graders.verifiers.registry import check_params, names_in
-from brorl_graders.verifiers.services import is_remote
+from brorl_graders import check_params, names_in
 
 from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.run import resolve_model
-from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
@@ -38,8 +32,9 @@ from nemo_brorl.ports import MetricSink, RolloutStore
 from nemo_brorl.prompts.sources import Sources
 from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.scoring.grader_settings import configure_code
+from nemo_brorl.scoring.grader_settings import service_folder
 from nemo_brorl.scoring.pool import VerifierPool
+from nemo_brorl.scoring.preparation import check_verifiers
 from nemo_brorl.scoring.turn_tokens import check_environment
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.observers import Observer
@@ -100,26 +95,11 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     return Inputs(model_folder, tokenizer, prompts, held_out, verifiers)
 
 
-def check_verifiers(rewards: RewardsConfig, verifiers: Sequence[str]) -> None:
-    """Check that services answer. Raises ConfigError, and as `prepare_sandbox`."""
-    if rewards.services.replay is None:
-        for name in filter(is_remote, verifiers):
-            reach(endpoint(name))
-    prepare_sandbox(rewards, verifiers)
-
-
 def try_constants(config: BroRLConfig) -> None:
     """Warn of tasks that pay for a constant answer. Raises DataError where `rewards.constant_answers` refuses them."""
     sources = [source for _, source in config.data.sources()]
     for paid in check_constants(sources, config.rewards):
         log.warning("%s: a policy may learn to say just that (rewards.constant_answers)", paid)
-
-
-def prepare_sandbox(rewards: RewardsConfig, verifiers: Collection[str]) -> None:
-    """Check that programs can be held where a verifier runs some. Raises ResourceError."""
-    if "code" in verifiers:
-        configure_code(rewards)
-        code.load()
 
 
 @contextlib.contextmanager
@@ -148,7 +128,7 @@ def start_actors(
         if with_policy:
             policy = MegatronPolicy(config, model_folder, heartbeat, places)
             stack.callback(policy.close)
-        record_folder = Path(config.exp_manager.explicit_log_dir).absolute() / SERVICE_FOLDER
+        record_folder = service_folder(Path(config.exp_manager.explicit_log_dir))
         verifier = VerifierPool(config.rewards, model_folder, verifiers, with_answers, record_folder)
         stack.callback(verifier.close)
         yield Actors(policy, generator, verifier)
@@ -266,6 +246,7 @@ def trainer_parts(
         console,
     )
     return Parts(
+        sizes=RunSizes.of(config),
         prompts=inputs.prompts,
         policy=actors.trained_policy(),
         generator=actors.generator,

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from brorl_graders.settings import is_address, wrong_address
+from brorl_graders import is_address, wrong_address
 
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import EndpointConfig

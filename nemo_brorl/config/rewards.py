@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from brorl_graders import SCORE_LINE, SHARE_OF_TESTS, is_address, wrong_address
 from brorl_graders.components import is_import_path
-from brorl_graders.settings import SCORE_LINE, SHARE_OF_TESTS, is_address, wrong_address
 from omegaconf import MISSING
 
 from nemo_brorl.config.data import repeated

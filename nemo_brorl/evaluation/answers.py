@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from brorl_graders.verifiers.payload import reference_text
+from brorl_graders import reference_text
 
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import append_whole, naming

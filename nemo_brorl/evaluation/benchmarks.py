@@ -11,9 +11,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from brorl_graders import endpoints_in, names_in
 from brorl_graders.environment_values import as_written
-from brorl_graders.verifiers.payload import ENVIRONMENT
-from brorl_graders.verifiers.registry import endpoints_in, names_in
 
 from nemo_brorl.config.evaluation import BenchmarkConfig
 from nemo_brorl.config.lengths import HELD_OUT, benchmark_limits
@@ -137,7 +136,7 @@ def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokeniz
     question_check = QuestionCheck(tokenizer)
     prompts = []
     for number, question in _questions(config, own):
-        if question.verifier == ENVIRONMENT:
+        if question.has_episodes:
             question_check.check(question.tools)
         asked = ask(question, system_prompt, config.data)
         token_ids = tokenizer.prompt_ids(asked.messages, system_prompt, question.tools)

@@ -11,9 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from brorl_graders.answers import answers_of, is_reference
-from brorl_graders.grading import Pool
-from brorl_graders.verifiers.registry import is_open
+from brorl_graders import Pool, answers_of, is_open, is_reference
 
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import RewardsConfig

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from brorl_graders.answers import reading_of
+from brorl_graders import reading_of
 
 from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.core.console import inert

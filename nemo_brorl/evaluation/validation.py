@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from brorl_graders.verifiers.payload import reference_text
+from brorl_graders import reference_text
 
 from nemo_brorl.algorithm.pass_at_k import constant_pass_at_1, mean_pass_at_k, standard_error
 from nemo_brorl.config.evaluation import EvaluationConfig

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from brorl_graders.verifiers.registry import names_in
+from brorl_graders import names_in
 
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.tokenizer import conversation

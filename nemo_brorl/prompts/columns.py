@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from brorl_graders.verifiers.answer import boxed_answers
+from brorl_graders import boxed_answers
 
 ABSENT = object()
 MAX_FINAL = 200  # characters of a final answer; what is longer is prose

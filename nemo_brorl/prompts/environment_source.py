@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from brorl_graders.environments.protocol import Environment, Message, Task, as_messages, completed, value_of
-from brorl_graders.environments.registry import make
-from brorl_graders.verifiers.payload import ENVIRONMENT
+from brorl_graders import ENVIRONMENT, Environment, first_messages, make_environment
 
 from nemo_brorl.config.data import SourceConfig
-from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.questions import Question, Source, hash_of, is_held_out, size_of_drawn
 
@@ -35,14 +31,14 @@ class Episodes:
 
     def environment(self) -> Environment:
         """Make one, for one episode."""
-        return make(self.name, self.settings)
+        return make_environment(self.name, self.settings)
 
     def answering(self, asked: Question) -> Question:
         """Return a question as the prompt and task of an episode. Raises DataError as `beginning`."""
         question = self.beginning(asked.task, _task_of(asked))
         return replace(question, level=asked.level)
 
-    def beginning(self, name: str, task: Task) -> Question:
+    def beginning(self, name: str, task: Mapping[str, Any]) -> Question:
         """Return the question, of a task called `name`, that an episode begins with. Raises DataError when none begins
         with this."""
         environment = self.environment()
@@ -123,29 +119,6 @@ class DrawnSource:
             f"environment {episodes.name} drew no {self.split} task in {MAX_ATTEMPTS} draws; it has too few different "
             f"tasks, or data.held_out_fraction={self.held_out_fraction} leaves none"
         )
-
-
-def first_messages(name: str, environment: Environment, task: Task) -> tuple[Message, ...]:
-    """What an episode begins with. Raises DataError when it does not begin."""
-    try:
-        begun = _begun(environment, task)
-        if inspect.iscoroutinefunction(environment.reset):
-            return asyncio.run(begun)
-        return completed(begun)
-    except BroRLError:
-        raise
-    # A user's own code, which may raise anything.
-    except Exception as error:
-        raise DataError(f"environment {name}: reset does not take its task: {type(error).__name__}: {error}") from error
-
-
-async def _begun(environment: Environment, task: Task) -> tuple[Message, ...]:
-    """The first messages. The episode is closed in the event loop that it began in, where there is one."""
-    try:
-        observation = await value_of(environment.reset(task, 0))
-        return as_messages(observation, "user")
-    finally:
-        environment.close()
 
 
 def _task_of(question: Question) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from brorl_graders.verifiers.registry import check_name
+from brorl_graders import check_name
 
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.core.console import get_logger

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from brorl_graders import ENVIRONMENT
+
 from nemo_brorl.prompts.levels import TaskLevel
 
 SPLITS = ("train", "held_out")
@@ -23,6 +25,11 @@ class Question:
     messages: tuple[Mapping[str, str], ...] = ()  # role and content of a conversation; empty: `text` from the user
     tools: tuple[Mapping[str, Any], ...] = ()  # that the model may call, as its chat template takes them
     level: int | None = None  # of its task's difficulty; None: the task has no levels
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether an environment answers, over several turns."""
+        return self.verifier == ENVIRONMENT
 
 
 @dataclass(frozen=True)

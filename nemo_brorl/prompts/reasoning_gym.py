@@ -12,7 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
-from brorl_graders.verifiers.registry import check_name, check_payload
+from brorl_graders import check_name, check_payload
 
 from nemo_brorl.config.data import SourceConfig, TaskConfig
 from nemo_brorl.core.console import get_logger

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brorl_graders.verifiers.registry import check_payload
+from brorl_graders import check_payload
 
 from nemo_brorl.core.errors import BroRLError, DataError, NotAllowedError
 from nemo_brorl.prompts.columns import ABSENT, is_optional, shown, value_at

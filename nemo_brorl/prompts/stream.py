@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brorl_graders.verifiers.payload import ENVIRONMENT
-
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
@@ -173,7 +171,7 @@ class PromptStream:
 
     def _prompt(self, domain: Domain, index: int) -> Prompt:
         question = domain.source.question(index)
-        if question.verifier == ENVIRONMENT:
+        if question.has_episodes:
             self.question_check.check(question.tools)
         place = f"{domain.name}/{index}" if domain.name else str(index)
         asked = ask(question, domain.system_prompt, self.config)

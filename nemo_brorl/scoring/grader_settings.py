@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 from brorl_graders.components import is_import_path
 from brorl_graders.environments.host import HostLimits
 from brorl_graders.names import Names, fingerprint
+from brorl_graders.services.remote_scores import FOLDER
 from brorl_graders.settings import CodeLimits, Endpoint, ServiceLimits, is_address
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.payload import Deadlines
@@ -65,6 +67,11 @@ def host_limits(config: EnvironmentsConfig, tool_format: str) -> HostLimits:
         num_processes=config.num_processes,
         tool_format=tool_format,
     )
+
+
+def service_folder(run_folder: Path) -> Path:
+    """Return the folder of a run in which answers of services are kept."""
+    return run_folder.absolute() / FOLDER
 
 
 def code_limits(config: CodeConfig) -> CodeLimits:

@@ -120,7 +120,7 @@ def check_environment(source: SourceConfig, tokenizer: ChatTokenizer) -> None:
     """Raise ConfigError or ModelError unless the environment of a source is one that the model can talk to."""
     if source.environment is None:
         return
-    environment = registry.make(source.environment, source.environment_settings)
+    environment = registry.make_environment(source.environment, source.environment_settings)
     if not environment.is_agent:
         QuestionCheck(tokenizer).check(environment.tools)
 

@@ -14,12 +14,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from brorl_graders.environments.protocol import EpisodeHost, EpisodeOutcome, EpisodeStep, TurnSize, TurnTokens
+from brorl_graders.environments.host import EpisodeHost
+from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep, TurnSize
 from brorl_graders.verdicts import LATE
 
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.scoring.response_arrays import repetition_of, response_keys, split, taken, turn_bounds, turn_ends
+from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.types import (
     Bool,
     ChunkArrays,

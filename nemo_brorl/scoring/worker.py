@@ -20,7 +20,6 @@ from brorl_graders.environments.host import EpisodeHost
 from brorl_graders.grading import Pool
 from brorl_graders.names import Names, allow
 from brorl_graders.verdicts import LATE, Verdicts
-from brorl_graders.verifiers.payload import ENVIRONMENT
 from brorl_graders.verifiers.registry import endpoints_in
 
 from nemo_brorl.config.rewards import RewardsConfig
@@ -130,7 +129,7 @@ class VerifierWorker:
         `chunk` is without its data; `places` as of `score`, which says what is raised."""
         began_at = time.time()
         prompt = chunk.request.prompt
-        if prompt.verifier == ENVIRONMENT:
+        if prompt.has_episodes:
             scores, ended, goes_on = self._judge_of_turns().judge(chunk, data)
         else:
             scores = self.score(prompt.verifier, prompt.payload, data, prompt.messages, places)

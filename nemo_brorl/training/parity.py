@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from brorl_graders.verifiers.payload import ENVIRONMENT
 
 from nemo_brorl.cluster.object_store import fetch, store
 from nemo_brorl.config.parity import ParityConfig
@@ -139,7 +138,7 @@ def _responses(
     """Answers of one turn, or of two where an environment would speak between them and `max_tokens` leave room."""
     seconds: list[RolloutRequest] = []
     for chunk in generator.generate(requests):
-        is_conversation = chunk.request.prompt.verifier == ENVIRONMENT
+        is_conversation = chunk.request.prompt.has_episodes
         if is_conversation and chunk.lengths.max() + OBSERVED < max_tokens:
             seconds.append(_second_turn(chunk, max_tokens))
         else:

@@ -148,7 +148,7 @@ class Server:
         episode = self.episodes.get(step.episode)
         if episode is None or episode.actions != before:
             self.forget([step.episode])
-            episode = Episode(registry.make(step.environment, step.settings))
+            episode = Episode(registry.make_environment(step.environment, step.settings))
             self.episodes[step.episode] = episode
             await value_of(episode.environment.reset(step.task, step.seed))
             for text, size in zip(before, sizes, strict=False):

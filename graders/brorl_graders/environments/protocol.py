@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from brorl_graders.errors import ConfigError
 
@@ -164,29 +164,3 @@ class EpisodeOutcome(NamedTuple):
     truncated: bool
     info: Mapping[str, Any]  # `tool_error`: the turn called a tool wrongly
     error: str  # why the environment failed; "" if it did not
-
-
-class EpisodeHost(Protocol):
-    """Environments in processes that may hang or crash. Any thread may call."""
-
-    def step(self, steps: Sequence[EpisodeStep]) -> list[EpisodeOutcome]:
-        """Outcome of each, in order. An instance that is missing is made anew by repeating its actions."""
-
-    def end(self, episodes: Collection[str]) -> None:
-        """Forget these; those that are not known are passed over."""
-
-    def close(self) -> None:
-        """End all processes."""
-
-
-class TurnTokens(Protocol):
-    """Tokens that follow a turn, by the model's chat template."""
-
-    def after(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        response_ids: Sequence[int],
-        is_stopped: bool,
-        observation: Sequence[Mapping[str, Any]],
-    ) -> list[int]:
-        """The end of the assistant's message, the observation, and the beginning of the assistant's next message."""

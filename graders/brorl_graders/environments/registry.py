@@ -6,6 +6,7 @@ Only an environment that the settings of the run name is made, and only with the
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import inspect
@@ -15,8 +16,17 @@ from functools import lru_cache
 from typing import Any, get_type_hints
 
 from brorl_graders.components import import_function, is_import_path, typed_params
-from brorl_graders.environments.protocol import ISOLATIONS, Environment, Task, Traits
-from brorl_graders.errors import ConfigError
+from brorl_graders.environments.protocol import (
+    ISOLATIONS,
+    Environment,
+    Message,
+    Task,
+    Traits,
+    as_messages,
+    completed,
+    value_of,
+)
+from brorl_graders.errors import BroRLError, ConfigError, DataError
 from brorl_graders.names import check_environment, check_environment_name
 
 PLACE = "brorl_graders.environments"
@@ -44,7 +54,7 @@ def find(name: str) -> type[Environment]:
     return found
 
 
-def make(name: str, settings: Mapping[str, Any]) -> Environment:
+def make_environment(name: str, settings: Mapping[str, Any]) -> Environment:
     """Return an environment with its settings.
 
     Raises ConfigError for a name, a setting or a tool that is none, NotAllowedError for what the settings do not give.
@@ -125,3 +135,26 @@ def _typed(name: str, kind: type[Environment], given: Mapping[str, Any]) -> dict
     for field in dataclasses.fields(declared):
         settings[field.name] = getattr(typed, field.name)
     return settings
+
+
+def first_messages(name: str, environment: Environment, task: Task) -> tuple[Message, ...]:
+    """What an episode begins with. Raises DataError when it does not begin."""
+    try:
+        begun = _begun(environment, task)
+        if inspect.iscoroutinefunction(environment.reset):
+            return asyncio.run(begun)
+        return completed(begun)
+    except BroRLError:
+        raise
+    # A user's own code, which may raise anything.
+    except Exception as error:
+        raise DataError(f"environment {name}: reset does not take its task: {type(error).__name__}: {error}") from error
+
+
+async def _begun(environment: Environment, task: Task) -> tuple[Message, ...]:
+    """The first messages. The episode is closed in the event loop that it began in, where there is one."""
+    try:
+        observation = await value_of(environment.reset(task, 0))
+        return as_messages(observation, "user")
+    finally:
+        environment.close()

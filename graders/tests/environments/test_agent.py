@@ -14,7 +14,7 @@ from brorl_graders.environments import tool_calls
 from brorl_graders.environments.agent import AgentError, result_in
 from brorl_graders.environments.endpoint import RequestError, open_conversation
 from brorl_graders.environments.protocol import Action, Step, TurnSize
-from brorl_graders.environments.registry import make
+from brorl_graders.environments.registry import make_environment
 from brorl_graders.errors import ConfigError
 
 from graders.tests.support.agents import ADD, PLACE
@@ -173,4 +173,4 @@ def test_what_an_agent_raises_is_the_reason_and_not_its_token() -> None:
 def test_what_is_wrong_with_the_settings_is_one_message(settings: dict[str, Any], message: str) -> None:
     allow_also(environments=[("agent", settings)])
     with pytest.raises(ConfigError, match=message):
-        make("agent", settings)
+        make_environment("agent", settings)

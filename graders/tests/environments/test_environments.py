@@ -11,7 +11,7 @@ from brorl_graders.environments.child import read_outcome
 from brorl_graders.environments.episode_process import Batch, EpisodeProcesses, Kind, Turn
 from brorl_graders.environments.mastermind import Mastermind
 from brorl_graders.environments.protocol import Action, EpisodeOutcome, EpisodeStep
-from brorl_graders.environments.registry import make
+from brorl_graders.environments.registry import make_environment
 from brorl_graders.environments.tool_calls import ANY_FORMAT
 from brorl_graders.errors import ConfigError
 from brorl_graders.processes.fork_server import ForkServer
@@ -164,12 +164,12 @@ def test_codes_are_drawn_with_their_seed() -> None:
 def test_a_setting_out_of_range_is_said(name: str, settings: dict[str, Any], message: str) -> None:
     allow_also(environments=[(name, settings)])
     with pytest.raises(ConfigError, match=message):
-        make(name, settings)
+        make_environment(name, settings)
 
 
 def test_what_needs_questions_says_so() -> None:
     allow_also(environments=[("calculator", {})])
     with pytest.raises(ConfigError, match="Calculator draws no tasks of its own"):
-        make("calculator", {}).task(0)
+        make_environment("calculator", {}).task(0)
     with pytest.raises(ConfigError, match="needs questions that a verifier scores"):
-        make("calculator", {}).reset({"secret": "A"}, 0)
+        make_environment("calculator", {}).reset({"secret": "A"}, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from brorl_graders.environments.registry import make
+from brorl_graders.environments.registry import make_environment
 from brorl_graders.errors import ConfigError
 
 from graders.tests.support.bad_environments import COUNTER, Counter
@@ -16,10 +16,10 @@ PLACE = "graders.tests.support.bad_environments:"
 
 def test_settings_are_the_arguments_of_the_constructor() -> None:
     allow_also(environments=[(COUNTER, {"start": 4}), (COUNTER, {})])
-    environment = make(COUNTER, {"start": 4})
+    environment = make_environment(COUNTER, {"start": 4})
     assert isinstance(environment, Counter)
     assert environment.count == 4
-    assert make(COUNTER, {}).count == 0  # type: ignore[attr-defined]
+    assert make_environment(COUNTER, {}).count == 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_settings_are_the_arguments_of_the_constructor() -> None:
 def test_what_is_wrong_is_one_message(name: str, settings: dict[str, Any], message: str) -> None:
     allow_also(environments=[(name, settings)])
     with pytest.raises(ConfigError, match=message):
-        make(name, settings)
+        make_environment(name, settings)

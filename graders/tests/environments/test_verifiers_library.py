@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from brorl_graders.environments.protocol import Action, Step
-from brorl_graders.environments.registry import make
+from brorl_graders.environments.registry import make_environment
 from brorl_graders.errors import ConfigError
 
 from graders.tests.support.names import allow_also
@@ -48,7 +48,7 @@ def load_environment(num_examples=10):
 def test_without_the_library_there_is_one_message() -> None:
     allow_also(environments=[("verifiers", {"environment": "second-try"})])
     with pytest.raises(ConfigError, match=r"pip install 'verifiers<0\.4'"):
-        make("verifiers", {"environment": "second-try"})
+        make_environment("verifiers", {"environment": "second-try"})
 
 
 @needs_library
@@ -60,7 +60,7 @@ def test_its_rollout_is_an_episode_and_its_rubric_the_reward(tmp_path: Path, mon
     allow_also(environments=[("verifiers", settings)])
 
     async def play(*texts: str) -> tuple[Any, list[Step]]:
-        episode = make("verifiers", settings)
+        episode = make_environment("verifiers", settings)
         task = episode.task(16)
         first = await episode.reset(task, 0)  # type: ignore[misc]
         steps = [await episode.step(Action(text)) for text in texts]  # type: ignore[misc]
@@ -79,4 +79,4 @@ def test_its_rollout_is_an_episode_and_its_rubric_the_reward(tmp_path: Path, mon
 def test_an_environment_that_is_not_installed_is_one_message() -> None:
     allow_also(environments=[("verifiers", {"environment": "no-such-env"})])
     with pytest.raises(ConfigError, match="no-such-env cannot be loaded"):
-        make("verifiers", {"environment": "no-such-env"})
+        make_environment("verifiers", {"environment": "no-such-env"})

@@ -8,7 +8,7 @@ from typing import Any
 
 from brorl_graders.environments.agent import Agent
 from brorl_graders.environments.protocol import Action, Step
-from brorl_graders.environments.registry import make
+from brorl_graders.environments.registry import make_environment
 
 from graders.tests.support.names import allow_also
 
@@ -20,7 +20,7 @@ def agent_played(
     allow_also(environments=[("agent", settings)])
 
     async def play() -> tuple[Any, list[Step]]:
-        agent = make("agent", settings)
+        agent = make_environment("agent", settings)
         assert isinstance(agent, Agent)
         try:
             first = await agent.reset(task, 7)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from brorl_graders.environments.protocol import Action, Environment, Message, ToolCall, as_messages
-from brorl_graders.environments.registry import make
+from brorl_graders.environments.registry import make_environment
 from brorl_graders.environments.tool_calls import ToolCallError, parse
 from brorl_graders.verifiers.payload import ENVIRONMENT, Payload
 
@@ -226,7 +226,7 @@ class Demonstrations:
     ) -> Example:
         """Turns until the environment ends the episode; what it says is not learnt."""
         payload = question.payload
-        environment = make(payload["environment"], payload["settings"])
+        environment = make_environment(payload["environment"], payload["settings"])
         environment.reset(payload["task"], 0)
         messages = conversation(question.messages, self.system_prompt)
         tokens = TurnTokens(self.tokenizer)

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 import yaml
+from brorl_graders import ENVIRONMENT, check_params, check_payload, names_in
 from brorl_graders.components import is_import_path
-from brorl_graders.verifiers.payload import ENVIRONMENT
-from brorl_graders.verifiers.registry import check_params, check_payload, names_in
 
 from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups, sampled_prompts
 from nemo_brorl.commands.run import resolve_model
@@ -203,8 +202,8 @@ def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tu
     # Ray: only for what can be scored.
     from nemo_brorl.cluster.ray_cluster import RayCluster
     from nemo_brorl.cluster.ray_watch import start_limit
-    from nemo_brorl.commands.wiring import prepare_sandbox
     from nemo_brorl.scoring.pool import VerifierPool
+    from nemo_brorl.scoring.preparation import prepare_sandbox
 
     model_folder = resolve_model(config)
     tokenizer = load_tokenizer(model_folder)

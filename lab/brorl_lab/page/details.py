@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from brorl_graders.answers import answers_of
-from brorl_graders.verifiers.payload import accepted_answers
+from brorl_graders import accepted_answers, answers_of
 
 from brorl_lab.page.runs import settings_of
 from brorl_lab.store_reader import sampled_tokens

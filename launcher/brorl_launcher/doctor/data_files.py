@@ -75,13 +75,13 @@ def _questions(source: SourceConfig) -> str:
 
 def _environment(source: SourceConfig, model: str) -> str:
     """The environment is there, and the model in this folder, if it is one, can talk to it."""
-    from brorl_graders.environments.registry import make
+    from brorl_graders import make_environment
 
     from nemo_brorl.core.tokenizer import load_tokenizer
     from nemo_brorl.scoring.turn_tokens import check_environment
 
     name = source.environment or ""
-    environment = make(name, source.environment_settings)
+    environment = make_environment(name, source.environment_settings)
     if source.source == "environment":
         environment.task(0)
     if not Path(model).is_dir():

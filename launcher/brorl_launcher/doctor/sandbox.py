@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from brorl_graders.verifiers.registry import names_in
+from brorl_graders import names_in
 
 from brorl_launcher.doctor.probe import answer, ask
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check

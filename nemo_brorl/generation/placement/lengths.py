@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from brorl_graders.verifiers.payload import ENVIRONMENT
 from numpy.typing import NDArray
 
 from nemo_brorl.types import Bool, Int32, RolloutRequest
@@ -204,7 +203,7 @@ class LengthHistory:
     def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
         """Note that a chunk is done: [m] lengths of its responses that ended. Turns teach nothing before their group
         closes."""
-        if request.prompt.verifier == ENVIRONMENT:
+        if request.prompt.has_episodes:
             return
         prompt = self._touch(request.prompt.uid)
         prompt.running.pop(request.first_index, None)

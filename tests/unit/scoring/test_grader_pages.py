@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from brorl_graders.environments.protocol import Action, Step
-from brorl_graders.environments.registry import ENVIRONMENTS, find, make
+from brorl_graders.environments.registry import ENVIRONMENTS, find, make_environment
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.registry import VERIFIERS
 
@@ -34,7 +34,7 @@ def test_the_pages_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "my_game.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     allow_also(environments=[("my_game:GuessTheNumber", {"highest": 10})])
-    game = make("my_game:GuessTheNumber", {"highest": 10})
+    game = make_environment("my_game:GuessTheNumber", {"highest": 10})
     assert game.task(12) == {"number": 3}
     assert game.reset({"number": 3}, 0) == "Guess my number from 1 to 10. Write digits only."
     assert [game.step(Action(text)) for text in ("2", "5", "3")] == [

@@ -1,0 +1,25 @@
+"""The public interface of the graders: every name is there, and listing them costs nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import brorl_graders
+
+from graders.tests.support.places import CODE_PATH
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in brorl_graders.__all__:
+        assert getattr(brorl_graders, name) is not None
+    assert set(brorl_graders.__all__) <= set(dir(brorl_graders))
+    assert set(brorl_graders.__all__) == set(brorl_graders._MODULE_OF)
+
+
+def test_importing_the_graders_imports_none_of_their_modules() -> None:
+    code = "import sys, brorl_graders; print([name for name in sys.modules if name.startswith('brorl_graders.')])"
+    environment = {**os.environ, "PYTHONPATH": CODE_PATH}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
