@@ -80,13 +80,7 @@ def check_parity(
     requests = requests_for(prompts, num, num, sampling, seed)
     chunks = list(_responses(requests, generator, rollouts.max_response_tokens))
     chunks.sort(key=lambda chunk: chunk.request.prompt.uid)
-    prompt_ids: list[Sequence[int]] = []
-    response_ids: list[Sequence[int]] = []
-    for chunk in chunks:
-        arrays = fetch(chunk.data)
-        for low, high in pairwise(arrays.offsets.tolist()):
-            prompt_ids.append(chunk.request.prompt.token_ids)
-            response_ids.append(arrays.token_ids[low:high].tolist())
+    prompt_ids, response_ids = _token_ids(chunks)
     log_probs, counts = _sampled(chunks)
     vllm = log_probs[counts]
     megatron = np.concatenate(policy.log_probs(prompt_ids, response_ids, with_fp8=False))[counts]
@@ -114,6 +108,18 @@ def check_parity(
     for alarm in alarms(measured, parity):
         _log.warning("%s", alarm)
     return report
+
+
+def _token_ids(chunks: Sequence[RolloutChunk]) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+    """Prompt and response of every rollout."""
+    prompt_ids: list[Sequence[int]] = []
+    response_ids: list[Sequence[int]] = []
+    for chunk in chunks:
+        arrays = fetch(chunk.data)
+        for low, high in pairwise(arrays.offsets.tolist()):
+            prompt_ids.append(chunk.request.prompt.token_ids)
+            response_ids.append(arrays.token_ids[low:high].tolist())
+    return prompt_ids, response_ids
 
 
 def _sampled(chunks: Sequence[RolloutChunk]) -> tuple[Float32, Bool]:
