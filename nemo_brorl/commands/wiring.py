@@ -210,6 +210,7 @@ def trainer_parts(
         console,
     )
     return Parts(
+        sizes=RunSizes.of(config),
         prompts=inputs.prompts,
         policy=actors.trained_policy(),
         generator=actors.generator,

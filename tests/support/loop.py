@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
@@ -47,6 +48,7 @@ def make_trainer(
     sampler = Sampler(generator, verifier, console, config.rollouts.chunk_size, config.trainer.seed, heartbeat)
     observers = run_observers(config, folder, ListStore(), sampler.heartbeat.timeline, decode, console)
     parts = Parts(
+        sizes=RunSizes.of(config),
         prompts=prompts or FakePrompts(),
         policy=FakePolicy(num_skipped),
         generator=generator,
