@@ -36,7 +36,7 @@ def setup_logging(role: str = "driver") -> None:
     """Send the records of our packages to stderr, stamped with the time and the role (`driver`, `policy 0`,
     `engine 1`).
 
-    The level is that of the environment variable BRORL_LOG_LEVEL, by default INFO. Calling it again replaces the handler.
+    The environment variable BRORL_LOG_LEVEL is the level, by default INFO. Calling it again replaces the handler.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {role} %(levelname).1s %(message)s", datefmt="%H:%M:%S"))
