@@ -27,8 +27,9 @@ from typing import NamedTuple
 import numpy as np
 
 from nemo_brorl.algorithm.advantages import disagree
+from nemo_brorl.config.algorithm import AlgorithmConfig
+from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.config.run_sizes import RunSizes
-from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import (
     Bool,
     Int32,
@@ -217,23 +218,26 @@ def plan_update(
 
 def plan_step(
     batch: TrainBatch,
-    config: BroRLConfig,
+    algorithm: AlgorithmConfig,
+    policy: PolicyConfig,
+    sizes: RunSizes,
+    *,
+    seed: int,
     step: int,
     version: int,
     learning_rate: float,
-    data_parallel_size: int,
 ) -> UpdatePlan:
     """Plan of step `step`, counted from 1, that makes weights `version`. The same step has the same plan."""
     return plan_update(
         batch,
-        num_mini_batches=config.algorithm.num_mini_batches,
-        data_parallel_size=data_parallel_size,
-        token_budget=RunSizes.of(config).micro_batch_tokens * config.policy.context_parallel_size,
-        sharing=Sharing(config.policy.shared_prompt, config.policy.least_shared_tokens),
+        num_mini_batches=algorithm.num_mini_batches,
+        data_parallel_size=sizes.data_parallel,
+        token_budget=sizes.row_tokens,
+        sharing=Sharing(policy.shared_prompt, policy.least_shared_tokens),
         version=version,
         learning_rate=learning_rate,
-        objective=config.algorithm.loss,
-        seed=config.trainer.seed * SEED_STRIDE + step - 1,
+        objective=algorithm.loss,
+        seed=seed * SEED_STRIDE + step - 1,
     )
 
 

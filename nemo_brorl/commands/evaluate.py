@@ -59,8 +59,8 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     with contextlib.ExitStack() as stack:
         files = {}
         for benchmark in benchmarks:
-            file = answer_file(output, identity_of(config, weights, benchmark), console)
-            files[benchmark.name] = stack.enter_context(file)
+            identity = identity_of(benchmark, config.rewards, weights, config.generation.precision, config.trainer.seed)
+            files[benchmark.name] = stack.enter_context(answer_file(output, identity, console))
         folder = folder_of(output, model_folder, files)
         samples = None
         if settings.save_samples:

@@ -19,14 +19,16 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
+from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.benchmarks import held_out_prompts
 from nemo_brorl.evaluation.constant_answers import check_constants
+from nemo_brorl.evaluation.shown_responses import Decode
 from nemo_brorl.evaluation.validation import Evaluator
 from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
-from nemo_brorl.ports import MetricSink
+from nemo_brorl.ports import MetricSink, RolloutStore
 from nemo_brorl.prompts.sources import Sources
 from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.rollouts.sampler import Sampler
@@ -35,9 +37,13 @@ from nemo_brorl.scoring.pool import VerifierPool
 from nemo_brorl.scoring.preparation import check_verifiers
 from nemo_brorl.scoring.turn_tokens import check_environment
 from nemo_brorl.training.checkpoint import Checkpoints
+from nemo_brorl.training.observers import Observer
+from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.parity import NUM_PROMPTS, check_parity
 from nemo_brorl.training.parts import Parts
-from nemo_brorl.training.run_observers import run_observers
+from nemo_brorl.training.run_observers import Events, MassBalance, StepLine, StoredRollouts
+from nemo_brorl.training.samples import Samples
+from nemo_brorl.training.step_timeline import Timelines
 from nemo_brorl.training.store.store import make_store
 from nemo_brorl.types import Prompt
 
@@ -176,8 +182,17 @@ def pass_parity(
 ) -> None:
     """Parity gate between policy and engines, where it is on. Raises ParityError."""
     if config.parity.enabled:
-        prompts = inputs.held_out[:NUM_PROMPTS]
-        console.line(f"parity: {check_parity(config, prompts, actors.trained_policy(), actors.generator)}")
+        report = check_parity(
+            inputs.held_out[:NUM_PROMPTS],
+            actors.trained_policy(),
+            actors.generator,
+            config.rollouts,
+            config.parity,
+            bound=RunSizes.of(config).parity_bound,
+            has_fp8=config.policy.fp8 is not None,
+            seed=config.trainer.seed,
+        )
+        console.line(f"parity: {report}")
 
 
 def make_sampler(
@@ -189,6 +204,27 @@ def make_sampler(
     """Sampler over the engines and the verifiers."""
     chunk_size, seed = config.rollouts.chunk_size, config.trainer.seed
     return Sampler(actors.generator, actors.verifier, console, chunk_size, seed, heartbeat)
+
+
+def run_observers(
+    config: BroRLConfig,
+    run_folder: Path,
+    store: RolloutStore,
+    timeline: Timeline,
+    decode: Decode,
+    console: Console,
+) -> list[Observer]:
+    """Return the observers of a run, those that the settings add included. Raises ConfigError."""
+    added = [make(run_folder) for make in find_observers(config.trainer.observers)]
+    return [
+        Timelines(timeline, run_folder, config.timeline),
+        Samples(run_folder, config.rollouts.save_samples, decode, console),
+        StoredRollouts(store, config.dynamic_sampling),
+        Events(run_folder),
+        MassBalance(),
+        *added,
+        StepLine(console, config.trainer.max_steps, config.parity),
+    ]
 
 
 def trainer_parts(
@@ -210,6 +246,7 @@ def trainer_parts(
         console,
     )
     return Parts(
+        sizes=RunSizes.of(config),
         prompts=inputs.prompts,
         policy=actors.trained_policy(),
         generator=actors.generator,

@@ -8,6 +8,7 @@ resolving it called the function. Where no setting did, the settings are not loo
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -28,7 +29,8 @@ def _ask(*arguments: str) -> str | None:
     global _num_asks
     _num_asks += 1
     found = oc.env(*arguments)
-    if found is not None:
+    # A default is written in the settings and no secret: to hide it would garble messages that hold the same word.
+    if found is not None and str(arguments[0]) in os.environ:
         asked = ",".join(map(str, arguments))
         written = f"${{oc.env:{asked}}}"
         _answers[written] = FromEnvironment(found, written)

@@ -30,6 +30,7 @@ class RunSizes:
     overlaps_gradients: bool  # replicas reduce gradients while the backward pass goes on
     gives_memory_back: bool  # ranks hand memory that they keep for later back at the end of a turn
     micro_batch_tokens: int  # at most, on each context-parallel rank
+    row_tokens: int  # of a micro-batch at most, on all context-parallel ranks together
     max_model_len: int  # tokens of a prompt and its response together that an engine has room for
     max_num_seqs: int  # responses that an engine decodes together, at most
     engine_batch_tokens: int | None  # that an engine computes in one step; None: vLLM's own number, 2,048
@@ -58,6 +59,7 @@ class RunSizes:
         """Return the sizes of a run."""
         policy, generation, replicas = config.policy, config.generation, _data_parallel(config)
         sequences = generation.max_num_seqs or SEQUENCES
+        micro_batch_tokens = policy.tokens_per_micro_batch or MICRO_BATCH_TOKENS
         return cls(
             num_nodes=config.trainer.num_nodes,
             gpus_per_node=config.trainer.gpus_per_node,
@@ -68,7 +70,8 @@ class RunSizes:
             gpus_per_engine=generation.tensor_parallel_size,
             overlaps_gradients=_overlaps_gradients(config, replicas),
             gives_memory_back=_gives_memory_back(config),
-            micro_batch_tokens=policy.tokens_per_micro_batch or MICRO_BATCH_TOKENS,
+            micro_batch_tokens=micro_batch_tokens,
+            row_tokens=micro_batch_tokens * policy.context_parallel_size,
             max_model_len=max_model_len(config),
             max_num_seqs=sequences,
             engine_batch_tokens=_engine_batch_tokens(config, sequences),

@@ -32,18 +32,18 @@ def get_logger(name: str) -> logging.Logger:
     return logging.getLogger(name)
 
 
-def setup_logging(role: str = "driver", level: str | None = None) -> None:
+def setup_logging(role: str = "driver") -> None:
     """Send the records of our packages to stderr, stamped with the time and the role (`driver`, `policy 0`,
     `engine 1`).
 
-    `level` falls back to the environment variable BRORL_LOG_LEVEL, then to INFO. Calling it again replaces the handler.
+    The environment variable BRORL_LOG_LEVEL is the level, by default INFO. Calling it again replaces the handler.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {role} %(levelname).1s %(message)s", datefmt="%H:%M:%S"))
     for package in LOGGED:
         logger = logging.getLogger(package)
         logger.handlers[:] = [handler]
-        logger.setLevel(level or os.environ.get("BRORL_LOG_LEVEL", "INFO"))
+        logger.setLevel(os.environ.get("BRORL_LOG_LEVEL", "INFO"))
         logger.propagate = False
 
 

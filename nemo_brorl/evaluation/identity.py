@@ -13,7 +13,6 @@ from typing import Any
 from brorl_graders.environment_values import as_written
 
 from nemo_brorl.config.rewards import RewardsConfig
-from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.evaluation.benchmarks import Benchmark
 
@@ -22,17 +21,19 @@ NUM_THREADS = 8
 BESIDE_WEIGHTS = ("config.json", "generation_config.json")
 
 
-def identity_of(config: BroRLConfig, weights: str, benchmark: Benchmark) -> dict[str, Any]:
+def identity_of(
+    benchmark: Benchmark, rewards: RewardsConfig, weights: str, precision: str, seed: int
+) -> dict[str, Any]:
     """All that decides the answers to a benchmark, JSON-able; texts from the environment as they were written."""
     identity = {
         "benchmark": benchmark.name,
         "weights": weights,
-        "seed": config.trainer.seed,
-        "precision": config.generation.precision,
+        "seed": seed,
+        "precision": precision,
         "settings": benchmark.settings,
         "questions": benchmark.questions,
         "tokens": benchmark.tokens,
-        "scoring": _scoring(config.rewards, benchmark),
+        "scoring": _scoring(rewards, benchmark),
     }
     return dict(as_written(identity))
 

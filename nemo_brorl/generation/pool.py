@@ -96,7 +96,7 @@ class VllmPool:
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         """Begin to sample. Raises GenerationError while another session is open, or when no engine has the published
         weights."""
-        self._sleep.check_awake("open_session")
+        self._sleep.check_awake()
         check_weights(self._handles)
         if self._session is not None and self._session.is_open:
             raise GenerationError(

@@ -87,11 +87,11 @@ class StagedSleep:
         """Note that weights were published."""
         self._needs_weights = False
 
-    def check_awake(self, what: str) -> None:
+    def check_awake(self) -> None:
         """Raise GenerationError when engines sleep."""
         if self._stage != "awake":
             raise GenerationError(
-                f"{what} was called while engines sleep ({self._stage}); wake_weights and wake_cache come first"
+                f"open_session was called while engines sleep ({self._stage}); wake_weights and wake_cache come first"
             )
 
     def check_has_room_for_weights(self) -> None:

@@ -17,8 +17,7 @@ import numpy as np
 
 from nemo_brorl.cluster.object_store import fetch, store
 from nemo_brorl.config.parity import ParityConfig
-from nemo_brorl.config.run_sizes import RunSizes
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ParityError
 from nemo_brorl.ports import Generator, Policy
@@ -62,34 +61,33 @@ class ParityReport:
 
 
 def check_parity(
-    config: BroRLConfig,
     prompts: Sequence[Prompt],
     policy: Policy,
     generator: Generator,
+    rollouts: RolloutsConfig,
+    parity: ParityConfig,
+    *,
+    bound: float,
+    has_fp8: bool,
+    seed: int,
 ) -> ParityReport:
     """Sample a fixed small batch and compare, without FP8, whose noise would hide a difference; what FP8 adds is
-    measured apart and warned about above `parity.max_fp8_mismatch`. Raises ParityError above
-    `parity.max_mean_abs_diff`."""
-    max_tokens = min(config.rollouts.max_response_tokens, RESPONSE_TOKENS)
-    sampling = Sampling(config.rollouts.temperature, 1.0, max_tokens)
+    measured apart and warned about above `parity.max_fp8_mismatch`. Raises ParityError above `bound`, which is
+    `parity.max_mean_abs_diff` where that is given."""
+    max_tokens = min(rollouts.max_response_tokens, RESPONSE_TOKENS)
+    sampling = Sampling(rollouts.temperature, 1.0, max_tokens)
     num = RESPONSES_PER_PROMPT
-    requests = requests_for(prompts, num, num, sampling, config.trainer.seed)
-    chunks = list(_responses(requests, generator, config.rollouts.max_response_tokens))
+    requests = requests_for(prompts, num, num, sampling, seed)
+    chunks = list(_responses(requests, generator, rollouts.max_response_tokens))
     chunks.sort(key=lambda chunk: chunk.request.prompt.uid)
-    prompt_ids: list[Sequence[int]] = []
-    response_ids: list[Sequence[int]] = []
-    for chunk in chunks:
-        arrays = fetch(chunk.data)
-        for low, high in pairwise(arrays.offsets.tolist()):
-            prompt_ids.append(chunk.request.prompt.token_ids)
-            response_ids.append(arrays.token_ids[low:high].tolist())
+    prompt_ids, response_ids = _token_ids(chunks)
     log_probs, counts = _sampled(chunks)
     vllm = log_probs[counts]
     megatron = np.concatenate(policy.log_probs(prompt_ids, response_ids, with_fp8=False))[counts]
     hf = np.concatenate(policy.hf_log_probs(prompt_ids, response_ids))[counts]
     fp8 = None
     measured: dict[str, float] = {}
-    if config.policy.fp8:
+    if has_fp8:
         with_fp8 = np.concatenate(policy.log_probs(prompt_ids, response_ids))[counts]
         fp8 = _mean_abs(with_fp8 - megatron)
         measured["policy/fp8_mismatch"] = fp8
@@ -100,7 +98,6 @@ def check_parity(
         num_tokens=len(vllm),
         fp8=fp8,
     )
-    bound = RunSizes.of(config).parity_bound
     # Asked this way round, a NaN is not within.
     is_within = report.worst <= bound
     if not is_within or not np.isfinite(fp8 or 0.0):
@@ -108,9 +105,21 @@ def check_parity(
             f"log-probs do not agree: {report}; the bound is parity.max_mean_abs_diff={bound:g}. With bf16 on either"
             " side a bound of 0.05 is usual; a larger difference means that one of the three computes another model"
         )
-    for alarm in alarms(measured, config.parity):
+    for alarm in alarms(measured, parity):
         _log.warning("%s", alarm)
     return report
+
+
+def _token_ids(chunks: Sequence[RolloutChunk]) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+    """Prompt and response of every rollout."""
+    prompt_ids: list[Sequence[int]] = []
+    response_ids: list[Sequence[int]] = []
+    for chunk in chunks:
+        arrays = fetch(chunk.data)
+        for low, high in pairwise(arrays.offsets.tolist()):
+            prompt_ids.append(chunk.request.prompt.token_ids)
+            response_ids.append(arrays.token_ids[low:high].tolist())
+    return prompt_ids, response_ids
 
 
 def _sampled(chunks: Sequence[RolloutChunk]) -> tuple[Float32, Bool]:

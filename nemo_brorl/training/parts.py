@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation.validation import Evaluator
 from nemo_brorl.ports import Generator, MetricSink, Policy, PromptSource
@@ -18,6 +19,7 @@ from nemo_brorl.training.observers import Observer
 class Parts:
     """What the loop works with, made by `wiring.py`."""
 
+    sizes: RunSizes
     prompts: PromptSource
     policy: Policy
     generator: Generator

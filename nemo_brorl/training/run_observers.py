@@ -9,19 +9,13 @@ from typing import Any
 
 from nemo_brorl.config.parity import ParityConfig
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
-from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.files import append_line
-from nemo_brorl.core.timeline import Timeline
-from nemo_brorl.evaluation.shown_responses import Decode
 from nemo_brorl.ports import RolloutStore
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.training.observers import Observer, StepMade
-from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.parity import alarms
 from nemo_brorl.training.records import drop_after
-from nemo_brorl.training.samples import Samples
-from nemo_brorl.training.step_timeline import Timelines
 from nemo_brorl.training.store.record import step_record
 from nemo_brorl.training.tables import step_line
 
@@ -85,24 +79,3 @@ class StepLine(Observer):
         self.console.line(step_line(step, self.max_steps, metrics))
         for alarm in alarms(metrics, self.parity):
             log.warning("%s", alarm)
-
-
-def run_observers(
-    config: BroRLConfig,
-    run_folder: Path,
-    store: RolloutStore,
-    timeline: Timeline,
-    decode: Decode,
-    console: Console,
-) -> list[Observer]:
-    """Return the observers of a run, those that the settings add included. Raises ConfigError."""
-    added = [make(run_folder) for make in find_observers(config.trainer.observers)]
-    return [
-        Timelines(timeline, run_folder, config.timeline),
-        Samples(run_folder, config.rollouts.save_samples, decode, console),
-        StoredRollouts(store, config.dynamic_sampling),
-        Events(run_folder),
-        MassBalance(),
-        *added,
-        StepLine(console, config.trainer.max_steps, config.parity),
-    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
 from nemo_brorl.algorithm.train_batch import make_train_batch
-from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
 from nemo_brorl.core.errors import ServiceError, StarvationError, TrainingError
@@ -36,7 +35,7 @@ class BroRLTrainer:
             config.rollouts,
             config.dynamic_sampling,
             config.policy.optim,
-            RunSizes.of(config),
+            parts.sizes,
             parts.prompts,
             parts.sampler,
         )
@@ -133,9 +132,8 @@ class BroRLTrainer:
             return self.batches.take(self.version, self.stop.check)
         except StarvationError:
             self.observers.starved(self.batches.drop())
-            self.saved.save(
-                self.step_number, wait=True
-            )  # what was sampled and learned so far is kept for other settings
+            # What was sampled and learned so far is kept for other settings.
+            self.saved.save(self.step_number, wait=True)
             raise
         except ServiceError:
             self.saved.save_before_cut_step(self.step_number, "as a verifier's service failed")
@@ -152,11 +150,13 @@ class BroRLTrainer:
         """The update's layout for the policy's data-parallel ranks."""
         return plan_step(
             batch,
-            self.config,
+            self.config.algorithm,
+            self.config.policy,
+            self.parts.sizes,
+            seed=self.config.trainer.seed,
             step=self.step_number + 1,
             version=self.version + 1,
             learning_rate=self.schedule.learning_rate(self.step_number + 1),
-            data_parallel_size=self.parts.policy.data_parallel_size,
         )
 
     def after_step(self) -> None:

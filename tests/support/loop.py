@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_brorl.commands.wiring import run_observers
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
@@ -14,7 +16,7 @@ from nemo_brorl.ports import PromptSource, RolloutStore
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parts import Parts
-from nemo_brorl.training.run_observers import StoredRollouts, run_observers
+from nemo_brorl.training.run_observers import StoredRollouts
 from nemo_brorl.training.trainer import BroRLTrainer
 from tests.support.fakes import FakeGenerator, FakePolicy, FakePrompts, FakeVerifier, ListSink, ListStore, make_prompt
 
@@ -47,6 +49,7 @@ def make_trainer(
     sampler = Sampler(generator, verifier, console, config.rollouts.chunk_size, config.trainer.seed, heartbeat)
     observers = run_observers(config, folder, ListStore(), sampler.heartbeat.timeline, decode, console)
     parts = Parts(
+        sizes=RunSizes.of(config),
         prompts=prompts or FakePrompts(),
         policy=FakePolicy(num_skipped),
         generator=generator,

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from brorl_lab.bases.demonstrations import Demonstrations
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import TrainingError
@@ -61,6 +62,7 @@ def warm_up(
     `sft.new.max_pass_at_1`.
     """
     sft = config.sft
+    sizes = RunSizes.of(config)
     start = time.monotonic()
     step = 0
     version = 0
@@ -70,12 +72,13 @@ def warm_up(
         for index in range(step, step + block):
             examples += demonstrations.batch(index, sft.batch_size)
         plan = supervised_plan(
-            config,
             examples,
+            sft,
+            sizes,
+            seed=config.trainer.seed,
             step=step,
             num_mini_batches=block,
             num_steps=sft.max_steps,
-            data_parallel_size=policy.data_parallel_size,
             version=version + 1,
         )
         report = policy.update(plan)

@@ -22,6 +22,7 @@ from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.memory import check_memory
 from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import DataError
@@ -98,6 +99,7 @@ class Replay:
         self.run_folder = run_folder
         self.recorded = recorded
         self.config = config
+        self.sizes = RunSizes.of(config)
         self.resets = _reset_steps(run_folder)
 
     def learn(
@@ -109,13 +111,13 @@ class Replay:
         """The update of a step, and the reference reset after it if the run made one. `lag`: updates under other
         settings before it, which make its rollouts so much older."""
         record = read_step(self.run_folder, step, fates=[TRAINED])
-        plan = self.plan(record, policy.data_parallel_size)
+        plan = self.plan(record)
         report = policy.update(off_policy(plan, lag) if lag else plan)
         if step in self.resets:
             policy.reset_reference(self.recorded.algorithm.reference_reset.clear_optimizer)
         return report
 
-    def plan(self, record: StepRecord, data_parallel_size: int) -> UpdatePlan:
+    def plan(self, record: StepRecord) -> UpdatePlan:
         """As the loop made it, with the settings of now."""
         groups = [stored.scored for stored in record.groups]
         batch = make_train_batch(
@@ -129,11 +131,13 @@ class Replay:
         )
         return plan_step(
             batch,
-            self.config,
+            self.config.algorithm,
+            self.config.policy,
+            self.sizes,
+            seed=self.config.trainer.seed,
             step=record.step,
             version=record.version,
             learning_rate=self._learning_rate(record),
-            data_parallel_size=data_parallel_size,
         )
 
     def _learning_rate(self, record: StepRecord) -> float:

@@ -72,7 +72,7 @@ def test_steps_learnt_again_make_the_weights_of_the_run(tmp_path: Path) -> None:
 
 def test_the_plan_of_a_step_is_the_one_that_was_made(tmp_path: Path) -> None:
     made = fake(finished_run(tmp_path)).plans[2]
-    again = replay_of(tmp_path).plan(read_step(tmp_path, 3, ["trained"]), data_parallel_size=1)
+    again = replay_of(tmp_path).plan(read_step(tmp_path, 3, ["trained"]))
     assert again.mini_batches == made.mini_batches
     assert (again.version, again.learning_rate, again.loss_scale) == (made.version, made.learning_rate, made.loss_scale)
     for one, other in zip(again.groups, made.groups, strict=True):
@@ -90,7 +90,7 @@ def test_other_settings_change_the_plan(tmp_path: Path) -> None:
     config.algorithm.num_mini_batches = 4
     config.algorithm.loss = "gspo"
     config.policy.optim.lr *= 2
-    again = replay_of(tmp_path, config).plan(read_step(tmp_path, 3, ["trained"]), data_parallel_size=1)
+    again = replay_of(tmp_path, config).plan(read_step(tmp_path, 3, ["trained"]))
     assert (len(made.mini_batches), len(again.mini_batches)) == (2, 4)
     assert again.objective == "gspo"
     assert again.learning_rate == 2 * made.learning_rate

@@ -10,7 +10,6 @@ import numpy as np
 
 from nemo_brorl.algorithm.packing import Sharing, plan_update
 from nemo_brorl.config.run_sizes import RunSizes
-from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.types import (
     Bool,
@@ -87,13 +86,14 @@ def _group(index: int, example: Example) -> ScoredGroup:
 
 
 def supervised_plan(
-    config: BroRLConfig,
     examples: Sequence[Example],
+    sft: SftConfig,
+    sizes: RunSizes,
     *,
+    seed: int,
     step: int,
     num_mini_batches: int,
     num_steps: int,
-    data_parallel_size: int,
     version: int,
 ) -> UpdatePlan:
     """Update on examples, packed into micro-batches: `num_mini_batches` optimizer steps after the first `step` ones of
@@ -101,14 +101,14 @@ def supervised_plan(
     return plan_update(
         supervised_batch(examples),
         num_mini_batches=num_mini_batches,
-        data_parallel_size=data_parallel_size,
-        token_budget=RunSizes.of(config).micro_batch_tokens * config.policy.context_parallel_size,
+        data_parallel_size=sizes.data_parallel,
+        token_budget=sizes.row_tokens,
         sharing=Sharing(),
         version=version,
-        learning_rate=learning_rate(config.sft, step, num_steps),
+        learning_rate=learning_rate(sft, step, num_steps),
         objective="cross_entropy",
         # Of the step, so that a run that goes on packs as one that never stopped.
-        seed=config.trainer.seed + step,
+        seed=seed + step,
     )
 
 

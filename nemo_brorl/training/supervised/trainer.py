@@ -12,6 +12,7 @@ from typing import Any
 
 from brorl_graders.environment_values import as_written
 
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest, Stopwatch, is_due
 from nemo_brorl.core.console import Console
@@ -59,6 +60,7 @@ class SftTrainer:
         stop: StopRequest,
     ) -> None:
         self.config = config
+        self.sizes = RunSizes.of(config)
         self.parts = parts
         self.lessons = lessons
         self.stop = stop
@@ -91,12 +93,13 @@ class SftTrainer:
         watch = Stopwatch()
         examples = self.lessons.batch(self.step_number)
         plan = supervised_plan(
-            self.config,
             examples,
+            self.config.sft,
+            self.sizes,
+            seed=self.config.trainer.seed,
             step=self.step_number,
             num_mini_batches=1,
             num_steps=self.lessons.num_steps,
-            data_parallel_size=self.parts.policy.data_parallel_size,
             version=self.step_number + 1,
         )
         with watch.measure("update"):

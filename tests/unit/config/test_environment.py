@@ -189,6 +189,13 @@ def test_no_message_about_a_setting_gives_the_value_away(overrides: list[str]) -
     assert SECRET not in str(refused.value)
 
 
+def test_a_default_of_a_variable_is_no_secret_and_stays_in_messages() -> None:
+    with pytest.raises(ConfigError, match=r"^evaluation\.benchmarks\[0\]\.name is required and missing"):
+        load_config(
+            "brorl_cpu", ["policy.model=${oc.env:NOWHERE,benchmarks}", "evaluation.benchmarks=[{path: a.jsonl}]"]
+        )
+
+
 def test_parameters_of_the_users_functions_hold_the_value_and_messages_do_not() -> None:
     from dataclasses import dataclass
 

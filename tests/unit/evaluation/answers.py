@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.evaluation.answers import PromptAnswers
 from nemo_brorl.evaluation.benchmarks import Benchmark
+from nemo_brorl.evaluation.identity import identity_of
 from nemo_brorl.types import Sampling, ScoredGroup
 from tests.support.fakes import make_group, make_prompt
 
@@ -35,6 +37,11 @@ def made(
         num_failed=0,
         reference=reference,
     )
+
+
+def identity(benchmark: Benchmark, weights: str = "w", rewards: RewardsConfig | None = None) -> dict[str, Any]:
+    """What decides the answers, at defaults."""
+    return identity_of(benchmark, rewards or RewardsConfig(), weights, precision="fp32", seed=1)
 
 
 def make_benchmark(

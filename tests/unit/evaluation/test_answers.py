@@ -6,19 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import CheckpointError, ModelError, ResourceError
 from nemo_brorl.evaluation.answers import AnswerFile, answers_of, nearest_other
-from nemo_brorl.evaluation.identity import differing, identity_of, weights_digest
+from nemo_brorl.evaluation.identity import differing, weights_digest
 from tests.support.fakes import make_group
 from tests.support.full_disk import full_disk
-from tests.unit.evaluation.answers import made, make_benchmark
-
-CONFIG = BroRLConfig()
+from tests.unit.evaluation.answers import identity, made, make_benchmark
 
 
 def file_in(folder: Path, weights: str = "w", temperature: float = 1.0) -> AnswerFile:
-    return AnswerFile(folder, identity_of(CONFIG, weights, make_benchmark(temperature=temperature)))
+    return AnswerFile(folder, identity(make_benchmark(temperature=temperature), weights))
 
 
 def test_answers_read_back_as_they_were_written(tmp_path: Path) -> None:
@@ -100,11 +98,11 @@ def test_other_weights_and_settings_have_files_of_their_own_and_other_settings_a
 
 
 def test_limits_of_verifiers_that_are_not_asked_decide_nothing() -> None:
-    config = BroRLConfig()
-    config.rewards.code.memory_mib, config.rewards.timeouts = 1024, {"code": 60.0}
+    rewards = RewardsConfig()
+    rewards.code.memory_mib, rewards.timeouts = 1024, {"code": 60.0}
     words, programs = make_benchmark(), make_benchmark(verifier="code")
-    assert identity_of(config, "w", words) == identity_of(CONFIG, "w", words)
-    assert differing(identity_of(config, "w", programs), identity_of(CONFIG, "w", programs)) == ["scoring"]
+    assert identity(words, rewards=rewards) == identity(words)
+    assert differing(identity(programs, rewards=rewards), identity(programs)) == ["scoring"]
 
 
 def test_what_differs_is_named() -> None:

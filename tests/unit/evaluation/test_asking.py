@@ -6,18 +6,16 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 
-from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation.answers import AnswerFile
 from nemo_brorl.evaluation.asking import ask, missing
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.evaluation.identity import identity_of
 from nemo_brorl.evaluation.results import ordered
 from nemo_brorl.evaluation.sample_file import SampleFile
 from nemo_brorl.rollouts.sampler import Sampler
 from tests.support.fakes import FakeGenerator, FakeVerifier
-from tests.unit.evaluation.answers import make_benchmark
+from tests.unit.evaluation.answers import identity, make_benchmark
 
 EASY, HARD = make_benchmark("easy", 3, num_samples=6), make_benchmark("hard", 2, num_samples=3)
 
@@ -46,8 +44,7 @@ def evaluate(
     with ExitStack() as stack:
         benchmarks: list[Benchmark] = [EASY, HARD]
         files = {
-            benchmark.name: stack.enter_context(AnswerFile(folder, identity_of(BroRLConfig(), "w", benchmark)))
-            for benchmark in benchmarks
+            benchmark.name: stack.enter_context(AnswerFile(folder, identity(benchmark))) for benchmark in benchmarks
         }
         return ask(benchmarks, files, Sampler(generator, FakeVerifier(), Console(), 4, 0), stop, samples), files
 

@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 
 from nemo_brorl.config.evaluation import EvaluationConfig
-from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.evaluation.answers import AnswerFile
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.evaluation.identity import identity_of
 from nemo_brorl.evaluation.results import Results, as_json, folder_of, results_of, write
 from nemo_brorl.evaluation.tables import markdown, score_table
-from tests.unit.evaluation.answers import made, make_benchmark
+from tests.unit.evaluation.answers import identity, made, make_benchmark
 
 SETTINGS = EvaluationConfig(bootstrap_samples=500)
 TOY, MORE = make_benchmark("toy", 4), make_benchmark("more", 2)
@@ -25,7 +23,7 @@ def answered(
 ) -> dict[str, AnswerFile]:
     files = {}
     for benchmark in benchmarks:
-        with AnswerFile(folder, identity_of(BroRLConfig(), weights, benchmark)) as file:
+        with AnswerFile(folder, identity(benchmark, weights)) as file:
             for index in reversed(range(len(benchmark.prompts))):  # as they may come
                 file.add(made(f"{benchmark.name}/{index}", right[benchmark.name][index], domain=benchmark.name))
         files[benchmark.name] = file

@@ -100,7 +100,7 @@ def test_stages_come_in_order() -> None:
         stages.wake_weights()
     stages.sleep()
     for call in (
-        lambda: stages.check_awake("open_session"),
+        lambda: stages.check_awake(),
         stages.check_has_room_for_weights,
         stages.sleep,
         stages.wake_cache,
@@ -111,7 +111,7 @@ def test_stages_come_in_order() -> None:
     stages.check_has_room_for_weights()
     stages.wake_cache()
     assert handle.woken == ["weights", "kv_cache"]
-    stages.check_awake("open_session")
+    stages.check_awake()
 
 
 def test_engines_without_weights_wait_for_a_publication() -> None:

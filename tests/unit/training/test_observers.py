@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nemo_brorl.commands.wiring import run_observers
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.training.observers import Observer, Observers, StepMade
-from nemo_brorl.training.run_observers import run_observers
 from nemo_brorl.training.trainer import BroRLTrainer
 from tests.support.fakes import ListStore
 from tests.support.loop import decode, fake, make_trainer, small_config

@@ -5,12 +5,21 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.parity import ParityConfig
+from nemo_brorl.config.rollouts import RolloutsConfig
+from nemo_brorl.config.run_sizes import FP32_PARITY
 from nemo_brorl.core.errors import ParityError
-from nemo_brorl.training.parity import check_parity
-from nemo_brorl.types import Float32
+from nemo_brorl.ports import Generator, Policy
+from nemo_brorl.training.parity import ParityReport, check_parity
+from nemo_brorl.types import Float32, Prompt
 from tests.support.environments import PROMPT_TOKENS, VOCABULARY, TurnGenerator, environment_prompt
 from tests.support.fakes import FakeGenerator, FakePolicy, make_prompt
+
+
+def checked(prompts: Sequence[Prompt], policy: Policy, generator: Generator, has_fp8: bool = False) -> ParityReport:
+    """The gate at its defaults."""
+    settings = (RolloutsConfig(), ParityConfig())
+    return check_parity(prompts, policy, generator, *settings, bound=FP32_PARITY, has_fp8=has_fp8, seed=1)
 
 
 class OtherHf(FakePolicy):
@@ -28,20 +37,18 @@ class Quantised(FakePolicy):
 
 
 def test_agreement_passes_with_three_zeros() -> None:
-    report = check_parity(BroRLConfig(), [make_prompt()], FakePolicy(), FakeGenerator())
+    report = checked([make_prompt()], FakePolicy(), FakeGenerator())
     assert (report.hf_megatron, report.hf_vllm, report.megatron_vllm) == (0.0, 0.0, 0.0)
     assert report.num_tokens == 8  # 4 responses of 2 tokens
 
 
 def test_disagreement_refuses_to_start_and_prints_the_three_numbers() -> None:
     with pytest.raises(ParityError, match=r"HF-Megatron 2.5e-01, HF-vLLM 2.5e-01, Megatron-vLLM 0.0e\+00"):
-        check_parity(BroRLConfig(), [make_prompt()], OtherHf(), FakeGenerator())
+        checked([make_prompt()], OtherHf(), FakeGenerator())
 
 
 def test_fp8_is_left_out_of_the_comparison_and_measured_apart(caplog: pytest.LogCaptureFixture) -> None:
-    config = BroRLConfig()
-    config.policy.fp8 = "hybrid"
-    report = check_parity(config, [make_prompt()], Quantised(), FakeGenerator())
+    report = checked([make_prompt()], Quantised(), FakeGenerator(), has_fp8=True)
     assert (report.worst, report.fp8) == (0.0, 0.25)
     assert "FP8 adds 2.5e-01" in str(report)
     assert "above parity.max_fp8_mismatch=0.02" in caplog.text
@@ -61,7 +68,7 @@ class Scorer(FakePolicy):
 
 def test_prompts_of_environments_are_compared_over_two_turns_at_sampled_tokens_alone() -> None:
     policy = Scorer()
-    report = check_parity(BroRLConfig(), [environment_prompt()], policy, TurnGenerator())
+    report = checked([environment_prompt()], policy, TurnGenerator())
     assert report.worst < 1e-6, "an observation's log-prob is 0 there and never 0 here"
     lengths = [len(response) for response in policy.responses]
     assert report.num_tokens == sum(lengths) - 4 * PROMPT_TOKENS, "the prompt's three tokens are what was said between"

@@ -12,6 +12,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from nemo_brorl.config.data import DataConfig
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sft import SftConfig
 from nemo_brorl.core.clock import StopRequest
@@ -222,8 +223,10 @@ def test_the_learning_rate_rises_then_follows_its_schedule(schedule: str, middle
 def test_micro_batches_hold_several_conversations_within_the_budget() -> None:
     config = BroRLConfig()
     config.policy.tokens_per_micro_batch = 40
+    config.policy.data_parallel_size = 2
     examples = [Example("chat", np.arange(5, dtype=np.int32), np.arange(10, dtype=np.int32)) for _ in range(8)]
-    plan = supervised_plan(config, examples, step=0, num_mini_batches=1, num_steps=10, data_parallel_size=2, version=1)
+    sizes = RunSizes.of(config)
+    plan = supervised_plan(examples, config.sft, sizes, seed=1, step=0, num_mini_batches=1, num_steps=10, version=1)
     for micro_batches in plan.mini_batches[0]:
         assert [micro.num_tokens for micro in micro_batches] == [30, 30]
     assert plan.num_loss_tokens(0) == 80
