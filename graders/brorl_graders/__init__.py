@@ -1,7 +1,7 @@
 """Grade responses: verifiers, the sandbox they run code in, and environments that answer a model's turns.
 
-What is listed here is the public interface. Beside it, of `brorl_graders.base`, are `errors`, `components` (functions by
-name or import path), `environment_values` and `private_folder`. A name's module is imported when it is first used.
+What is listed here is the public interface. Beside it, of `brorl_graders.base`, are `errors`, `components` (functions
+by name or import path), `environment_values` and `private_folder`. A module is imported when its name is first used.
 """
 
 from __future__ import annotations
