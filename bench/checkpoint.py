@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the ranks are those of the tests
 
-from nemo_brorl.config.parallel_layout import layout_of  # noqa: E402
+from nemo_brorl.config.rank_settings import RankSettings  # noqa: E402
 from nemo_brorl.config.schema import BroRLConfig  # noqa: E402
 from nemo_brorl.types import UpdatePlan  # noqa: E402
 from tests.support.model_factory import make_config, make_model, make_plan  # noqa: E402
@@ -37,7 +37,7 @@ def measure(config: BroRLConfig, model_folder: Path, plan: UpdatePlan, repeats: 
     """One rank's part: seconds of everything, `repeats` times."""
     from tests.support.policy_ranks import _DEVICE
 
-    learner = Learner(config, layout_of(config), model_folder, _DEVICE)
+    learner = Learner(RankSettings.of(config), model_folder, _DEVICE)
     gc.freeze()  # as a rank does
     seconds: dict[str, list[float]] = {}
 
