@@ -50,7 +50,7 @@ def measure(config: BroRLConfig, model_folder: Path, plan: UpdatePlan, repeats: 
     for number in range(repeats + 1):
         folder = model_folder.parent / f"save{number}"
         timed("step", learner.update, plan)
-        timed("at once", learner.save, folder / "sync")
+        timed("at once", _save_at_once, learner, folder / "sync")
         _forget(folder)
         timed("copy", learner.begin_save, folder / "async")
         steps_before = len(seconds.get("step while writing", []))
@@ -61,6 +61,11 @@ def measure(config: BroRLConfig, model_folder: Path, plan: UpdatePlan, repeats: 
         if number == 0:  # imports, first allocations, the check of shards
             seconds.clear()
     return seconds
+
+
+def _save_at_once(learner: Learner, folder: Path) -> None:
+    learner.begin_save(folder)
+    learner.finish_save()
 
 
 def _finish(learner: Learner, seconds: dict[str, list[float]]) -> None:

@@ -21,11 +21,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from brorl_graders.environment_values import hidden, literal
+from brorl_graders.environment_values import hidden, plain
 from brorl_graders.errors import ConfigError
+from brorl_graders.typed_values import typed
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -91,10 +89,8 @@ def typed_params(
     """An object of the dataclass `declared` with what is `given` in `setting` for `name`. Raises ConfigError as
     `with_params`."""
     try:
-        typed = OmegaConf.structured(declared)
-        OmegaConf.set_readonly(typed, False)  # a frozen dataclass is read-only
-        return OmegaConf.to_object(OmegaConf.merge(typed, literal(dict(given))))
-    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        return typed(declared, plain(dict(given)))
+    except (ValueError, TypeError) as error:
         reason = hidden(str(error).partition("\n")[0], given)
         takes = _signature(declared) or "no settings"
         raise ConfigError(f"{setting}={dict(given)}: {reason}; {name} takes {takes}") from None

@@ -8,8 +8,7 @@ import pickle
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from brorl_graders.environment_values import FromEnvironment, as_written, literal, plain, remember, restored
-from omegaconf import OmegaConf
+from brorl_graders.environment_values import FromEnvironment, as_written, plain, remember, restored
 
 KEY = FromEnvironment("value-1", "${oc.env:KEY}")
 
@@ -69,9 +68,3 @@ def test_a_file_brings_back_values_of_this_processs_settings_and_no_others() -> 
     assert type(found["a"][0]) is FromEnvironment
     assert type(found["b"]) is str
     assert as_written(found) == {**read}
-
-
-def test_omegaconf_reads_literal_texts_as_they_are() -> None:
-    texts = ["${a}", "\\${a}", "\\\\${a} ${", "a\\", "x", "\\n${oc.env:KEY}${", FromEnvironment("p${q", "${oc.env:P}")]
-    read = OmegaConf.to_container(OmegaConf.create(literal({"texts": texts})), resolve=True)
-    assert read == {"texts": texts}

@@ -9,8 +9,9 @@ from typing import Any
 import cloudpickle
 import pytest
 from brorl_graders.components import typed_params
-from brorl_graders.environment_values import FromEnvironment
+from brorl_graders.environment_values import FromEnvironment, literal
 from brorl_launcher.frozen import absolute_paths, check_yaml
+from omegaconf import OmegaConf
 
 from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.config.load import load_config, parse_command_line, to_yaml
@@ -212,3 +213,9 @@ def test_parameters_of_the_users_functions_hold_the_value_and_messages_do_not() 
     assert SECRET not in str(refused.value)
     assert "${oc.env:PROBE}" in str(refused.value)
     assert json.dumps(made.key)
+
+
+def test_omegaconf_reads_literal_texts_as_they_are() -> None:
+    texts = ["${a}", "\\${a}", "\\\\${a} ${", "a\\", "x", "\\n${oc.env:KEY}${", FromEnvironment("p${q", "${oc.env:P}")]
+    read = OmegaConf.to_container(OmegaConf.create(literal({"texts": texts})), resolve=True)
+    assert read == {"texts": texts}

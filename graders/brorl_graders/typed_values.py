@@ -1,0 +1,190 @@
+"""Values as their annotations say: what settings give for the fields of a dataclass, converted and checked.
+
+Numbers may be texts, and texts numbers; a field may be a number, a text, a path, an enum, a list, a mapping, another
+dataclass, one of several plain types, `Any`, or one of these or None. Mappings are laid over their defaults.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+ABSENT = "???"  # stands for a value that must be given, in dataclasses of settings
+WORDS = {"yes": True, "y": True, "on": True, "true": True, "no": False, "n": False, "off": False, "false": False}
+
+Declared = TypeVar("Declared")
+
+
+def typed(declared: type[Declared], given: Mapping[str, Any], default: Any = None) -> Declared:
+    """Return an object of a dataclass with what is given, over a `default` object or the defaults of its fields.
+
+    Raises ValueError or TypeError, with a message, for a name it does not have, a value of another type, and one that
+    is required and missing.
+    """
+    fields = {field.name: field for field in dataclasses.fields(declared) if field.init}  # type: ignore[arg-type]
+    hints = get_type_hints(declared)
+    values = {}
+    for name, field in fields.items():
+        values[name] = _default(field) if default is None else getattr(default, name)
+    for name, value in given.items():
+        if name not in fields:
+            raise ValueError(f"Key '{name}' not in '{declared.__name__}'")
+        if not _is_absent(value):
+            values[name] = _converted(name, value, hints[name], values[name])
+    for name, value in values.items():
+        if _is_absent(value):
+            raise ValueError(f"Structured config of type `{declared.__name__}` has missing mandatory value: {name}")
+    return declared(**values)
+
+
+def _is_absent(value: Any) -> bool:
+    return isinstance(value, str) and value == ABSENT
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return ABSENT
+
+
+def _converted(name: str, value: Any, hint: Any, default: Any = None) -> Any:
+    """A value of the field `name` as its annotation says. Raises ValueError or TypeError."""
+    if hint is Any:
+        return value
+    choices = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if value is None:
+        return _none(name, choices)
+    choices = tuple(choice for choice in choices if choice is not type(None))
+    if len(choices) > 1:
+        return _one_of(value, choices)
+    [kind] = choices
+    origin = get_origin(kind) or kind
+    if origin in (list, tuple):
+        return _list(name, value, kind)
+    if origin is dict:
+        return _mapping(name, value, kind, default)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"Merge error: {type(value).__name__} is not a subclass of {kind.__name__}. value: {value}")
+        return typed(kind, value, default)
+    return _plain(value, kind)
+
+
+def _none(name: str, choices: tuple[Any, ...]) -> None:
+    if type(None) in choices:
+        return
+    if len(choices) > 1:
+        raise ValueError(f"Value 'None' is incompatible with type hint '{_shown(choices)}'")
+    [kind] = choices
+    if isinstance(kind, type) and not dataclasses.is_dataclass(kind) and get_origin(kind) is None:
+        raise ValueError(f"Incompatible value 'None' for field of type '{kind.__name__}'")
+    raise ValueError(f"field '{name}' is not Optional")
+
+
+def _one_of(value: Any, choices: tuple[Any, ...]) -> Any:
+    """A value of one of several plain types, which is not converted."""
+    if type(value) not in choices:
+        kind = type(value).__name__
+        raise ValueError(f"Value '{value}' of type '{kind}' is incompatible with type hint '{_shown(choices)}'")
+    return value
+
+
+def _shown(choices: tuple[Any, ...]) -> str:
+    names = [choice.__name__ for choice in choices]
+    return f"Union[{', '.join(names)}]"
+
+
+def _list(name: str, value: Any, kind: Any) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"Value '{value}' of type '{type(value).__name__}' is no list")
+    of_items = [item for item in get_args(kind) if item is not ...]
+    if len(of_items) > 1:
+        if len(of_items) != len(value):
+            raise ValueError(f"Value '{value}' has {len(value)} items and not {len(of_items)}")
+        return [_converted(name, item, own) for item, own in zip(value, of_items, strict=True)]
+    of_item = of_items[0] if of_items else Any
+    return [_converted(name, item, of_item) for item in value]
+
+
+def _mapping(name: str, value: Any, kind: Any, default: Any) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"Value '{value}' of type '{type(value).__name__}' is no mapping")
+    of_key, of_item = get_args(kind) or (Any, Any)
+    made = dict(default or {})
+    for key, item in value.items():
+        if of_key is not Any and not isinstance(key, of_key):
+            raise ValueError(f"Key {key} ({type(key).__name__}) is incompatible with ({of_key.__name__})")
+        made[key] = _converted(name, item, of_item)
+    return made
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    """A number, a text, a path or a member of an enum."""
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _member(value, kind)
+    if kind not in _PLAIN:
+        raise TypeError(f"Unexpected type annotation: {kind}")
+    return _PLAIN[kind](value)
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, (bool, int)):
+        return bool(value)
+    if isinstance(value, str):
+        if value.lower() in WORDS:
+            return WORDS[value.lower()]
+        with suppress(ValueError):
+            return int(value) != 0
+    raise ValueError(f"Value '{value}' is not a valid bool (type {type(value).__name__})")
+
+
+def _int(value: Any) -> int:
+    return int(_number(value, (int, str), int, "Integer"))
+
+
+def _float(value: Any) -> float:
+    return float(_number(value, (float, int, str), float, "Float"))
+
+
+def _number(value: Any, kinds: tuple[type, ...], convert: Callable[[Any], float], what: str) -> float:
+    """A number, also one in a text; true and false are none."""
+    kind = type(value)
+    if kind in kinds:
+        with suppress(ValueError):
+            return convert(value)
+    raise ValueError(f"Value '{value}' of type '{kind.__name__}' could not be converted to {what}")
+
+
+def _str(value: Any) -> str:
+    if isinstance(value, (list, tuple, Mapping)):
+        raise ValueError(f"Cannot convert '{type(value).__name__}' to string: '{value}'")
+    return str(value)
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, (str, Path)):
+        raise ValueError(f"Value '{value}' of type '{type(value).__name__}' could not be converted to Path")
+    return Path(value)
+
+
+def _member(value: Any, kind: type[enum.Enum]) -> enum.Enum:
+    """A member of an enum, by itself, its name or its value."""
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, str) and value in kind.__members__:
+        return kind[value]
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"Invalid value '{value}', expected one of [{', '.join(kind.__members__)}]") from None
+
+
+# beside its users: the functions that convert
+_PLAIN: dict[Any, Callable[[Any], Any]] = {bool: _bool, int: _int, float: _float, str: _str, Path: _path}
