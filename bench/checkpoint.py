@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the ranks are those of the tests
 
-from nemo_brorl.config.parallel_layout import layout_of  # noqa: E402
+from nemo_brorl.config.rank_settings import RankSettings  # noqa: E402
 from nemo_brorl.config.schema import BroRLConfig  # noqa: E402
 from nemo_brorl.types import UpdatePlan  # noqa: E402
 from tests.support.model_factory import make_config, make_model, make_plan  # noqa: E402
@@ -37,7 +37,7 @@ def measure(config: BroRLConfig, model_folder: Path, plan: UpdatePlan, repeats: 
     """One rank's part: seconds of everything, `repeats` times."""
     from tests.support.policy_ranks import _DEVICE
 
-    learner = Learner(config, layout_of(config), model_folder, _DEVICE)
+    learner = Learner(RankSettings.of(config), model_folder, _DEVICE)
     gc.freeze()  # as a rank does
     seconds: dict[str, list[float]] = {}
 
@@ -50,7 +50,7 @@ def measure(config: BroRLConfig, model_folder: Path, plan: UpdatePlan, repeats: 
     for number in range(repeats + 1):
         folder = model_folder.parent / f"save{number}"
         timed("step", learner.update, plan)
-        timed("at once", learner.save, folder / "sync")
+        timed("at once", _save_at_once, learner, folder / "sync")
         _forget(folder)
         timed("copy", learner.begin_save, folder / "async")
         steps_before = len(seconds.get("step while writing", []))
@@ -61,6 +61,11 @@ def measure(config: BroRLConfig, model_folder: Path, plan: UpdatePlan, repeats: 
         if number == 0:  # imports, first allocations, the check of shards
             seconds.clear()
     return seconds
+
+
+def _save_at_once(learner: Learner, folder: Path) -> None:
+    learner.begin_save(folder)
+    learner.finish_save()
 
 
 def _finish(learner: Learner, seconds: dict[str, list[float]]) -> None:

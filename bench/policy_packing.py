@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.process.device import open_device
 
@@ -233,7 +234,7 @@ def main() -> None:
     process_groups.open_groups(layout, 0, torch.distributed.HashStore(), DEVICE, seed=1)
     with tempfile.TemporaryDirectory() as name:
         folder = make_model_folder(Path(name))
-        learner = Learner(config, layout, folder, DEVICE)
+        learner = Learner(RankSettings.of(config), folder, DEVICE)
         results = [measure(learner, folder, length, arguments) for length in arguments.prompts]
     print(table(results))
     process_groups.close_groups()

@@ -89,6 +89,7 @@ class PolicyRank:
 
     def __init__(self, folder: Path, rank: int, world_size: int, meeting: str) -> None:
         from nemo_brorl.config.policy import OptimConfig
+        from nemo_brorl.config.rank_settings import RankSettings
         from nemo_brorl.config.schema import BroRLConfig
         from nemo_brorl.policy.process.device import open_device
 
@@ -104,7 +105,7 @@ class PolicyRank:
         config.policy.optim = OptimConfig(lr=LR, betas=list(BETAS), eps=EPS, clip_grad=CLIP)
         config.algorithm.kl.coefficient = 0.0
         process_groups.open_groups(layout_of(config), rank, dist.FileStore(meeting, world_size), device, seed=1)
-        self.learner = Learner(config, layout_of(config), folder, device)
+        self.learner = Learner(RankSettings.of(config), folder, device)
 
     def prepare(self, documents: np.ndarray) -> Any:
         """A packed row; a document is a prompt of one token and its response."""
@@ -128,7 +129,7 @@ class PolicyRank:
 
         values = train_rows(self.learner.state.chunks, batches, loss)
         norm = guarded_step(
-            self.learner.state.optimizer, LR, self.learner.state.config.policy.optim, True, self.learner.state.device
+            self.learner.state.optimizer, LR, self.learner.state.settings.policy.optim, True, self.learner.state.device
         )
         assert norm is not None
         return sum(float(value["loss"]) for value in values) / sum(row.num_loss_tokens for row in batches), norm

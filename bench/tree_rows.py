@@ -26,6 +26,7 @@ import torch
 
 from nemo_brorl.algorithm.packing import Packer, Sharing
 from nemo_brorl.config.parallel_layout import layout_of
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.process import process_groups
@@ -173,7 +174,7 @@ def main() -> None:
     process_groups.open_groups(layout, 0, torch.distributed.HashStore(), policy_packing.DEVICE, seed=1)
     with tempfile.TemporaryDirectory() as name:
         folder = policy_packing.make_model_folder(Path(name))
-        learner = Learner(config, layout, folder, policy_packing.DEVICE)
+        learner = Learner(RankSettings.of(config), folder, policy_packing.DEVICE)
         result = measure(learner, arguments)
     print(table(result))
     process_groups.close_groups()

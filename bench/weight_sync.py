@@ -32,6 +32,7 @@ import ray  # noqa: E402
 
 from bench.run_watch import status_kib  # noqa: E402
 from nemo_brorl.cluster.object_store import fetch  # noqa: E402
+from nemo_brorl.config.rank_settings import RankSettings  # noqa: E402
 from nemo_brorl.config.run_sizes import RunSizes  # noqa: E402
 from nemo_brorl.config.schema import BroRLConfig  # noqa: E402
 from nemo_brorl.core.console import format_table  # noqa: E402
@@ -119,7 +120,8 @@ def measure(folder: Path, other: Path, transport: str, keep: bool, options: argp
     config.generation.weight_transport = transport
     config.generation.keep_published = keep
     config.algorithm.kl.coefficient = 0.0
-    pool, policy = VllmPool(config.generation, RunSizes.of(config), other), MegatronPolicy(config, folder)
+    pool = VllmPool(config.generation, RunSizes.of(config), other)
+    policy = MegatronPolicy(RankSettings.of(config), folder)
     try:
         policy.wait_ready()
         pool.wait_ready()

@@ -67,7 +67,7 @@ def edges(known: Modules) -> Iterator[tuple[str, str]]:
     """Imports between two modules of a checkout."""
     for module, path in known.items():
         targets = {module_of(name, known) for name in imported(path)}
-        yield from ((module, target) for target in targets if target not in (None, module))  # type: ignore[misc]
+        yield from ((module, target) for target in targets if target not in (None, module))
 
 
 def closure(known: Modules) -> set[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
 from pathlib import Path
 
 from brorl_launcher.planner.command import main as plan_command
@@ -94,12 +93,9 @@ def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
     blocks = {"key numbers": key_numbers(), "fastest layouts": fastest_layouts()}
     for name, block in blocks.items():
-        text = re.sub(
-            rf"<!-- {name} -->\n.*?\n<!-- end of {name} -->",
-            lambda _, name=name, block=block: f"<!-- {name} -->\n{block}\n<!-- end of {name} -->",
-            text,
-            flags=re.DOTALL,
-        )
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"\n<!-- end of {name} -->")
+        text = f"{before}{begin}{block}{end}{after}"
     PAGE.write_text(text, encoding="utf-8")
 
 

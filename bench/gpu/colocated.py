@@ -15,6 +15,7 @@ import ray
 
 from bench.gpu.setting import GIB, Setting
 from nemo_brorl.cluster.object_store import fetch
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.generation.pool import VllmPool
@@ -63,7 +64,7 @@ def start(config: BroRLConfig, engine_model: Path, policy_model: Path | None = N
     ray.init(include_dashboard=False, logging_level="ERROR", object_store_memory=8 * GIB if not cpu else GIB, **cpu)
     places = Places(plan_roles(RunSizes.of(config)))
     pool = VllmPool(config.generation, RunSizes.of(config), engine_model, places)
-    policy = MegatronPolicy(config, policy_model, places=places) if policy_model is not None else None
+    policy = MegatronPolicy(RankSettings.of(config), policy_model, places=places) if policy_model is not None else None
     try:
         pool.wait_ready()
         if policy is not None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from bench.gpu.setting import Setting
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.schema import BroRLConfig
 
 NO_LOG_PROBS = np.zeros(0, np.float32)
@@ -45,11 +46,10 @@ class OneRank:
     def learner(self, folder: Path, config: BroRLConfig) -> Iterator[Any]:
         """A model, gone from the device afterwards, whoever still has the object: two of the 1.5B shape are too much
         for one card."""
-        from nemo_brorl.config.parallel_layout import layout_of
         from nemo_brorl.policy.process.device import forget_compiled
         from nemo_brorl.policy.rank.learner import Learner
 
-        made = Learner(config, layout_of(config), folder, self.device)
+        made = Learner(RankSettings.of(config), folder, self.device)
         try:
             yield made
         finally:
@@ -99,7 +99,7 @@ class TrainingStep:
         learner = self.learner
         train_rows(learner.state.chunks, self.rows, _likelihood)
         norm = guarded_step(
-            learner.state.optimizer, 1e-6, learner.state.config.policy.optim, True, learner.state.device
+            learner.state.optimizer, 1e-6, learner.state.settings.policy.optim, True, learner.state.device
         )
         assert norm is not None, "a gradient was not finite"
 

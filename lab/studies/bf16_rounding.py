@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.policy.process.device import open_device
@@ -77,7 +78,7 @@ def score(folder: Path, tokens: Tensor) -> dict[str, Tensor]:
     config = BroRLConfig()
     config.policy.precision = "bf16"
     process_groups.open_groups(layout_of(config), 0, dist.HashStore(), device, seed=1)
-    learner = Learner(config, layout_of(config), folder, device)
+    learner = Learner(RankSettings.of(config), folder, device)
     found = {}
     for name, product in HEADS.items():
         log_probs.product = product

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
@@ -119,7 +120,7 @@ def score(folder: Path, prompt: Prompt, arrays: ChunkArrays) -> list[tuple[float
 
     config = replayed_config()
     process_groups.open_groups(layout_of(config), 0, dist.HashStore(), device, seed=1)
-    learner = Learner(config, layout_of(config), folder, device)
+    learner = Learner(RankSettings.of(config), folder, device)
     group = GroupArrays([arrays])
     responses = []
     for rollout in range(len(arrays.offsets) - 1):

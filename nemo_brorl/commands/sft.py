@@ -112,7 +112,7 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
     if config.data.source == "mixture":
         raise ConfigError("data.source=mixture is for training: `brorl sft` reads one source, write data.source=jsonl")
     folder = resolve_model(config)
-    shape = check_policy_fits(config, folder)
+    shape = check_policy_fits(config.policy, folder, config.trainer.num_gpus > 0)
     longest = config.sft.max_tokens
     if longest > shape.max_positions:
         raise ConfigError(

@@ -14,6 +14,7 @@ from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.run import resolve_model
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
@@ -126,7 +127,7 @@ def start_actors(
         stack.callback(generator.close)
         policy = None
         if with_policy:
-            policy = MegatronPolicy(config, model_folder, heartbeat, places)
+            policy = MegatronPolicy(RankSettings.of(config), model_folder, heartbeat, places)
             stack.callback(policy.close)
         record_folder = service_folder(Path(config.exp_manager.explicit_log_dir))
         verifier = VerifierPool(config.rewards, model_folder, verifiers, with_answers, record_folder)
@@ -277,7 +278,7 @@ def policy_alone(
             stack.enter_context(RayCluster(config.trainer))
             places = places_of(RunSizes.of(config))
             stack.callback(places.close)
-            policy = MegatronPolicy(config, model_folder, heartbeat, places)
+            policy = MegatronPolicy(RankSettings.of(config), model_folder, heartbeat, places)
             stack.callback(policy.close)
             policy.wait_ready()
         yield policy

@@ -25,11 +25,11 @@ def check_model_rules(config: BroRLConfig, folder: Path | None = None) -> None:
         _raise_all(config.policy.model, list(misfits(config, read_model_shape(folder))))
 
 
-def check_policy_fits(config: BroRLConfig, folder: Path) -> ModelShape:
+def check_policy_fits(policy: PolicyConfig, folder: Path, on_gpu: bool) -> ModelShape:
     """The shape of the model in a folder that the policy can cut as the settings say. Raises ModelError or
     ConfigError."""
     shape = read_model_shape(folder)
-    _raise_all(str(folder), list(policy_misfits(config, shape)))
+    _raise_all(str(folder), list(policy_misfits(policy, shape, on_gpu)))
     return shape
 
 
@@ -40,7 +40,7 @@ def _raise_all(model: str, found: list[str]) -> None:
 
 def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
     """One message for every setting that does not fit the model."""
-    yield from policy_misfits(config, shape)
+    yield from policy_misfits(config.policy, shape, config.trainer.num_gpus > 0)
     yield from _heads("generation.tensor_parallel_size", config.generation.tensor_parallel_size, shape)
     limit = max_model_len(config)
     if limit > shape.max_positions:
@@ -51,12 +51,12 @@ def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
         )
 
 
-def policy_misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+def policy_misfits(policy: PolicyConfig, shape: ModelShape, on_gpu: bool) -> Iterator[str]:
     """One message for every setting of the policy that does not fit the model."""
-    yield from _tensor_parallel(config, shape)
-    yield from _pipeline_parallel(config, shape)
-    yield from _experts(config, shape)
-    yield from _fp8(config, shape)
+    yield from _tensor_parallel(policy, shape)
+    yield from _pipeline_parallel(policy, shape)
+    yield from _experts(policy, shape)
+    yield from _fp8(policy, shape, on_gpu)
 
 
 def _heads(name: str, size: int, shape: ModelShape) -> Iterator[str]:
@@ -72,8 +72,8 @@ def _heads(name: str, size: int, shape: ModelShape) -> Iterator[str]:
         )
 
 
-def _tensor_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
-    name, size = "policy.tensor_model_parallel_size", config.policy.tensor_model_parallel_size
+def _tensor_parallel(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
+    name, size = "policy.tensor_model_parallel_size", policy.tensor_model_parallel_size
     yield from _heads(name, size, shape)
     if size > shape.num_key_value_heads:
         yield (
@@ -81,16 +81,16 @@ def _tensor_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
             f"the policy does not copy: write {shape.num_key_value_heads} or less"
         )
     sizes = {"intermediate_size": shape.ffn_size}
-    if shape.moe and config.policy.expert_model_parallel_size == 1:  # tensor-parallel ranks then share every expert
+    if shape.moe and policy.expert_model_parallel_size == 1:  # tensor-parallel ranks then share every expert
         sizes["moe_intermediate_size"] = shape.moe.ffn_size
     for what, number in sizes.items():
         if number % size:
             yield f"{name}={size} does not divide the model's {what} of {number}: write {_divisor(size, number)}"
 
 
-def _pipeline_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
-    stages = config.policy.pipeline_model_parallel_size
-    virtual = config.policy.virtual_pipeline_model_parallel_size or 1
+def _pipeline_parallel(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
+    stages = policy.pipeline_model_parallel_size
+    virtual = policy.virtual_pipeline_model_parallel_size or 1
     if shape.num_layers % stages:
         yield (
             f"policy.pipeline_model_parallel_size={stages} does not divide the model's {shape.num_layers} layers: "
@@ -104,8 +104,7 @@ def _pipeline_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
         )
 
 
-def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
-    policy = config.policy
+def _experts(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
     size, moe = policy.expert_model_parallel_size, shape.moe
     if moe is None:
         settings: dict[str, tuple[float, float]] = {"expert_model_parallel_size": (size, 1)}
@@ -126,7 +125,7 @@ def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
             f"policy.expert_model_parallel_size={size} does not divide the model's {moe.num_experts} experts: write "
             f"{_divisor(size, moe.num_experts)}"
         )
-    yield from _stages_without_experts(config, moe)
+    yield from _stages_without_experts(policy, moe)
     if policy.tensor_model_parallel_size > 1 and not policy.sequence_parallel:
         yield (
             f"policy.tensor_model_parallel_size={policy.tensor_model_parallel_size} without policy.sequence_parallel "
@@ -135,11 +134,11 @@ def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
         )
 
 
-def _stages_without_experts(config: BroRLConfig, moe: MoeShape) -> Iterator[str]:
+def _stages_without_experts(policy: PolicyConfig, moe: MoeShape) -> Iterator[str]:
     """Optimizers differ between such a stage and the others, and Megatron 0.16.1 then restores Adam's step on one of
     them only."""
-    stages = config.policy.pipeline_model_parallel_size
-    chunks = stages * (config.policy.virtual_pipeline_model_parallel_size or 1)
+    stages = policy.pipeline_model_parallel_size
+    chunks = stages * (policy.virtual_pipeline_model_parallel_size or 1)
     per_chunk = max(1, len(moe.is_moe_layer) // chunks)
     with_experts = {layer // per_chunk % stages for layer, is_moe in enumerate(moe.is_moe_layer) if is_moe}
     if len(with_experts) < stages:
@@ -149,9 +148,8 @@ def _stages_without_experts(config: BroRLConfig, moe: MoeShape) -> Iterator[str]
         )
 
 
-def _fp8(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+def _fp8(policy: PolicyConfig, shape: ModelShape, on_gpu: bool) -> Iterator[str]:
     """One message for every FP8 setting that does not fit the model."""
-    policy = config.policy
     if policy.fp8 is None:
         return
     if policy.num_bf16_layers >= shape.num_layers:
@@ -168,7 +166,7 @@ def _fp8(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
                 f"policy.{name}={layers} is more than the {per_stage} layers of a pipeline stage: write {per_stage} or "
                 "less"
             )
-    if config.trainer.num_gpus:
+    if on_gpu:
         yield from _fp8_features(policy, shape)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.core.errors import StallError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.policy.driver import megatron_policy, stalled_ranks
@@ -36,7 +37,8 @@ def test_a_stopped_rank_is_named_and_ends_the_run(
     heartbeat = Heartbeat()
     warnings: list[str] = []
     heartbeat.on_stall = lambda text, seconds: warnings.append(text)
-    policy = MegatronPolicy(make_config(tensor_model_parallel_size=2), make_model(tmp_path / "model"), heartbeat)
+    settings = RankSettings.of(make_config(tensor_model_parallel_size=2))
+    policy = MegatronPolicy(settings, make_model(tmp_path / "model"), heartbeat)
     policy.wait_ready()
     pids = [ray.get(rank.progress.options(concurrency_group=POLL_GROUP).remote()).process for rank in policy.ranks]
     policy.update(make_plan(1, micro_batches=2))

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from nemo_brorl.cluster.object_store import fetch
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import GenerationError
@@ -53,7 +54,7 @@ def stack(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     base = tmp_path_factory.mktemp("models")
     config, mine = transport_config("collective"), make_tiny_model(base / "policy", seed=1)
     pool = VllmPool(config.generation, RunSizes.of(config), make_tiny_model(base / "engines", seed=0))
-    policy = MegatronPolicy(config, mine)
+    policy = MegatronPolicy(RankSettings.of(config), mine)
     policy.wait_ready()
     yield policy, pool, mine
     policy.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.schema import BroRLConfig
 
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")  # Transformer Engine would multiply fp32 in TF32
@@ -45,13 +46,12 @@ def gpu_device() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def new_gpu_learner(gpu_device: Any) -> Callable[[Path, BroRLConfig], Any]:
     """A function that makes the Learner of a model folder and a config on the GPU."""
-    from nemo_brorl.config.parallel_layout import layout_of
     from nemo_brorl.policy.process.device import forget_compiled
     from nemo_brorl.policy.rank.learner import Learner
 
     def new(folder: Path, config: BroRLConfig) -> Learner:
         forget_compiled()  # variants of other models count against the limit of recompilations
         config.trainer.gpus_per_node = 1
-        return Learner(config, layout_of(config), folder, gpu_device)
+        return Learner(RankSettings.of(config), folder, gpu_device)
 
     return new

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import BucketNotice, Prompt, RolloutRequest, Sampling
@@ -83,7 +84,7 @@ def test_a_colocated_engine_sleeps_and_wakes_with_published_weights(cluster: Non
         pytest.skip("this vLLM cannot release the KV cache alone")
     places = Places(plan_roles(RunSizes.of(config)))
     pool = VllmPool(config.generation, RunSizes.of(config), make_tiny_model(tmp_path / "engine", seed=0), places)
-    policy = MegatronPolicy(config, make_tiny_model(tmp_path / "policy", seed=1), places=places)
+    policy = MegatronPolicy(RankSettings.of(config), make_tiny_model(tmp_path / "policy", seed=1), places=places)
     try:
         pool.wait_ready()  # first, as the two share a GPU
         policy.wait_ready()

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from nemo_brorl.config.parallel_layout import layout_of
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.process.device import open_device
 from tests.support import fork_server
@@ -31,7 +32,7 @@ _outcomes: dict[bytes, list[Outcome]] = {}  # by pickled scenario
 
 def new_learner(config: BroRLConfig, model_folder: Path) -> Learner:
     """This rank's learner; its process groups are open."""
-    return Learner(config, layout_of(config), model_folder, _DEVICE)
+    return Learner(RankSettings.of(config), model_folder, _DEVICE)
 
 
 def play(scenario: Scenario) -> Outcome:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.config.parallel_layout import layout_of
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.schema import BroRLConfig
 from tests.support.scenario import Outcome, Scenario
 
@@ -122,7 +123,7 @@ def _play(
     process_groups.open_groups(layout, rank, store, device, config.trainer.seed)
 
     def new_learner(folder: Path) -> Learner:
-        return Learner(config, layout, folder, device)
+        return Learner(RankSettings.of(config), folder, device)
 
     result = function(new_learner, *arguments)
     dist.barrier()

@@ -142,6 +142,7 @@ def _state(plan: Plan, layout: Any, watch: FakeValues) -> Any:
     """As `build_rank_state`, without a model folder."""
     import torch
 
+    from nemo_brorl.config.rank_settings import RankSettings
     from nemo_brorl.policy.model.model import build_model
     from nemo_brorl.policy.process.device import Device
     from nemo_brorl.policy.state.optimizer import build_optimizer, wrap_model
@@ -162,8 +163,9 @@ def _state(plan: Plan, layout: Any, watch: FakeValues) -> Any:
     with watch.counted_as("master weights, Adam"):
         optimizer = build_optimizer(chunks, config.policy.optim)
     reference = ReferenceWeights(models) if config.algorithm.kl.coefficient > 0 else None
-    rows = _row_settings(config, layout, device, shape)
-    return RankState(config, layout, device, shape, models, chunks, optimizer, reference, rows)
+    settings = RankSettings.of(config)
+    rows = _row_settings(settings, device, shape)
+    return RankState(settings, device, shape, models, chunks, optimizer, reference, rows)
 
 
 def main() -> None:

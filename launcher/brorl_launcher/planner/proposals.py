@@ -156,7 +156,8 @@ def _policy_layouts(search: _Search) -> Iterator[dict[str, Any]]:
         }
         if config.policy.data_parallel_size is not None:
             changes["policy.data_parallel_size"] = data
-        if not list(policy_misfits(with_changes(config, changes), shape)):
+        changed = with_changes(config, changes)
+        if not list(policy_misfits(changed.policy, shape, changed.trainer.num_gpus > 0)):
             yield changes
 
 

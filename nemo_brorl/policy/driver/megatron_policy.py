@@ -15,9 +15,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from nemo_brorl.cluster.process_placement import Places
 from nemo_brorl.cluster.ray_adapter import end_in_order
 from nemo_brorl.config.model_rules import check_policy_fits
-from nemo_brorl.config.parallel_layout import layout_of
-from nemo_brorl.config.run_sizes import RunSizes
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, RankLostError
 from nemo_brorl.core.stall_watch import Heartbeat
@@ -54,20 +52,19 @@ class MegatronPolicy:
 
     def __init__(
         self,
-        config: BroRLConfig,
+        settings: RankSettings,
         model_folder: Path,
         heartbeat: Heartbeat | None = None,
         places: Places | None = None,
     ) -> None:
         """`heartbeat` hears where the ranks are; `places` on a machine with GPUs. Raises ConfigError or ModelError
         where the folder alone shows that it cannot work."""
-        check_policy_fits(config, model_folder)
-        sizes = RunSizes.of(config)
-        self.layout = layout_of(config)
+        self.layout = settings.layout
+        check_policy_fits(settings.policy, model_folder, self.layout.on_gpu)
         self.heartbeat = heartbeat or Heartbeat()
         self.model_folder = model_folder
-        self.ranks = self._start_ranks(config, places or Places(None))
-        self.weights = WeightSource(self.ranks, config.generation, sizes.weight_transport, self._wait)
+        self.ranks = self._start_ranks(settings, places or Places(None))
+        self.weights = WeightSource(self.ranks, settings.generation, settings.sizes.weight_transport, self._wait)
         self.poll = ProgressPoll({})  # of the call under way
         self._updating: _Call | None = None
         self._asked_at = 0.0  # when ranks were last called together
@@ -75,11 +72,11 @@ class MegatronPolicy:
         self._starting: Calls = []
         for number, rank in enumerate(self.ranks):
             self._starting.append((number, rank.prepare.remote()))
-        self.loads_last = sizes.shares_gpus
+        self.loads_last = settings.sizes.shares_gpus
         if not self.loads_last:
             self._begin_loading()
 
-    def _start_ranks(self, config: BroRLConfig, places: Places) -> list[Any]:
+    def _start_ranks(self, settings: RankSettings, places: Places) -> list[Any]:
         """One actor per rank, in their order."""
         # `progress` must answer while another method computes or hangs.
         actor: Any = ray.remote(
@@ -88,9 +85,9 @@ class MegatronPolicy:
         )(PolicyWorker)
         ranks = []
         for number in range(self.layout.world_size):
-            process = rank_process(config, self.model_folder, number)
+            process = rank_process(settings, self.model_folder, number)
             placed = actor.options(runtime_env=process, **places.policy_options(number))
-            ranks.append(placed.remote(config, self.layout, self.model_folder, number))
+            ranks.append(placed.remote(settings, self.model_folder, number))
         return ranks
 
     def wait_ready(self) -> None:

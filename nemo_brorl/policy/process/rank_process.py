@@ -1,5 +1,7 @@
-"""The process of a policy rank, from the config alone: its environment, and whether a profiler runs it. No torch here,
-so the driver can ask before any rank starts."""
+"""The process of a policy rank, from its settings alone: its environment, and whether a profiler runs it.
+
+No torch here, so the driver can ask before any rank starts.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +11,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.config.run_sizes import RunSizes
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.rank_settings import RankSettings
 
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-def rank_environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:
+def rank_environment(settings: RankSettings, model_folder: Path) -> dict[str, str]:
     """Environment variables of a rank's process."""
     variables = {
-        "OMP_NUM_THREADS": str(config.policy.num_threads or 1),
+        "OMP_NUM_THREADS": str(settings.policy.num_threads or 1),
         "PYTHONDONTWRITEBYTECODE": "",  # without byte code, imports take several times as long
         # Megatron asks for it under tensor parallelism; engines do not want it
         "CUDA_DEVICE_MAX_CONNECTIONS": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
     }
-    if RunSizes.of(config).weight_transport == "cuda_ipc":
+    if settings.sizes.weight_transport == "cuda_ipc":
         for name in _ALLOCATOR:
             if name in os.environ:
                 variables[name] = _without_expandable_segments(os.environ[name])
-    if config.trainer.gpus_per_node == 0:
+    if settings.sizes.gpus_per_node == 0:
         # one heap: with several, each keeps the holes of other micro-batches, 0.2 GiB of 1.7
         variables["MALLOC_ARENA_MAX"] = "1"
-        if config.trainer.num_nodes == 1:
+        if settings.sizes.num_nodes == 1:
             variables["GLOO_SOCKET_IFNAME"] = "lo"
     if model_folder.exists():
         variables["HF_HUB_OFFLINE"] = "1"
@@ -47,30 +48,25 @@ def _without_expandable_segments(settings: str) -> str:
     return ",".join(kept)
 
 
-def rank_process(config: BroRLConfig, model_folder: Path, rank: int) -> dict[str, Any]:
+def rank_process(settings: RankSettings, model_folder: Path, rank: int) -> dict[str, Any]:
     """Ray's runtime environment of a rank's process. Makes the folder that nsys writes to."""
-    environment = rank_environment(config, model_folder)
+    environment = rank_environment(settings, model_folder)
     process: dict[str, Any] = {"env_vars": environment}
-    options = nsight_options(config, rank)
+    options = nsight_options(settings, rank)
     if options is not None:
         process["nsight"] = options
-        profile_folder(config).mkdir(parents=True, exist_ok=True)
+        settings.profile_folder.mkdir(parents=True, exist_ok=True)
         # behind nsys Ray starts the first "python" of the PATH, whichever that is
         environment["PATH"] = f"{Path(sys.executable).parent}:${{PATH}}"
     return process
 
 
-def profile_folder(config: BroRLConfig) -> Path:
-    """Where profiles of a run lie."""
-    return Path(config.exp_manager.explicit_log_dir).absolute() / "profiles"
-
-
-def nsight_options(config: BroRLConfig, rank: int) -> dict[str, str] | None:
+def nsight_options(settings: RankSettings, rank: int) -> dict[str, str] | None:
     """Options of nsys for a rank, as Ray's runtime environment takes them; None: it does not run under nsys."""
-    settings = config.profile
-    if settings.kind != "nsys" or rank not in settings.ranks:
+    profile = settings.profile
+    if profile.kind != "nsys" or rank not in profile.ranks:
         return None
-    report = str(profile_folder(config) / f"nsys_rank_{rank}_%p")
+    report = str(settings.profile_folder / f"nsys_rank_{rank}_%p")
     return {
         "t": "cuda,nvtx,cublas,cudnn",
         "capture-range": "cudaProfilerApi",

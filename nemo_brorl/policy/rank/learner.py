@@ -10,9 +10,7 @@ import numpy as np
 import torch
 from megatron.core import parallel_state
 
-from nemo_brorl.config.parallel_layout import ParallelLayout
-from nemo_brorl.config.run_sizes import RunSizes
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.core.torch_device import release_cache
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.precision import fp8_off, param_dtype
@@ -41,28 +39,27 @@ class Learner:
 
     def __init__(
         self,
-        config: BroRLConfig,
-        layout: ParallelLayout,
+        settings: RankSettings,
         model_folder: Path,
         device: Device,
     ) -> None:
         """Collective. Raises ModelError or ConfigError."""
-        self.state = build_rank_state(config, layout, model_folder, device)
+        self.state = build_rank_state(settings, model_folder, device)
         self.model_folder = model_folder
         models = self.state.models
         chunks = self.state.chunks
-        self.fp8_check = Fp8Check(config.policy, models, chunks)
+        self.fp8_check = Fp8Check(settings.policy, models, chunks)
         self.offloading: Offload | None = None
-        if config.policy.offload != "none":
-            with_params = config.policy.offload == "all"
+        if settings.policy.offload != "none":
+            with_params = settings.policy.offload == "all"
             self.offloading = Offload(chunks, self.state.optimizer, with_params)
         self.pending_save: BackgroundSave | None = None
         self.has_saved = False
         self.hf_export = HfExport(models, self.state.shape, device.torch_device, weight_groups())
-        self.bucket_bytes = bucket_bytes(config.generation)
+        self.bucket_bytes = bucket_bytes(settings.generation)
         is_first_rank = torch.distributed.get_rank() == 0
-        with_copies = config.generation.keep_published
-        self.sender = WeightSender(RunSizes.of(config).weight_transport, is_first_rank, with_copies)
+        with_copies = settings.generation.keep_published
+        self.sender = WeightSender(settings.sizes.weight_transport, is_first_rank, with_copies)
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
         """Collective: every mini-batch of the plan. What this rank did; metrics only on the last pipeline stage."""
@@ -79,7 +76,7 @@ class Learner:
         Collective; every replica does the same work. `with_fp8=False` leaves out what `policy.fp8` does to them.
         """
         micro_batches = self._within_budget(prompt_ids, response_ids)
-        temperature = self.state.config.rollouts.temperature
+        temperature = self.state.settings.rollouts.temperature
         rows = self.state.rows(micro_batches, temperature)
         if with_fp8:
             # Otherwise the first log-probs of a run would be those of scales that fit nothing.
@@ -97,8 +94,7 @@ class Learner:
     def _within_budget(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[list[PackedSegment]]:
         """Micro-batches of at most tokens_per_micro_batch tokens per context-parallel rank. The index of a response is
         its number among all."""
-        tokens_per_rank = RunSizes.of(self.state.config).micro_batch_tokens
-        budget = tokens_per_rank * self.state.layout.context
+        budget = self.state.settings.sizes.row_tokens
         micro_batches: list[list[PackedSegment]] = []
         num_tokens = budget
         pairs = zip(prompt_ids, response_ids, strict=True)
@@ -127,18 +123,18 @@ class Learner:
             firsts = starts[np.array(numbers, np.int64)]
             places = firsts[row.response_index] + row.token_index
             flat[torch.from_numpy(places)] = row_scores.log_probs
-        if self.state.layout.context > 1:  # each rank has the tokens that it predicts
+        if self.state.settings.layout.context > 1:  # each rank has the tokens that it predicts
             torch.distributed.all_reduce(flat, group=parallel_state.get_context_parallel_group())
         log_probs = flat.cpu().numpy()
         return np.split(log_probs, starts[1:-1])
 
     def weight_manifest(self) -> list[TensorInfo]:
         """Names, shapes and dtypes of the weight stream."""
-        dtype = param_dtype(self.state.config.policy)
+        dtype = param_dtype(self.state.settings.policy)
         return weight_manifest(self.state.shape, dtype)
 
     def send_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
-        """Collective: the current weights by the transport of the config."""
+        """Collective: the current weights by the transport of the settings."""
         return self.sender.stream(self.hf_export.stream(), self.bucket_bytes)
 
     def take_part_in_weight_stream(self) -> None:
@@ -191,7 +187,7 @@ class Learner:
     def release(self) -> None:
         """Hand memory that is kept for later back to the device, where somebody else needs it there (or, on CPU, holes
         between micro-batches would add up over steps)."""
-        if RunSizes.of(self.state.config).gives_memory_back:
+        if self.state.settings.sizes.gives_memory_back:
             release_cache()
 
     def offload(self) -> None:

@@ -95,7 +95,7 @@ class Update:
 
     def _routed(self) -> Metrics:
         """What became of the engine's routes. Collective, over the stages of a pipeline too."""
-        if not self.state.config.policy.moe.router_replay or self.is_supervised:
+        if not self.state.settings.policy.moe.router_replay or self.is_supervised:
             return {}
         replays: list[RouterReplay] = []
         for model in self.state.models:
@@ -125,7 +125,7 @@ class Update:
             micro_batches += mini_batch
         groups = fetch_groups(self.plan, micro_batches)
         segments = [segments_of(self.plan, micro_batch, groups) for micro_batch in micro_batches]
-        temperature = 1.0 if self.is_supervised else self.state.config.rollouts.temperature
+        temperature = 1.0 if self.is_supervised else self.state.settings.rollouts.temperature
         # All mini-batches at once: under virtual stages rows that run together have one length.
         rows = self.state.rows(segments, temperature)
         return _like(mine, rows)
@@ -179,7 +179,7 @@ class Update:
             mini_batch=index,
             data_rank=parallel_state.get_data_parallel_rank(),
         )
-        covariance = state.config.algorithm.covariance
+        covariance = state.settings.algorithm.covariance
         held: RowTokens = [None] * len(rows)
         if covariance.kind != "none" and not self.is_supervised:
             held = held_tokens(rows, covariance, self.plan.version, state.row_settings.device)
@@ -189,7 +189,7 @@ class Update:
         losses = [row_values["policy/loss"] for row_values in values]
         # One number for all rows, read once: it is the only wait for the device before the step.
         is_finite = not losses or math.isfinite(torch.stack(losses).sum())
-        optim = state.config.policy.optim
+        optim = state.settings.policy.optim
         norm = guarded_step(state.optimizer, self.plan.learning_rate, optim, is_finite, state.device)
         if norm is not None:
             for row, row_values in zip(rows, values, strict=False):  # no values except on the last stage
@@ -204,13 +204,13 @@ class Update:
         held: RowTokens,
     ) -> RowLoss:
         """The loss sum and metric sums of a row of mini-batch `index`."""
-        algorithm = self.state.config.algorithm
+        algorithm = self.state.settings.algorithm
         loss_of = find_loss(self.plan.objective, algorithm)
         size = MiniBatchSize(
             self.plan.num_loss_tokens(index),
             self.plan.num_responses(index),
             self.plan.num_turns(index),
-            self.state.config.rollouts.max_response_tokens,
+            self.state.settings.rollouts.max_response_tokens,
         )
         # With one mini-batch no step has been made when it is trained, so there is no gain to measure.
         is_last = 0 < index == len(self.plan.mini_batches) - 1

@@ -9,10 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nemo_brorl.config.parallel_layout import ParallelLayout
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.core.console import get_logger, setup_logging
-from nemo_brorl.policy.process.rank_process import profile_folder
 from nemo_brorl.policy.process.rank_progress import PROGRESS, RankAnswer, RankProgress, tracked
 from nemo_brorl.types import BucketNotice, Float32, UpdatePlan, WeightBucket, WeightLink
 
@@ -44,16 +42,14 @@ class PolicyWorker:
 
     def __init__(
         self,
-        config: BroRLConfig,
-        layout: ParallelLayout,
+        settings: RankSettings,
         model_folder: Path,
         rank: int,
     ) -> None:
         setup_logging(f"policy {rank}")
         # Megatron and torch warn about each other's deprecations and about Apex; a user can do nothing about either.
         warnings.filterwarnings("ignore", module=r"(megatron|torch)\.")
-        self.config = config
-        self.layout = layout
+        self.settings = settings
         self.model_folder = model_folder
         self.rank = rank
         self.store: Any = None
@@ -69,8 +65,8 @@ class PolicyWorker:
         from nemo_brorl.policy.process import process_groups
         from nemo_brorl.weights.rendezvous import open_store
 
-        host = process_groups.this_host(self.config.trainer.num_nodes == 1)
-        self.store = open_store(host, self.layout.world_size, process_groups.TIMEOUT)
+        host = process_groups.this_host(self.settings.sizes.num_nodes == 1)
+        self.store = open_store(host, self.settings.layout.world_size, process_groups.TIMEOUT)
         return host, self.store.port
 
     @tracked
@@ -81,7 +77,7 @@ class PolicyWorker:
     def _open_device(self) -> None:
         from nemo_brorl.policy.process.device import open_device
 
-        self.device = open_device(self.layout.on_gpu, self.config.policy.num_threads or 1)
+        self.device = open_device(self.settings.layout.on_gpu, self.settings.policy.num_threads or 1)
 
     @tracked
     def start(self, address: tuple[str, int]) -> None:
@@ -91,13 +87,13 @@ class PolicyWorker:
         from nemo_brorl.policy.rank.learner import Learner
 
         if self.store is None:
-            self.store = process_groups.join_store(*address, self.layout.world_size)
-        if self.config.trainer.num_nodes > 1:
+            self.store = process_groups.join_store(*address, self.settings.layout.world_size)
+        if self.settings.sizes.num_nodes > 1:
             process_groups.choose_interface(process_groups.this_host(is_single_node=False))
-        seed = self.config.trainer.seed
-        process_groups.open_groups(self.layout, self.rank, self.store, self.device, seed)
-        self.profiling = Profiling(self.config.profile, profile_folder(self.config), self.rank)
-        self.learner = Learner(self.config, self.layout, self.model_folder, self.device)
+        settings = self.settings
+        process_groups.open_groups(settings.layout, self.rank, self.store, self.device, settings.seed)
+        self.profiling = Profiling(settings.profile, settings.profile_folder, self.rank)
+        self.learner = Learner(settings, self.model_folder, self.device)
         # imports and model stay: Megatron collects garbage in every save, and looks at all of them otherwise
         gc.freeze()
         _log.info("model loaded from %s", self.model_folder)
@@ -122,7 +118,7 @@ class PolicyWorker:
         """As transformers computes them, from the model folder."""
         from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
 
-        temperature = self.config.rollouts.temperature
+        temperature = self.settings.rollouts.temperature
         return hf_log_probs(self.model_folder, prompt_ids, response_ids, temperature)
 
     @tracked
@@ -135,15 +131,15 @@ class PolicyWorker:
         self.learner.sender.group = None
         if before is not None:
             before.close()  # its members may be gone
-        host = process_groups.this_host(self.config.trainer.num_nodes == 1)
+        host = process_groups.this_host(self.settings.sizes.num_nodes == 1)
         self.weight_store = open_store(host)
-        generation = self.config.generation
+        generation = self.settings.generation
         return WeightLink(
             host,
             self.weight_store.port,
             receivers,
             generation.tensor_parallel_size,
-            "nccl" if self.layout.on_gpu else "gloo",
+            "nccl" if self.settings.layout.on_gpu else "gloo",
             generation.weight_timeout_s,
         )
 

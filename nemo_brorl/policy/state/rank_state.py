@@ -12,9 +12,7 @@ from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
 
 from nemo_brorl.config.model_rules import check_policy_fits
-from nemo_brorl.config.parallel_layout import ParallelLayout
-from nemo_brorl.config.run_sizes import RunSizes
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.policy.model.attention import choose_attention
@@ -37,8 +35,7 @@ _log = get_logger(__name__)
 class RankState:
     """What the learner, its updates and its checkpoints work on."""
 
-    config: BroRLConfig
-    layout: ParallelLayout
+    settings: RankSettings
     device: Device
     shape: ModelShape
     models: list[PolicyModel]  # one per virtual pipeline stage
@@ -54,15 +51,14 @@ class RankState:
     def rows(self, micro_batches: Sequence[Sequence[PackedSegment]], temperature: float) -> list[Row]:
         """Rows to run together; under a virtual pipeline all as long as the longest (`pipeline._row_length`)."""
         rows = [self.row(segments, temperature) for segments in micro_batches]
-        if self.layout.virtual_pipeline is None or not rows:
+        if self.settings.layout.virtual_pipeline is None or not rows:
             return rows
         longest = max(row.token_ids.size(1) for row in rows)
         return [build_row(segments, temperature, self.row_settings, longest) for segments in micro_batches]
 
 
 def build_rank_state(
-    config: BroRLConfig,
-    layout: ParallelLayout,
+    settings: RankSettings,
     model_folder: Path,
     device: Device,
 ) -> RankState:
@@ -70,16 +66,15 @@ def build_rank_state(
 
     Raises ModelError or ConfigError.
     """
-    shape = check_policy_fits(config, model_folder)
-    models = build_model(config.policy, shape, layout)
+    shape = check_policy_fits(settings.policy, model_folder, settings.layout.on_gpu)
+    models = build_model(settings.policy, shape, settings.layout)
     load_hf(models, shape, model_folder, weight_groups())
-    chunks = wrap_model(models, RunSizes.of(config).overlaps_gradients, config.policy.overlap_param_gather)
-    optimizer = build_optimizer(chunks, config.policy.optim)
-    reference = ReferenceWeights(models) if config.algorithm.kl.coefficient > 0 else None
-    row_settings = _row_settings(config, layout, device, shape)
+    chunks = wrap_model(models, settings.sizes.overlaps_gradients, settings.policy.overlap_param_gather)
+    optimizer = build_optimizer(chunks, settings.policy.optim)
+    reference = ReferenceWeights(models) if settings.algorithm.kl.coefficient > 0 else None
+    row_settings = _row_settings(settings, device, shape)
     return RankState(
-        config,
-        layout,
+        settings,
         device,
         shape,
         models,
@@ -91,16 +86,16 @@ def build_rank_state(
 
 
 def _row_settings(
-    config: BroRLConfig,
-    layout: ParallelLayout,
+    settings: RankSettings,
     device: Device,
     shape: ModelShape,
 ) -> RowSettings:
-    attention, reason = choose_attention(config.policy, layout, shape)
+    policy, layout = settings.policy, settings.layout
+    attention, reason = choose_attention(policy, layout, shape)
     _log.info("attention by %s: %s", attention, reason)
     if attention == "flash":
         _log.info("its kernels are of %s", use_newest_kernel())
-    multiple = row_multiple(config.policy, layout)
+    multiple = row_multiple(policy, layout)
     if attention == "flex":
         multiple = math.lcm(multiple, ROW_MULTIPLE)
     context_rank = parallel_state.get_context_parallel_rank()
@@ -110,5 +105,5 @@ def _row_settings(
         context_rank=context_rank,
         context_size=layout.context,
         attention=attention,
-        least_shared=config.policy.least_shared_tokens,
+        least_shared=policy.least_shared_tokens,
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.process.device import Device, open_device
 
@@ -39,10 +40,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def new_learner(device: Device) -> Callable[[Path, BroRLConfig], Any]:
     """A function that makes the Learner of a model folder and a config."""
-    from nemo_brorl.config.parallel_layout import layout_of
     from nemo_brorl.policy.rank.learner import Learner
 
     def new(folder: Path, config: BroRLConfig) -> Learner:
-        return Learner(config, layout_of(config), folder, device)
+        return Learner(RankSettings.of(config), folder, device)
 
     return new

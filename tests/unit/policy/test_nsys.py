@@ -16,6 +16,7 @@ from ray._private.runtime_env.nsight import NsightPlugin
 from ray.core.generated.common_pb2 import Language
 from ray.runtime_env import RuntimeEnv
 
+from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.records import ProfileConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.process.rank_process import rank_process
@@ -58,7 +59,7 @@ def started(tmp_path: Path, rank: int) -> list[str]:
     config = BroRLConfig()
     config.exp_manager.explicit_log_dir = str(tmp_path / "a run")
     config.profile = ProfileConfig(kind="nsys", ranks=[1])
-    asked = RuntimeEnv(**rank_process(config, tmp_path, rank))
+    asked = RuntimeEnv(**rank_process(RankSettings.of(config), tmp_path, rank))
     context = RuntimeEnvContext(env_vars=asked.env_vars())
     plugin = NsightPlugin(str(tmp_path / "session" / "runtime_resources"))
     asyncio.run(plugin.create(None, asked, context))

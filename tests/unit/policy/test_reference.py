@@ -71,7 +71,7 @@ def test_a_reset_that_keeps_the_optimizer_changes_its_next_step_only_through_the
     learners = [new_learner(model_folder, make_config()) for _ in range(3)]
     for learner in learners:
         learner.update(make_plan(seed=1))
-        learner.state.config.algorithm.kl.coefficient = 0.0  # the reference is still scored, and weighs nothing
+        learner.state.settings.algorithm.kl.coefficient = 0.0  # the reference is still scored, and weighs nothing
     _, kept, cleared = learners
     kept.reset_reference(clear_optimizer=False)
     cleared.reset_reference(clear_optimizer=True)

@@ -40,11 +40,13 @@ def test_on_gpus_replicas_fill_what_engines_leave() -> None:
 
 
 def test_heads_and_layers_must_divide(model_folder: Path) -> None:
-    check_policy_fits(make_config(tensor_model_parallel_size=2, pipeline_model_parallel_size=4), model_folder)
+    check_policy_fits(
+        make_config(tensor_model_parallel_size=2, pipeline_model_parallel_size=4).policy, model_folder, on_gpu=False
+    )
     with pytest.raises(ConfigError, match="tensor_model_parallel_size=4 is more than the model's 2 key-value heads"):
-        check_policy_fits(make_config(tensor_model_parallel_size=4), model_folder)
+        check_policy_fits(make_config(tensor_model_parallel_size=4).policy, model_folder, on_gpu=False)
     with pytest.raises(ConfigError, match="pipeline_model_parallel_size=3 does not divide the model's 4 layers"):
-        check_policy_fits(make_config(pipeline_model_parallel_size=3), model_folder)
+        check_policy_fits(make_config(pipeline_model_parallel_size=3).policy, model_folder, on_gpu=False)
 
 
 @pytest.mark.parametrize(
