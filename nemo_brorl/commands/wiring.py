@@ -77,8 +77,10 @@ class Actors:
 
 
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
-    """Load tokenizer and prompts, which may use the names that this process was given (`grader_settings.configure`). Raises
-    ModelError, DataError, ConfigError for a verifier of the user's own, and as `check_verifiers`."""
+    """Load tokenizer and prompts, which may use the names that this process was given (`grader_settings.configure`).
+
+    Raises ModelError, DataError, ConfigError for a verifier of the user's own, and as `check_verifiers`.
+    """
     device.check(config.generation, RunSizes.of(config))
     check_params()
     tokenizer = load_tokenizer(model_folder)
