@@ -116,7 +116,8 @@ def held_out_prompts(
     if not chosen:
         raise DataError(
             f"there are {len(prompts)} held-out prompts and none from "
-            f"evaluation.first_prompt={evaluation.first_prompt} on: raise data.held_out_fraction, give more data, or write a smaller evaluation.first_prompt"
+            f"evaluation.first_prompt={evaluation.first_prompt} on: raise data.held_out_fraction, give more data, or "
+            "write a smaller evaluation.first_prompt"
         )
     return chosen
 
