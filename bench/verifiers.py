@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 import ray
-from brorl_graders.names import allow
+from brorl_graders.base.names import allow
+from brorl_graders.base.payload import Deadlines
 from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import VERIFIERS
 from brorl_lab.bases.initial_model import build_tokenizer
 

@@ -12,8 +12,8 @@ from tests.support.source_tree import GRADERS, PACKAGE, ROOT, imports, modules, 
 SHELVES = ("types", "ports", *FOLDERS)
 MAX_ENTRIES = 15
 
-# Modules that import code by its name. The settings give these names; `graders/brorl_graders/names.py` has those that
-# data may choose.
+# Modules that import code by its name. The settings give these names; `graders/brorl_graders/base/names.py` has those
+# that data may choose.
 IMPORTS_BY_NAME = {
     "brorl_graders.environments.agent",
     "brorl_graders.environments.registry",
@@ -64,6 +64,6 @@ def test_few_modules_import_code_by_its_name() -> None:
     users = set()
     for module, path in modules().items():
         imported = {dotted for _, dotted in imports(path)}
-        if "brorl_graders.components.import_function" in imported:
+        if "brorl_graders.base.components.import_function" in imported:
             users.add(module)
     assert users == IMPORTS_BY_NAME

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
+from brorl_graders.base.payload import Deadlines
 from brorl_graders.processes.child_process import Isolation, Job, cpu_time
 from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.verifiers.payload import Deadlines
 
 from graders.tests.support.gym_questions import gym_payloads
 

@@ -1,7 +1,7 @@
 """Grade responses: verifiers, the sandbox they run code in, and environments that answer a model's turns.
 
-What is listed here is the public interface; beside it are `brorl_graders.errors`, `brorl_graders.components` (functions
-by name or import path) and `brorl_graders.private_folder`. A name's module is imported when the name is first used.
+What is listed here is the public interface. Beside it, of `brorl_graders.base`, are `errors`, `components` (functions
+by name or import path), `environment_values` and `private_folder`. A module is imported when its name is first used.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from brorl_graders.answers import answers_of, is_reference, reading_of
+    from brorl_graders.base.answer import boxed_answers
+    from brorl_graders.base.payload import ENVIRONMENT, accepted_answers, reference_text
+    from brorl_graders.base.settings import SCORE_LINE, SHARE_OF_TESTS, is_address, wrong_address
+    from brorl_graders.base.verdicts import Verdicts
     from brorl_graders.environments.protocol import Action, Environment, Step
     from brorl_graders.environments.registry import first_messages, make_environment
     from brorl_graders.grading import Grade, Pool, grade
-    from brorl_graders.settings import SCORE_LINE, SHARE_OF_TESTS, is_address, wrong_address
-    from brorl_graders.verdicts import Verdicts
-    from brorl_graders.verifiers.answer import boxed_answers
-    from brorl_graders.verifiers.payload import ENVIRONMENT, accepted_answers, reference_text
     from brorl_graders.verifiers.registry import (
         check_name,
         check_params,
@@ -59,13 +59,13 @@ __all__ = [
 # Where each name is. Children start with this file, and most of them need no verifier.
 _NAMES_OF_MODULES = {
     "answers": ("answers_of", "is_reference", "reading_of"),
+    "base.answer": ("boxed_answers",),
+    "base.payload": ("ENVIRONMENT", "accepted_answers", "reference_text"),
+    "base.settings": ("SCORE_LINE", "SHARE_OF_TESTS", "is_address", "wrong_address"),
+    "base.verdicts": ("Verdicts",),
     "environments.protocol": ("Action", "Environment", "Step"),
     "environments.registry": ("first_messages", "make_environment"),
     "grading": ("Grade", "Pool", "grade"),
-    "settings": ("SCORE_LINE", "SHARE_OF_TESTS", "is_address", "wrong_address"),
-    "verdicts": ("Verdicts",),
-    "verifiers.answer": ("boxed_answers",),
-    "verifiers.payload": ("ENVIRONMENT", "accepted_answers", "reference_text"),
     "verifiers.registry": ("check_name", "check_params", "check_payload", "endpoints_in", "is_open", "names_in"),
 }
 _MODULE_OF: dict[str, str] = {}

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from brorl_graders.errors import BroRLError
+from brorl_graders.base.errors import BroRLError
 from brorl_graders.grading import SECONDS, Pool
 
 

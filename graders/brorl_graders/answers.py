@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from brorl_graders.base.answer import last_answer, read_answer
+from brorl_graders.base.payload import Answer, Payload, accepted_answers
 from brorl_graders.processes.child import VERIFIER_ERRORS
-from brorl_graders.verifiers.answer import last_answer, read_answer
 from brorl_graders.verifiers.math.answer import find_answer, place_of
 from brorl_graders.verifiers.multiple_choice import right_letter
-from brorl_graders.verifiers.payload import Answer, Payload, accepted_answers
 from brorl_graders.verifiers.registry import answer_reader, names_in
 
 # In which a verifier reads its own reference.

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
+from brorl_graders.base.payload import Deadlines
+from brorl_graders.base.settings import ServiceLimits
+from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.services.remote_scores import Asked, Messages, RemoteScores
-from brorl_graders.settings import ServiceLimits
-from brorl_graders.verdicts import Verdicts
 from brorl_graders.verifiers import composite
-from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import check_payload, endpoints_in
 from brorl_graders.verifiers.services import is_remote
 

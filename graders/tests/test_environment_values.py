@@ -8,7 +8,7 @@ import pickle
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from brorl_graders.environment_values import FromEnvironment, as_written, plain, remember, restored
+from brorl_graders.base.environment_values import FromEnvironment, as_written, plain, remember, restored
 
 KEY = FromEnvironment("value-1", "${oc.env:KEY}")
 

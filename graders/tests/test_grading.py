@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_graders.errors import ConfigError, DataError
+from brorl_graders.base.errors import ConfigError, DataError
+from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.grading import Grade, Pool, grade
-from brorl_graders.verdicts import Verdicts
 
 from graders.tests.support.places import CODE_PATH
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_graders.components import typed_params
-from brorl_graders.errors import ConfigError
+from brorl_graders.base.components import typed_params
+from brorl_graders.base.errors import ConfigError
 
 
 class Colour(enum.Enum):

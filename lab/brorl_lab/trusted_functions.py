@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from brorl_graders.components import is_import_path
+from brorl_graders.base.components import is_import_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nemo_brorl.config.declare import FUNCTION, declaration

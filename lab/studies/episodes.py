@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from random import Random
 
+from brorl_graders.base.names import allow
 from brorl_graders.environments.host import EpisodeHost, HostLimits
 from brorl_graders.environments.protocol import Action, Environment, EpisodeOutcome, EpisodeStep, Step, Task
-from brorl_graders.names import allow
 
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.config.schema import BroRLConfig

@@ -13,9 +13,9 @@ import argparse
 from collections.abc import Iterator
 from random import Random
 
-from brorl_graders.names import Names, allow
+from brorl_graders.base.names import Names, allow
+from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.services.remote_scores import Asked, RemoteScores
-from brorl_graders.settings import Endpoint, ServiceLimits
 from brorl_lab.bases.demonstrations import Habits, work_out
 
 from graders.tests.support.scoring_service import completion, serving

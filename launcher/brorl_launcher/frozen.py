@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from brorl_graders.environment_values import FromEnvironment
+from brorl_graders.base.environment_values import FromEnvironment
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from brorl_graders.environment_values import literal
+from brorl_graders.base.environment_values import literal
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 

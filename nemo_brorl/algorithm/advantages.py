@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from brorl_graders.components import find_function, is_import_path, with_params
+from brorl_graders.base.components import find_function, is_import_path, with_params
 from numpy.typing import NDArray
 
 from nemo_brorl.algorithm.pass_at_k import share_within

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from brorl_graders.components import find_function, with_params
+from brorl_graders.base.components import find_function, with_params
 from torch import Tensor
 
 from nemo_brorl.algorithm.covariance import hold_chosen

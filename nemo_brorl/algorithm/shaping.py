@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from brorl_graders.components import find_function, with_params
+from brorl_graders.base.components import find_function, with_params
 from numpy.typing import NDArray
 
 from nemo_brorl.config.rewards import CosineLengthConfig, ShapingConfig

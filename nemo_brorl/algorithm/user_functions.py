@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brorl_graders.components import is_import_path
+from brorl_graders.base.components import is_import_path
 
 from nemo_brorl.algorithm.advantages import find_advantage
 from nemo_brorl.algorithm.shaping import find_shaping

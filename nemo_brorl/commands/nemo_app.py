@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from brorl_graders.environment_values import literal, plain
+from brorl_graders.base.environment_values import literal, plain
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_brorl.commands.trackers import ClearMLSink, LoggerSink, ModuleSink

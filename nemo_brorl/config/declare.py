@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args, get_type_hints
 
-from brorl_graders.components import is_import_path, typed_params
+from brorl_graders.base.components import is_import_path, typed_params
 
 from nemo_brorl.core.errors import ConfigError
 

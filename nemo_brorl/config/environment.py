@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from brorl_graders.environment_values import FromEnvironment, remember, texts_of
+from brorl_graders.base.environment_values import FromEnvironment, remember, texts_of
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.resolvers import oc
 

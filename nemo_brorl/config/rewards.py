@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brorl_graders import SCORE_LINE, SHARE_OF_TESTS, is_address, wrong_address
-from brorl_graders.components import is_import_path
+from brorl_graders.base.components import is_import_path
 from omegaconf import MISSING
 
 from nemo_brorl.config.data import repeated

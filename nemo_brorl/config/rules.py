@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
-from brorl_graders.environment_values import hidden
+from brorl_graders.base.environment_values import hidden
 
 from nemo_brorl.config import algorithm_rules, generation_rules, policy_rules, records_rules, sampling_rules
 from nemo_brorl.config.declare import wrong_values

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.environment_values import as_written, plain
+from brorl_graders.base.environment_values import as_written, plain
 from omegaconf import OmegaConf
 
 from nemo_brorl.config.schema import BroRLConfig, settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brorl_graders.errors import (
+from brorl_graders.base.errors import (
     LOST,
     USER_ERROR,
     BroRLError,

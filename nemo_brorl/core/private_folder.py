@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from brorl_graders.private_folder import make_private, private_folder
+from brorl_graders.base.private_folder import make_private, private_folder
 
 # Settings that say where compilers keep compiled code, and what each one's folder is called.
 KERNEL_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "VLLM_CACHE_ROOT": "vllm"}

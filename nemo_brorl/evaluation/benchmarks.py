@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from brorl_graders import endpoints_in, names_in
-from brorl_graders.environment_values import as_written
+from brorl_graders.base.environment_values import as_written
 
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.config.evaluation import BenchmarkConfig, EvaluationConfig

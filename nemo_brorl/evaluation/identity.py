@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.environment_values import as_written
+from brorl_graders.base.environment_values import as_written
 
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import ModelError

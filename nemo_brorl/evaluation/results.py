@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.environment_values import as_written
+from brorl_graders.base.environment_values import as_written
 
 from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.files import write_whole

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from brorl_graders.environment_values import plain
+from brorl_graders.base.environment_values import plain
 
 from nemo_brorl.config.generation import BLOCK_TOKENS, GenerationConfig
 from nemo_brorl.config.run_sizes import RunSizes

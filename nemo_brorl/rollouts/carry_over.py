@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from brorl_graders.environment_values import as_written, restored
+from brorl_graders.base.environment_values import as_written, restored
 
 from nemo_brorl.config.rollouts import DynamicSamplingConfig, RolloutsConfig
 from nemo_brorl.generation.placement.lengths import LengthHistory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from brorl_graders.components import find_function, with_params
+from brorl_graders.base.components import find_function, with_params
 
 from nemo_brorl.config.rollouts import PromptPoolConfig
 from nemo_brorl.ports import PromptPool, PromptSource

@@ -6,13 +6,13 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.components import is_import_path
+from brorl_graders.base.components import is_import_path
+from brorl_graders.base.names import Names, fingerprint
+from brorl_graders.base.payload import Deadlines
+from brorl_graders.base.settings import CodeLimits, Endpoint, ServiceLimits, is_address
 from brorl_graders.environments.host import HostLimits
-from brorl_graders.names import Names, fingerprint
 from brorl_graders.services.remote_scores import FOLDER
-from brorl_graders.settings import CodeLimits, Endpoint, ServiceLimits, is_address
 from brorl_graders.verifiers.code import code
-from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import use_names
 
 from nemo_brorl.config.named_verifiers import all_sources, named_verifiers

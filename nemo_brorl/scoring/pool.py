@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from brorl_graders.names import allowed
+from brorl_graders.base.names import allowed
 from brorl_graders.verifiers.registry import check_name, endpoints_in
 
 from nemo_brorl.cluster.object_store import wait_any
@@ -96,8 +96,8 @@ class VerifierPool:
     The constructor starts the workers and returns at once; `wait_ready` waits for them. Then `submit` and `poll` in any
     order, or `score`, which does both. `verifiers` are loaded before `wait_ready` returns, others when a prompt first
     asks for them. `with_answers`: chunks come back with their answers. `record_folder`: where answers of services are
-    kept. Prompts may use the names that this process may (`graders/brorl_graders/names.py`). Raises ConfigError for
-    another one, ModelError when the tokenizer is unusable.
+    kept. Prompts may use the names that this process may (`graders/brorl_graders/base/names.py`). Raises ConfigError
+    for another one, ModelError when the tokenizer is unusable.
     """
 
     def __init__(

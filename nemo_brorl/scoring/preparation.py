@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from brorl_graders.names import allowed
+from brorl_graders.base.names import allowed
 from brorl_graders.services.service_client import reach
 from brorl_graders.verifiers.code import code
 

@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from brorl_graders.base.verdicts import LATE
 from brorl_graders.environments.host import EpisodeHost
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep, TurnSize
-from brorl_graders.verdicts import LATE
 
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 from brorl_graders.answers import answers_of
+from brorl_graders.base.names import Names, allow
+from brorl_graders.base.verdicts import LATE, Verdicts
 from brorl_graders.environments.host import EpisodeHost
 from brorl_graders.grading import Pool
-from brorl_graders.names import Names, allow
-from brorl_graders.verdicts import LATE, Verdicts
 from brorl_graders.verifiers.registry import endpoints_in
 
 from nemo_brorl.config.rewards import RewardsConfig

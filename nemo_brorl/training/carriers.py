@@ -15,7 +15,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from brorl_graders.environment_values import as_written, restored
+from brorl_graders.base.environment_values import as_written, restored
 
 from nemo_brorl import types
 from nemo_brorl.cluster.object_store import fetch, store

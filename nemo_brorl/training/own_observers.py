@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from brorl_graders.components import find_function, with_params
+from brorl_graders.base.components import find_function, with_params
 
 from nemo_brorl.config.trainer import ObserverConfig
 from nemo_brorl.training.observers import Observer

@@ -7,10 +7,10 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brorl_graders.base.payload import Deadlines
+from brorl_graders.base.settings import CodeLimits
 from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.settings import CodeLimits
 from brorl_graders.verifiers.code import code
-from brorl_graders.verifiers.payload import Deadlines
 
 TEXT_SECONDS = 5.0
 CODE_SECONDS = 20.0

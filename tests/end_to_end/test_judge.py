@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from brorl_graders.base.settings import Endpoint
 from brorl_graders.services.service_client import reach
-from brorl_graders.settings import Endpoint
 
 from graders.tests.support.names import allow_also
 from nemo_brorl.config.rewards import RewardsConfig, ServicesConfig

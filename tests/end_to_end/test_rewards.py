@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
-from brorl_graders.settings import Endpoint
+from brorl_graders.base.settings import Endpoint
 from brorl_lab.bases.initial_model import build_tokenizer
 
 from graders.tests.support.bad_verifiers import MISBEHAVE

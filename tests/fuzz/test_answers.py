@@ -6,12 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from brorl_graders.base import answer
+from brorl_graders.base.payload import is_blank
 from brorl_graders.environments import tool_calls
-from brorl_graders.verifiers import answer, arithmetic, safe_answer
+from brorl_graders.verifiers import arithmetic, safe_answer
 from brorl_graders.verifiers.code.code import extract_program
 from brorl_graders.verifiers.math import library, notation, reading, statement, units, value
 from brorl_graders.verifiers.math.answer import USUAL, are_equal, key_of
-from brorl_graders.verifiers.payload import is_blank
 from brorl_graders.verifiers.registry import answer_reader
 from brorl_lab.page.details import bounded
 from hypothesis import given

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from brorl_graders.settings import Endpoint
-from brorl_graders.verifiers.payload import Payload
+from brorl_graders.base.payload import Payload
+from brorl_graders.base.settings import Endpoint
 from brorl_graders.verifiers.registry import VERIFIERS, check_payload, names_in, templates
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brorl_graders.names import allow
+from brorl_graders.base.names import allow
 
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.schema import BroRLConfig

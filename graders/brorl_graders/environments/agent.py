@@ -23,7 +23,9 @@ from functools import lru_cache
 from numbers import Real
 from typing import Any
 
-from brorl_graders.components import import_function
+from brorl_graders.base.components import import_function
+from brorl_graders.base.errors import BroRLError, ConfigError
+from brorl_graders.base.names import child_environment
 from brorl_graders.environments.endpoint import Conversation, Endpoint, open_conversation
 from brorl_graders.environments.judged import Judged
 from brorl_graders.environments.protocol import (
@@ -36,8 +38,6 @@ from brorl_graders.environments.protocol import (
     Traits,
 )
 from brorl_graders.environments.registry import check_tools
-from brorl_graders.errors import BroRLError, ConfigError
-from brorl_graders.names import child_environment
 from brorl_graders.verifiers import registry
 
 FIRST_REQUEST_S = 60.0

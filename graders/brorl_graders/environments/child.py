@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from brorl_graders.base.errors import BroRLError
 from brorl_graders.environments import registry, tool_calls
 from brorl_graders.environments.protocol import (
     Action,
@@ -30,7 +31,6 @@ from brorl_graders.environments.protocol import (
     failed,
     value_of,
 )
-from brorl_graders.errors import BroRLError
 from brorl_graders.processes.child import ReplyError
 
 MAX_ERROR = 2000  # characters

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from typing import NamedTuple
 
+from brorl_graders.base.errors import BroRLError
 from brorl_graders.environments.child import LATE
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
-from brorl_graders.errors import BroRLError
 from brorl_graders.processes.child_process import MAX_STARVED, cpu_time, wants_to_run
 from brorl_graders.processes.fork_server import ForkServer
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
+from brorl_graders.base.errors import BroRLError, ConfigError, ResourceError
+from brorl_graders.base.names import check_environment
 from brorl_graders.environments.child import read_outcome
 from brorl_graders.environments.episode_process import (
     Batch,
@@ -35,8 +37,6 @@ from brorl_graders.environments.protocol import (
     failed,
 )
 from brorl_graders.environments.tool_calls import ANY_FORMAT
-from brorl_graders.errors import BroRLError, ConfigError, ResourceError
-from brorl_graders.names import check_environment
 from brorl_graders.processes.child import ReplyError
 from brorl_graders.processes.child_process import Inbox
 from brorl_graders.processes.fork_server import ForkServer

@@ -11,6 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from brorl_graders import sandbox
+from brorl_graders.base.errors import ConfigError
+from brorl_graders.base.payload import SUCCESS_REWARD
 from brorl_graders.environments.protocol import (
     ANY,
     SAME_TASK,
@@ -22,10 +24,8 @@ from brorl_graders.environments.protocol import (
     ToolCall,
     Traits,
 )
-from brorl_graders.errors import ConfigError
 from brorl_graders.verifiers import registry
 from brorl_graders.verifiers.arithmetic import exact_value
-from brorl_graders.verifiers.payload import SUCCESS_REWARD
 from brorl_graders.verifiers.safe_answer import is_arithmetic
 
 MAX_DIGITS = 400  # of a result

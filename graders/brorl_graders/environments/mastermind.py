@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from random import Random
 
+from brorl_graders.base.answer import extract_answer
+from brorl_graders.base.errors import ConfigError
 from brorl_graders.environments.protocol import Action, Environment, Observation, Step, Task
-from brorl_graders.errors import ConfigError
-from brorl_graders.verifiers.answer import extract_answer
 
 ALPHABET = "ABCDEFGHIJ"
 RULES = (

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from brorl_graders.errors import ConfigError
+from brorl_graders.base.errors import ConfigError
 
 Message = Mapping[str, Any]  # role and content
 Observation = str | Sequence[Message]  # a text is what the user says, or the tool that was called

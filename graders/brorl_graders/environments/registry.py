@@ -1,7 +1,7 @@
 """Finds environments by name or import path, and checks their settings and tools.
 
 Only an environment that the settings of the run name is made, and only with the settings given there
-(`graders/brorl_graders/names.py`).
+(`graders/brorl_graders/base/names.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, get_type_hints
 
-from brorl_graders.components import import_function, is_import_path, typed_params
+from brorl_graders.base.components import import_function, is_import_path, typed_params
+from brorl_graders.base.errors import BroRLError, ConfigError, DataError
+from brorl_graders.base.names import check_environment, check_environment_name
 from brorl_graders.environments.protocol import (
     ISOLATIONS,
     Environment,
@@ -26,8 +28,6 @@ from brorl_graders.environments.protocol import (
     completed,
     value_of,
 )
-from brorl_graders.errors import BroRLError, ConfigError, DataError
-from brorl_graders.names import check_environment, check_environment_name
 
 PLACE = "brorl_graders.environments"
 ENVIRONMENTS = {

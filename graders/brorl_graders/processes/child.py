@@ -25,10 +25,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
-from brorl_graders.names import forget_all_but_environments
+from brorl_graders.base.names import forget_all_but_environments
+from brorl_graders.base.payload import Score, score_and_reason
 from brorl_graders.sandbox import linux, program_process, seccomp
 from brorl_graders.sandbox.confine import readable_paths
-from brorl_graders.verifiers.payload import Score, score_and_reason
 from brorl_graders.verifiers.registry import score_of
 
 PACKAGE = Path(__file__).parents[1]

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from brorl_graders.errors import BroRLError
+from brorl_graders.base.errors import BroRLError
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.verifiers.registry import is_foreign, is_open, names_in
 

@@ -29,10 +29,10 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
-from brorl_graders.components import import_function
-from brorl_graders.errors import BroRLError, ConfigError, ResourceError
-from brorl_graders.names import allowed, child_environment
-from brorl_graders.private_folder import scratch_home
+from brorl_graders.base.components import import_function
+from brorl_graders.base.errors import BroRLError, ConfigError, ResourceError
+from brorl_graders.base.names import allowed, child_environment
+from brorl_graders.base.private_folder import scratch_home
 from brorl_graders.processes import child
 from brorl_graders.processes.child import VERIFIER_ERRORS, die_with_parent, live
 from brorl_graders.sandbox import linux

@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
-from brorl_graders.errors import BroRLError, ResourceError
+from brorl_graders.base.errors import BroRLError, ResourceError
+from brorl_graders.base.payload import Deadlines
+from brorl_graders.base.verdicts import LATE, Verdicts
 from brorl_graders.processes.child import ReplyError, read_reply
 from brorl_graders.processes.child_process import ChildProcess, Children, Inbox, Job
 from brorl_graders.processes.fork_server import ForkServer
-from brorl_graders.verdicts import LATE, Verdicts
-from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import templates
 
 log = logging.getLogger(__name__)

@@ -22,13 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brorl_graders.errors import ConfigError, ServiceError
-from brorl_graders.names import endpoint
+from brorl_graders.base.errors import ConfigError, ServiceError
+from brorl_graders.base.names import endpoint
+from brorl_graders.base.payload import Payload
+from brorl_graders.base.settings import Endpoint, ServiceLimits
+from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.services.service_client import ServiceClient
-from brorl_graders.settings import Endpoint, ServiceLimits
-from brorl_graders.verdicts import Verdicts
 from brorl_graders.verifiers import services
-from brorl_graders.verifiers.payload import Payload
 from brorl_graders.verifiers.services import shown_url
 
 FOLDER = "service_answers"  # of a run folder

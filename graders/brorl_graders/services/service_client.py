@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import httpx
 
-from brorl_graders.errors import ConfigError, ServiceError
-from brorl_graders.settings import Endpoint, ServiceLimits
-from brorl_graders.verdicts import LATE
+from brorl_graders.base.errors import ConfigError, ServiceError
+from brorl_graders.base.settings import Endpoint, ServiceLimits
+from brorl_graders.base.verdicts import LATE
 from brorl_graders.verifiers import services
 from brorl_graders.verifiers.services import ReplyError, shown_url
 

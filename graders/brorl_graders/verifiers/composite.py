@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from brorl_graders.verdicts import Verdicts
-from brorl_graders.verifiers.payload import SUCCESS_REWARD, Payload, check_choice, is_list, is_number
+from brorl_graders.base.payload import SUCCESS_REWARD, Payload, check_choice, is_list, is_number
+from brorl_graders.base.verdicts import Verdicts
 
 MODES = ("sum", "product", "all")
 KEYS = ("verifier", "weight", "options")

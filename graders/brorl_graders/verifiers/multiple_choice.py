@@ -14,8 +14,8 @@ import string
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from brorl_graders.verifiers.answer import boxed_answers, extract_answer, without_thinking
-from brorl_graders.verifiers.payload import Payload, is_list
+from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
+from brorl_graders.base.payload import Payload, is_list
 
 Choices = Sequence[str]  # texts of the options; none: any letter is one
 

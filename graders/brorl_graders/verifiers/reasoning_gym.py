@@ -20,9 +20,9 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
-from brorl_graders.verifiers.answer import read_answer
+from brorl_graders.base.answer import read_answer
+from brorl_graders.base.payload import Payload, is_blank
 from brorl_graders.verifiers.arithmetic import FUNCTIONS, exact_value, is_antiderivative, numbers_in, uses_only
-from brorl_graders.verifiers.payload import Payload, is_blank
 from brorl_graders.verifiers.safe_answer import EvaluationError, EvaluationGuard, is_arithmetic
 
 BOARD_TASKS = ("arc_agi", "rearc")  # a right answer to these equals metadata["output"], tuples of tuples

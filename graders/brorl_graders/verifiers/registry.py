@@ -6,7 +6,7 @@ response's answer in one spelling, for votes. `Scorer` says what else one may de
 functions: a process loads only what its verifiers need, and the driver none of it.
 
 `find` is the only way from a name to a verifier, and no other module calls it. It takes names of this package and those
-that the settings give (`graders/brorl_graders/names.py`).
+that the settings give (`graders/brorl_graders/base/names.py`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from brorl_graders.components import import_function, is_import_path, with_params
-from brorl_graders.errors import ConfigError, DataError, NotAllowedError
-from brorl_graders.names import Names, allow, allowed, refused_verifier
-from brorl_graders.settings import Endpoint, is_address
-from brorl_graders.verdicts import Verdicts
-from brorl_graders.verifiers import answer, composite, multiple_choice, reasoning_gym, response_format, services
-from brorl_graders.verifiers.code import code
-from brorl_graders.verifiers.ifeval import instruction_following
-from brorl_graders.verifiers.math import answer as math_answer
-from brorl_graders.verifiers.payload import (
+from brorl_graders.base import answer
+from brorl_graders.base.components import import_function, is_import_path, with_params
+from brorl_graders.base.errors import ConfigError, DataError, NotAllowedError
+from brorl_graders.base.names import Names, allow, allowed, refused_verifier
+from brorl_graders.base.payload import (
     ENVIRONMENT,
     Answer,
     Check,
@@ -34,6 +29,12 @@ from brorl_graders.verifiers.payload import (
     check_timeout,
     score_and_reason,
 )
+from brorl_graders.base.settings import Endpoint, is_address
+from brorl_graders.base.verdicts import Verdicts
+from brorl_graders.verifiers import composite, multiple_choice, reasoning_gym, response_format, services
+from brorl_graders.verifiers.code import code
+from brorl_graders.verifiers.ifeval import instruction_following
+from brorl_graders.verifiers.math import answer as math_answer
 
 # What reading a payload that was made by a stranger may raise.
 MALFORMED = (

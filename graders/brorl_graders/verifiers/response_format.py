@@ -18,9 +18,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from brorl_graders.verifiers.answer import boxed_answers
+from brorl_graders.base.answer import boxed_answers
+from brorl_graders.base.payload import Payload, check_choice, is_blank, is_number
 from brorl_graders.verifiers.ifeval import texts
-from brorl_graders.verifiers.payload import Payload, check_choice, is_blank, is_number
 
 SCORINGS = ("all", "fraction")  # 1 when everything that is asked for holds, else 0; the share of it
 DEFAULT_NGRAM = 8

@@ -18,11 +18,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from brorl_graders.errors import ConfigError
-from brorl_graders.names import allowed
-from brorl_graders.settings import Endpoint
-from brorl_graders.verifiers.answer import boxed_answers, extract_answer, without_thinking
-from brorl_graders.verifiers.payload import Payload, is_number
+from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
+from brorl_graders.base.errors import ConfigError
+from brorl_graders.base.names import allowed
+from brorl_graders.base.payload import Payload, is_number
+from brorl_graders.base.settings import Endpoint
 
 VERSION = 1
 FIELD = re.compile(r"\{(\w+)\}")  # of a template

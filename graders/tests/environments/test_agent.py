@@ -10,12 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
+from brorl_graders.base.errors import ConfigError
 from brorl_graders.environments import tool_calls
 from brorl_graders.environments.agent import AgentError, result_in
 from brorl_graders.environments.endpoint import RequestError, open_conversation
 from brorl_graders.environments.protocol import Action, Step, TurnSize
 from brorl_graders.environments.registry import make_environment
-from brorl_graders.errors import ConfigError
 
 from graders.tests.support.agents import ADD, PLACE
 from graders.tests.support.names import allow_also

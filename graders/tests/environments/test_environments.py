@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from brorl_graders.base.errors import ConfigError
 from brorl_graders.environments.child import read_outcome
 from brorl_graders.environments.episode_process import Batch, EpisodeProcesses, Kind, Turn
 from brorl_graders.environments.mastermind import Mastermind
 from brorl_graders.environments.protocol import Action, EpisodeOutcome, EpisodeStep
 from brorl_graders.environments.registry import make_environment
 from brorl_graders.environments.tool_calls import ANY_FORMAT
-from brorl_graders.errors import ConfigError
 from brorl_graders.processes.fork_server import ForkServer
 
 from graders.tests.support.names import allow_also

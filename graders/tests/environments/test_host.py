@@ -9,10 +9,10 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 
 import pytest
+from brorl_graders.base.errors import ConfigError, ResourceError
 from brorl_graders.environments.child import read_outcome
 from brorl_graders.environments.host import EpisodeHost, HostLimits
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
-from brorl_graders.errors import ConfigError, ResourceError
 from brorl_graders.processes.child import ReplyError
 
 from graders.tests.support.bad_environments import COUNTER, LATER, OPEN, REMEMBERING

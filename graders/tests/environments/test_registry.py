@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from brorl_graders.base.errors import ConfigError
 from brorl_graders.environments.registry import make_environment
-from brorl_graders.errors import ConfigError
 
 from graders.tests.support.bad_environments import COUNTER, Counter
 from graders.tests.support.names import allow_also

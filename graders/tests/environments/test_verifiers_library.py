@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brorl_graders.base.errors import ConfigError
 from brorl_graders.environments.protocol import Action, Step
 from brorl_graders.environments.registry import make_environment
-from brorl_graders.errors import ConfigError
 
 from graders.tests.support.names import allow_also
 

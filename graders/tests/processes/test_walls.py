@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brorl_graders.base.payload import Deadlines
 from brorl_graders.processes.child import MAX_REPLY, ReplyError, Walls, read_reply
 from brorl_graders.processes.child_process import Isolation, Job
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.sandbox import linux
-from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import Template, templates
 
 from graders.tests.support.bad_verifiers import MISBEHAVE

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from brorl_graders.base.payload import Deadlines
+from brorl_graders.base.settings import CodeLimits
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.sandbox import FAILED, FINISHED, Job, Limits, Sandbox
 from brorl_graders.sandbox.limits import NAMESPACES
-from brorl_graders.settings import CodeLimits
 from brorl_graders.verifiers.code import code
-from brorl_graders.verifiers.payload import Deadlines
 
 pytestmark = pytest.mark.slow
 

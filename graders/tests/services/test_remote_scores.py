@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_graders.errors import ConfigError, ServiceError
+from brorl_graders.base.errors import ConfigError, ServiceError
+from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.services.remote_scores import Asked, RemoteScores
 from brorl_graders.services.service_client import reach
-from brorl_graders.settings import Endpoint, ServiceLimits
 
 from graders.tests.support.names import allow_also
 from graders.tests.support.scoring_service import completion, scores_by, serving

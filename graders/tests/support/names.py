@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from brorl_graders.names import VARIABLE, allow, allowed, fingerprint
-from brorl_graders.settings import Endpoint
+from brorl_graders.base.names import VARIABLE, allow, allowed, fingerprint
+from brorl_graders.base.settings import Endpoint
 
 Environment = tuple[str, Mapping[str, Any]]  # name and settings
 

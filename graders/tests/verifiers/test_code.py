@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brorl_graders.base.payload import Deadlines
+from brorl_graders.base.settings import CodeLimits
 from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.settings import CodeLimits
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.code import extract_program
 from brorl_graders.verifiers.code.tests import Rules, same_text, same_value
-from brorl_graders.verifiers.payload import Deadlines
 
 from graders.tests.support.hostile_host import kill_with_descendants
 

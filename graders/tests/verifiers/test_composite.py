@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from brorl_graders.errors import ConfigError, DataError
-from brorl_graders.verdicts import Verdicts
+from brorl_graders.base.errors import ConfigError, DataError
+from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.verifiers.composite import Part, judged
 from brorl_graders.verifiers.registry import check_name, check_payload, judge, names_in, score_of
 

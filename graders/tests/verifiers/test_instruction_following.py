@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from brorl_graders.errors import DataError
+from brorl_graders.base.errors import DataError
 from brorl_graders.verifiers.ifeval.instruction_following import CONSTRAINTS, count_sentences, score, versions
 from brorl_graders.verifiers.registry import check_payload
 

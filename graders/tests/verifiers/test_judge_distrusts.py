@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from brorl_graders.settings import CodeLimits
+from brorl_graders.base.settings import CodeLimits
 from brorl_graders.verifiers.code import code
 
 RIGHT = "def double(number): return 2 * number"

@@ -6,7 +6,7 @@ import random
 from itertools import product
 
 import pytest
-from brorl_graders.errors import DataError
+from brorl_graders.base.errors import DataError
 from brorl_graders.verifiers.math.answer import find_answer, score
 from brorl_graders.verifiers.math.library import is_huge
 from brorl_graders.verifiers.registry import check_payload

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from brorl_graders.verifiers.answer import boxed_answers
+from brorl_graders.base.answer import boxed_answers
 from brorl_graders.verifiers.math import library
 from brorl_graders.verifiers.math.answer import MAX_TAIL, USUAL, are_equal, find_answer, is_equal, score
 from brorl_graders.verifiers.math.reading import read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from brorl_graders.errors import DataError
+from brorl_graders.base.errors import DataError
 from brorl_graders.verifiers.math.answer import score
 from brorl_graders.verifiers.registry import check_payload
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_graders.errors import ConfigError
-from brorl_graders.names import Names
+from brorl_graders.base.errors import ConfigError
+from brorl_graders.base.names import Names
+from brorl_graders.base.payload import Deadlines
 from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.verifiers.payload import Deadlines
 from brorl_graders.verifiers.registry import check_params, score_of, use_names
 
 NEAR, FAR = "my_verifiers:near", "my_verifiers:far"

@@ -12,8 +12,9 @@ from itertools import chain
 from typing import Any
 
 import pytest
+from brorl_graders.base import answer
 from brorl_graders.processes import child
-from brorl_graders.verifiers import answer, reasoning_gym
+from brorl_graders.verifiers import reasoning_gym
 from brorl_graders.verifiers.registry import VERIFIERS
 
 from graders.tests.support.gym_questions import gym_payloads

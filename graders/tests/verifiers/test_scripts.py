@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from brorl_graders.settings import CodeLimits
+from brorl_graders.base.settings import CodeLimits
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.scripts import read_script
 

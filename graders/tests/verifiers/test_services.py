@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from brorl_graders.errors import ConfigError, DataError, NotAllowedError
-from brorl_graders.names import Names
-from brorl_graders.settings import Endpoint
+from brorl_graders.base.errors import ConfigError, DataError, NotAllowedError
+from brorl_graders.base.names import Names
+from brorl_graders.base.settings import Endpoint
 from brorl_graders.verifiers.registry import check_name, check_payload, endpoints_in, is_open, names_in, use_names
 from brorl_graders.verifiers.services import (
     ReplyError,

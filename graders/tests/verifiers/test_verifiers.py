@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from brorl_graders.verifiers import answer, reasoning_gym
-from brorl_graders.verifiers.answer import extract_answer
+from brorl_graders.base import answer
+from brorl_graders.base.answer import extract_answer
+from brorl_graders.verifiers import reasoning_gym
 from brorl_graders.verifiers.registry import VERIFIERS
 
 from graders.tests.support.gym_questions import gym_payloads

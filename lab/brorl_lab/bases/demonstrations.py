@@ -23,10 +23,10 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from brorl_graders.base.payload import ENVIRONMENT, Payload
 from brorl_graders.environments.protocol import Action, Environment, Message, ToolCall, as_messages
 from brorl_graders.environments.registry import make_environment
 from brorl_graders.environments.tool_calls import ToolCallError, parse
-from brorl_graders.verifiers.payload import ENVIRONMENT, Payload
 
 from brorl_lab.bases.initial_model import ANSWER_TAGS
 from nemo_brorl.core.errors import DataError

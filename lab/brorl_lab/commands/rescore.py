@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 from brorl_graders import ENVIRONMENT, check_params, check_payload, names_in
-from brorl_graders.components import is_import_path
+from brorl_graders.base.components import is_import_path
 
 from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups, sampled_prompts
 from nemo_brorl.commands.run import resolve_model

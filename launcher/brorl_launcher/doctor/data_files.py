@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.environment_values import literal
+from brorl_graders.base.environment_values import literal
 from omegaconf import OmegaConf
 
 from brorl_launcher.doctor.probe import answer, ask

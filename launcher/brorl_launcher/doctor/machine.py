@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from brorl_graders.private_folder import private_folder, scratch_home, scratch_root
+from brorl_graders.base.private_folder import private_folder, scratch_home, scratch_root
 
 from brorl_launcher.doctor.probe import within
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check

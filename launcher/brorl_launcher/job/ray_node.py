@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 import psutil
-from brorl_graders.private_folder import private_folder
+from brorl_graders.base.private_folder import private_folder
 
 from brorl_launcher.job.ray_ports import (
     NUM_PORTS,

@@ -8,8 +8,8 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from brorl_graders.components import typed_params
-from brorl_graders.environment_values import FromEnvironment, literal
+from brorl_graders.base.components import typed_params
+from brorl_graders.base.environment_values import FromEnvironment, literal
 from brorl_launcher.frozen import absolute_paths, check_yaml
 from omegaconf import OmegaConf
 

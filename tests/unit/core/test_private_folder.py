@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from brorl_graders import private_folder as module
-from brorl_graders.private_folder import file_system, make_private, private_folder, scratch_home, scratch_root
+from brorl_graders.base import private_folder as module
+from brorl_graders.base.private_folder import file_system, make_private, private_folder, scratch_home, scratch_root
 from ray._private.utils import validate_socket_filepath
 
 from nemo_brorl.core.errors import ResourceError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from brorl_graders.verifiers import answer
-from brorl_graders.verifiers.answer import last_answer
+from brorl_graders.base import answer
+from brorl_graders.base.answer import last_answer
 from brorl_graders.verifiers.math import answer as math_answer
 
 from nemo_brorl.config.data import DataConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from brorl_graders.verdicts import LATE, Verdicts
+from brorl_graders.base.verdicts import LATE, Verdicts
 
 from nemo_brorl.scoring.worker import MAX_EXAMPLE, MAX_PAID, evidence_of
 from nemo_brorl.types import PaidAnswer, RewardEvidence

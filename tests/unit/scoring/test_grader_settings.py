@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from brorl_graders.names import allowed
-from brorl_graders.settings import Endpoint
+from brorl_graders.base.names import allowed
+from brorl_graders.base.settings import Endpoint
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.errors import ConfigError

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brorl_graders.base.names import allowed
+from brorl_graders.base.payload import Deadlines
+from brorl_graders.base.settings import Endpoint
 from brorl_graders.environments.agent import Agent
 from brorl_graders.environments.host import EpisodeHost
 from brorl_graders.environments.protocol import EpisodeStep
-from brorl_graders.names import allowed
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.services.remote_scores import Asked, RemoteScores
-from brorl_graders.settings import Endpoint
-from brorl_graders.verifiers.payload import Deadlines
 from brorl_lab.commands import replay
 from brorl_lab.commands.rescore import asked_again
 
@@ -337,7 +337,7 @@ def test_an_agents_command_sees_no_variable_that_nobody_named(
 
 
 def test_children_learn_neither_addresses_nor_variables_of_keys() -> None:
-    from brorl_graders.names import VARIABLE, child_environment
+    from brorl_graders.base.names import VARIABLE, child_environment
 
     endpoint = Endpoint(name="judge", url="https://host/v1?key=1", model="m", api_key_variable="KEY")
     allow_also(endpoints=[endpoint])

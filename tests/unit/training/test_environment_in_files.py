@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from brorl_graders.environment_values import FromEnvironment
+from brorl_graders.base.environment_values import FromEnvironment
 
 from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.config.load import load_config

@@ -27,12 +27,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from brorl_graders.errors import ResourceError
+from brorl_graders.base.answer import without_thinking
+from brorl_graders.base.errors import ResourceError
+from brorl_graders.base.payload import TIMEOUT_KEY, Payload, check_choice
+from brorl_graders.base.settings import SHARE_OF_TESTS, CodeLimits
 from brorl_graders.sandbox import Job, Judge, Limits, Sandbox, SandboxError
-from brorl_graders.settings import SHARE_OF_TESTS, CodeLimits
-from brorl_graders.verifiers.answer import without_thinking
 from brorl_graders.verifiers.code.tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
-from brorl_graders.verifiers.payload import TIMEOUT_KEY, Payload, check_choice
 
 PYTHON = ("python", "python3", "py", "py3")  # languages that a code block may name
 # A line that opens or closes a block: indentation, marks of quotes and lists, the fence, what stands behind it.

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brorl_graders.base.payload import Payload
 from brorl_graders.sandbox import FINISHED, NotPlainError, Run, ScriptedTest, as_json
 from brorl_graders.verifiers.code.scripts import Script, modules_of, read_script
-from brorl_graders.verifiers.payload import Payload
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from brorl_graders.verifiers.answer import without_thinking
+from brorl_graders.base.answer import without_thinking
+from brorl_graders.base.payload import Payload, check_choice, is_blank, is_list, is_number
 from brorl_graders.verifiers.ifeval import texts
 from brorl_graders.verifiers.ifeval.ifbench_counts import COUNTS, WORDS
 from brorl_graders.verifiers.ifeval.ifbench_formats import FORMATS, TASKS
 from brorl_graders.verifiers.ifeval.texts import is_in_language, is_likeliest, is_told, sentences_of, tokens_of
-from brorl_graders.verifiers.payload import Payload, check_choice, is_blank, is_list, is_number
 
 RELATIONS = ("at least", "less than")
 CONSTRAINED_RESPONSES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")

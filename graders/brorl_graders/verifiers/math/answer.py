@@ -29,13 +29,13 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from brorl_graders.verifiers.answer import Box, boxed_answers, extract_answer, last_answer, without_thinking
+from brorl_graders.base.answer import Box, boxed_answers, extract_answer, last_answer, without_thinking
+from brorl_graders.base.payload import Payload, accepted_answers, check_answer, check_choice, is_number
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import Group, Named, Numeral, Quantity, Reading, Words, read
 from brorl_graders.verifiers.math.statement import is_prose, stated_answer
 from brorl_graders.verifiers.math.value import Value, compare
-from brorl_graders.verifiers.payload import Payload, accepted_answers, check_answer, check_choice, is_number
 
 PERCENT = ("either", "exact")
 UNITS = ("agree", "required", "ignore")

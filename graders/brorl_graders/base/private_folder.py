@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from brorl_graders.errors import ResourceError
+from brorl_graders.base.errors import ResourceError
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from brorl_graders.verifiers.payload import Payload, accepted_answers
-from brorl_graders.verifiers.payload import check_answer as check
+from brorl_graders.base.payload import Payload, accepted_answers
+from brorl_graders.base.payload import check_answer as check
 
 OPENING = "<answer>"
 CLOSING = "</answer>"

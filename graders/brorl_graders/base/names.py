@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from brorl_graders.errors import NotAllowedError
-from brorl_graders.settings import Endpoint, is_address
+from brorl_graders.base.errors import NotAllowedError
+from brorl_graders.base.settings import Endpoint, is_address
 
 MAX_SHOWN = 200  # characters of what data says, in a message
 VARIABLE = "BRORL_NAMES"  # environment variable with the names as JSON

@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
-from brorl_graders.environment_values import hidden, plain
-from brorl_graders.errors import ConfigError
-from brorl_graders.typed_values import typed
+from brorl_graders.base.environment_values import hidden, plain
+from brorl_graders.base.errors import ConfigError
+from brorl_graders.base.typed_values import typed
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
