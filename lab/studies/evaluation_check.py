@@ -178,7 +178,7 @@ def main() -> int:
     right, settings = ours(options.evaluation)
     config = load_config(options.config_name, [f"evaluation.num_prompts={len(right)}", *options.overrides])
     configure(config)
-    asked = held_out_prompts(config, load_tokenizer(options.model), Sources(config.data))
+    asked = held_out_prompts(config.evaluation, config.data, load_tokenizer(options.model), Sources(config.data))
     by_uid = {prompt.uid: prompt for prompt in asked}
     lacking = sorted(right.keys() - by_uid.keys())
     if lacking:

@@ -50,7 +50,7 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     settings = config.evaluation
     stop = StopRequest(config.trainer.time_limit_s)
     tokenizer = load_tokenizer(model_folder)
-    benchmarks = read_benchmarks(config, tokenizer)
+    benchmarks = read_benchmarks(config.evaluation, config.data, config.rollouts, tokenizer)
     prepare_sandbox(config.rewards, all_verifiers(benchmarks))
     if settings.checkpoint:
         model_folder = converted_checkpoint(config, Path(settings.checkpoint), console)

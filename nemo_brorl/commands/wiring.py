@@ -89,7 +89,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     sources = Sources(config.data)
     source = sources.split("train", config.trainer.seed)
     prompts = PromptStream(source, tokenizer, config.data)
-    held_out = held_out_prompts(config, tokenizer, sources)
+    held_out = held_out_prompts(config.evaluation, config.data, tokenizer, sources)
     asked: set[str] = set()
     for prompt in held_out:
         asked.update(names_in(prompt.verifier, prompt.payload))

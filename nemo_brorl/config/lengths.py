@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nemo_brorl.config.evaluation import BenchmarkConfig
+from nemo_brorl.config.data import DataConfig
+from nemo_brorl.config.evaluation import BenchmarkConfig, EvaluationConfig
+from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.config.schema import BroRLConfig
 
 HELD_OUT = "held_out"  # what the held-out prompts of `data` are called among benchmarks
@@ -21,7 +23,7 @@ def max_model_len(config: BroRLConfig) -> int:
         return config.generation.max_model_len
     room = config.data.max_prompt_tokens + longest_response(config)
     for _, benchmark in config.evaluation.selected():
-        limits = benchmark_limits(config, benchmark)
+        limits = benchmark_limits(config.evaluation, config.data, config.rollouts, benchmark)
         room = max(room, limits.max_prompt_tokens + limits.max_response_tokens)
     return room
 
@@ -34,11 +36,13 @@ class BenchmarkLimits(NamedTuple):
     max_response_tokens: int
 
 
-def benchmark_limits(config: BroRLConfig, benchmark: BenchmarkConfig | None) -> BenchmarkLimits:
+def benchmark_limits(
+    evaluation: EvaluationConfig, data: DataConfig, rollouts: RolloutsConfig, benchmark: BenchmarkConfig | None
+) -> BenchmarkLimits:
     """Return the limits of a benchmark, or of the held-out prompts (None)."""
-    shared, own = config.evaluation, benchmark or BenchmarkConfig(name=HELD_OUT)
+    own = benchmark or BenchmarkConfig(name=HELD_OUT)
     return BenchmarkLimits(
-        own.samples_per_prompt or shared.samples_per_prompt,
-        own.max_prompt_tokens or config.data.max_prompt_tokens,
-        own.max_response_tokens or shared.max_response_tokens or config.rollouts.max_response_tokens,
+        own.samples_per_prompt or evaluation.samples_per_prompt,
+        own.max_prompt_tokens or data.max_prompt_tokens,
+        own.max_response_tokens or evaluation.max_response_tokens or rollouts.max_response_tokens,
     )

@@ -78,7 +78,7 @@ def lengths_fit(config: BroRLConfig) -> Iterator[str]:
             f"{response}: write generation.max_model_len={prompt + response} or shorten rollouts.max_response_tokens"
         )
     for where, benchmark in config.evaluation.selected():
-        limits = benchmark_limits(config, benchmark)
+        limits = benchmark_limits(config.evaluation, config.data, config.rollouts, benchmark)
         asked = limits.max_prompt_tokens + limits.max_response_tokens
         if asked > room:
             yield (

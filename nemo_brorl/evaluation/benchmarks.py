@@ -14,9 +14,10 @@ from typing import Any
 from brorl_graders import endpoints_in, names_in
 from brorl_graders.base.environment_values import as_written
 
-from nemo_brorl.config.evaluation import BenchmarkConfig
-from nemo_brorl.config.lengths import HELD_OUT, benchmark_limits
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.data import DataConfig
+from nemo_brorl.config.evaluation import BenchmarkConfig, EvaluationConfig
+from nemo_brorl.config.lengths import HELD_OUT, BenchmarkLimits, benchmark_limits
+from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.prompts.asking import ask
@@ -78,67 +79,78 @@ class Benchmark:
         return _digest([prompt.token_ids for prompt in self.prompts])
 
 
-def read_benchmarks(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Benchmark]:
+def read_benchmarks(
+    evaluation: EvaluationConfig, data: DataConfig, rollouts: RolloutsConfig, tokenizer: ChatTokenizer
+) -> list[Benchmark]:
     """Open files and draw generated questions.
 
     Raises DataError, naming the benchmark, when one is missing, empty, has rows that cannot be used or a prompt over
     its limit; ConfigError for an unknown verifier.
     """
-    chosen = config.evaluation.selected()
+    chosen = evaluation.selected()
     if not chosen:
-        for _, source in config.data.sources():
+        for _, source in data.sources():
             check_environment(source, tokenizer)
-        return [_held_out(config, tokenizer)]
+        return [_held_out(evaluation, data, rollouts, tokenizer)]
     found = []
     for where, benchmark in chosen:
         try:
             check_environment(benchmark, tokenizer)
-            found.append(_benchmark(config, benchmark, tokenizer))
+            limits = benchmark_limits(evaluation, data, rollouts, benchmark)
+            sampling = _sampling(evaluation, rollouts, limits)
+            found.append(_benchmark(benchmark, data, tokenizer, limits, sampling))
         except BroRLError as error:
             raise type(error)(f"{where} ({benchmark.name}): {error}") from error
     return found
 
 
-def held_out_prompts(config: BroRLConfig, tokenizer: ChatTokenizer, sources: Sources) -> list[Prompt]:
+def held_out_prompts(
+    evaluation: EvaluationConfig, data: DataConfig, tokenizer: ChatTokenizer, sources: Sources
+) -> list[Prompt]:
     """The held-out prompts of `data`, opened, from `evaluation.first_prompt` on, those of validation too. Raises
     DataError when there are none."""
-    settings = config.evaluation
     source = sources.split("held_out", EVALUATION_SEED)
-    stream = PromptStream(source, tokenizer, config.data, split="held_out")
-    prompts = stream.take(settings.first_prompt + settings.num_prompts)
-    chosen = prompts[settings.first_prompt :]
+    stream = PromptStream(source, tokenizer, data, split="held_out")
+    prompts = stream.take(evaluation.first_prompt + evaluation.num_prompts)
+    chosen = prompts[evaluation.first_prompt :]
     if not chosen:
         raise DataError(
-            f"there are {len(prompts)} held-out prompts and none from evaluation.first_prompt={settings.first_prompt} "
-            "on: raise data.held_out_fraction, give more data, or write a smaller evaluation.first_prompt"
+            f"there are {len(prompts)} held-out prompts and none from "
+            f"evaluation.first_prompt={evaluation.first_prompt} on: raise data.held_out_fraction, give more data, or "
+            "write a smaller evaluation.first_prompt"
         )
     return chosen
 
 
-def _held_out(config: BroRLConfig, tokenizer: ChatTokenizer) -> Benchmark:
-    shared: str | None = config.data.system_prompt
+def _held_out(
+    evaluation: EvaluationConfig, data: DataConfig, rollouts: RolloutsConfig, tokenizer: ChatTokenizer
+) -> Benchmark:
+    limits = benchmark_limits(evaluation, data, rollouts, None)
+    shared: str | None = data.system_prompt
     by_domain = {}
-    if config.data.source == "mixture":
-        for domain in config.data.domains:
+    if data.source == "mixture":
+        for domain in data.domains:
             if domain.weight > 0:
                 by_domain[domain.name] = shared if domain.system_prompt is None else domain.system_prompt
     return Benchmark(
         name=HELD_OUT,
-        prompts=tuple(held_out_prompts(config, tokenizer, Sources(config.data))),
-        num_samples=benchmark_limits(config, None).num_samples,
-        sampling=_sampling(config, None),
+        prompts=tuple(held_out_prompts(evaluation, data, tokenizer, Sources(data))),
+        num_samples=limits.num_samples,
+        sampling=_sampling(evaluation, rollouts, limits),
         system_prompt=by_domain or shared,
     )
 
 
-def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokenizer) -> Benchmark:
-    system_prompt = config.data.system_prompt if own.system_prompt is None else own.system_prompt
+def _benchmark(
+    own: BenchmarkConfig, data: DataConfig, tokenizer: ChatTokenizer, limits: BenchmarkLimits, sampling: Sampling
+) -> Benchmark:
+    system_prompt = data.system_prompt if own.system_prompt is None else own.system_prompt
     question_check = QuestionCheck(tokenizer)
     prompts = []
-    for number, question in _questions(config, own):
+    for number, question in _questions(own, data.held_out_fraction):
         if question.has_episodes:
             question_check.check(question.tools)
-        asked = ask(question, system_prompt, config.data)
+        asked = ask(question, system_prompt, data)
         token_ids = tokenizer.prompt_ids(asked.messages, system_prompt, question.tools)
         prompt = Prompt(
             uid=f"{own.name}/{number}",
@@ -150,12 +162,12 @@ def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokeniz
             messages=tuple(asked.messages),
         )
         prompts.append(prompt)
-    _check_lengths(prompts, benchmark_limits(config, own).max_prompt_tokens)
+    _check_lengths(prompts, limits.max_prompt_tokens)
     return Benchmark(
         name=own.name,
         prompts=tuple(prompts),
-        num_samples=benchmark_limits(config, own).num_samples,
-        sampling=_sampling(config, own),
+        num_samples=limits.num_samples,
+        sampling=sampling,
         system_prompt=system_prompt,
     )
 
@@ -175,27 +187,27 @@ def _check_lengths(prompts: Sequence[Prompt], most: int) -> None:
         )
 
 
-def _questions(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[tuple[int, Question]]:
+def _questions(own: BenchmarkConfig, held_out_fraction: float) -> Iterator[tuple[int, Question]]:
     """(number of the row, or of the draw; question), with the environment that answers, if there is one."""
     if own.environment is None:
-        yield from _without_environment(config, own)
+        yield from _without_environment(own, held_out_fraction)
         return
     episodes = Episodes(own)
     if own.source == DRAWN:
         assert own.num_prompts is not None, "rules ask for a number"
         seed = f"{EVALUATION_SEED}/{own.name}"
-        drawn = DrawnSource(episodes, config.data.held_out_fraction, "held_out", seed)
+        drawn = DrawnSource(episodes, held_out_fraction, "held_out", seed)
         for number in range(own.num_prompts):
             yield number, drawn.question(number)
         return
-    for number, question in _without_environment(config, own):
+    for number, question in _without_environment(own, held_out_fraction):
         yield number, episodes.answering(question)
 
 
-def _without_environment(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[tuple[int, Question]]:
+def _without_environment(own: BenchmarkConfig, held_out_fraction: float) -> Iterator[tuple[int, Question]]:
     if own.source == "reasoning_gym":
         assert own.num_prompts is not None, "rules ask for a number"
-        drawn = open_tasks(own, config.data.held_out_fraction, "held_out", f"{EVALUATION_SEED}/{own.name}")
+        drawn = open_tasks(own, held_out_fraction, "held_out", f"{EVALUATION_SEED}/{own.name}")
         for number in range(own.num_prompts):
             yield number, drawn.question(number)
         return
@@ -206,10 +218,9 @@ def _without_environment(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[
         yield row, file.question(row)
 
 
-def _sampling(config: BroRLConfig, own: BenchmarkConfig | None) -> Sampling:
-    settings = config.evaluation
-    max_tokens = benchmark_limits(config, own).max_response_tokens
-    return Sampling(settings.temperature, settings.top_p, max_tokens, config.rollouts.max_turn_tokens)
+def _sampling(evaluation: EvaluationConfig, rollouts: RolloutsConfig, limits: BenchmarkLimits) -> Sampling:
+    max_tokens = limits.max_response_tokens
+    return Sampling(evaluation.temperature, evaluation.top_p, max_tokens, rollouts.max_turn_tokens)
 
 
 def _digest(items: Sequence[Any]) -> str:

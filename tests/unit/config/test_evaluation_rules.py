@@ -90,10 +90,11 @@ def test_a_benchmark_takes_from_the_shared_settings_what_it_does_not_say() -> No
         "brorl_cpu", [f"evaluation.benchmarks=[{AIME}, {PUZZLES}]", "evaluation.benchmarks.1.samples_per_prompt=3"]
     )
     benchmarks = [benchmark for _, benchmark in config.evaluation.selected()]
+    sections = (config.evaluation, config.data, config.rollouts)
     shared = (config.data.max_prompt_tokens, config.rollouts.max_response_tokens)
-    assert benchmark_limits(config, benchmarks[0]) == BenchmarkLimits(8, *shared)
-    assert benchmark_limits(config, benchmarks[1]) == BenchmarkLimits(3, *shared)
-    assert benchmark_limits(config, None) == BenchmarkLimits(8, *shared)
+    assert benchmark_limits(*sections, benchmarks[0]) == BenchmarkLimits(8, *shared)
+    assert benchmark_limits(*sections, benchmarks[1]) == BenchmarkLimits(3, *shared)
+    assert benchmark_limits(*sections, None) == BenchmarkLimits(8, *shared)
 
 
 def test_benchmarks_that_are_not_asked_may_be_wrong() -> None:

@@ -37,9 +37,8 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 def read(tokenizer: ChatTokenizer, *benchmarks: str, overrides: Sequence[str] = ()) -> list[Benchmark]:
     room = ["generation.max_model_len=2048", "data.max_prompt_tokens=400"]
-    return read_benchmarks(
-        load_config("brorl_cpu", [*room, f"evaluation.benchmarks=[{', '.join(benchmarks)}]", *overrides]), tokenizer
-    )
+    config = load_config("brorl_cpu", [*room, f"evaluation.benchmarks=[{', '.join(benchmarks)}]", *overrides])
+    return read_benchmarks(config.evaluation, config.data, config.rollouts, tokenizer)
 
 
 def solved(benchmark: Benchmark, index: int, response: str) -> float:
@@ -138,7 +137,7 @@ def test_without_benchmarks_the_held_out_prompts_are_asked(tokenizer: ChatTokeni
     config = load_config(
         "brorl_cpu", ["evaluation.num_prompts=6", "data.max_prompt_tokens=400", "generation.max_model_len=2048"]
     )
-    (found,) = read_benchmarks(config, tokenizer)
+    (found,) = read_benchmarks(config.evaluation, config.data, config.rollouts, tokenizer)
     assert (found.name, len(found.prompts), found.num_samples) == ("held_out", 6, config.evaluation.samples_per_prompt)
     assert found.prompts[0].uid == "held_out/0"
 
@@ -147,8 +146,8 @@ def test_prompts_for_reporting_follow_those_for_tuning(tokenizer: ChatTokenizer)
     room = ["data.max_prompt_tokens=400", "generation.max_model_len=2048"]
     both = load_config("brorl_cpu", [*room, "evaluation.num_prompts=6"])
     reported = load_config("brorl_cpu", [*room, "evaluation.num_prompts=2", "evaluation.first_prompt=4"])
-    all_prompts = held_out_prompts(both, tokenizer, Sources(both.data))
-    assert held_out_prompts(reported, tokenizer, Sources(reported.data)) == all_prompts[4:]
+    all_prompts = held_out_prompts(both.evaluation, both.data, tokenizer, Sources(both.data))
+    assert held_out_prompts(reported.evaluation, reported.data, tokenizer, Sources(reported.data)) == all_prompts[4:]
 
 
 def test_questions_are_told_apart_from_how_a_tokenizer_reads_them(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
@@ -213,7 +212,7 @@ def test_a_benchmark_may_be_played_with_an_environment(tokenizer: ChatTokenizer,
     )
     config = BroRLConfig(evaluation=EvaluationConfig(benchmarks=[retried, game]))
     configure(config)
-    sums, games = read_benchmarks(config, tokenizer)
+    sums, games = read_benchmarks(config.evaluation, config.data, config.rollouts, tokenizer)
     (prompt,) = sums.prompts
     assert prompt.verifier == "environment"
     assert prompt.messages == ({"role": "user", "content": "1 + 1 ="},)
@@ -234,6 +233,6 @@ def test_another_judge_makes_another_evaluation(tokenizer: ChatTokenizer, tmp_pa
         benchmark = f"evaluation.benchmarks=[{{name: b, path: {path}, verifier: judge}}]"
         config = load_config("brorl_cpu", [benchmark, endpoints])
         configure(config)
-        (found,) = read_benchmarks(config, tokenizer)
+        (found,) = read_benchmarks(config.evaluation, config.data, config.rollouts, tokenizer)
         asked.append(found.questions)
     assert asked[0] != asked[1]

@@ -136,7 +136,8 @@ def a_held_out_file(stranger: Stranger) -> None:
 def a_benchmark(stranger: Stranger) -> None:
     path = stranger.rows("benchmark", ROW)
     config = stranger.settings(f"evaluation.benchmarks=[{{name: b, path: {path}}}]")
-    (benchmark,) = read_benchmarks(config, load_tokenizer(ROOT / "models" / "sums"))
+    tokenizer = load_tokenizer(ROOT / "models" / "sums")
+    (benchmark,) = read_benchmarks(config.evaluation, config.data, config.rollouts, tokenizer)
     score(benchmark.prompts[0].verifier, dict(benchmark.prompts[0].payload))
 
 
