@@ -25,6 +25,8 @@ MAX_GAP = 10  # characters between two boxes of one answer, as in `\boxed{1}$, $
 MAX_GAP_WITH_SEPARATOR = 70  # ... and with such a separator (math-verify's numbers)
 MAX_BOXES = 64  # of one answer
 
+__all__ = ["answer", "check", "score"]
+
 
 def extract_answer(response: str) -> str | None:
     """The last complete answer, without surrounding white space. None when there is none, as in a response cut off
@@ -119,9 +121,6 @@ def _closing_brace(text: str, start: int, limit: int) -> int | None:
         if level == 0:
             return position + 1
     return None
-
-
-__all__ = ["answer", "check", "score"]
 
 
 def score(payload: Payload, response: str) -> float:

@@ -39,6 +39,14 @@ ONLY: dict[str, tuple[Any, ...]] = {
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_SHOWN = 200  # characters
 
+HOST = "127.0.0.1"
+MODEL = "policy"
+MAX_REQUEST = 2**26  # bytes
+BACKLOG = 1024
+BAD_REQUEST, UNAUTHORIZED, GONE = 400, 401, 410
+NEVER_AGAIN = {"x-should-retry": "false"}  # what OpenAI's clients read before they repeat a request
+KINDS = {BAD_REQUEST: "invalid_request_error", UNAUTHORIZED: "authentication_error", GONE: "conversation_over"}
+
 
 class RequestError(ValueError):
     """A request that cannot be answered; the message is what the agent is told."""
@@ -194,15 +202,6 @@ def _tool(written: Any) -> Message:
         raise RequestError(f"{written!r:.{MAX_SHOWN}} is no function that a model may call")
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     return {"type": "function", "function": {**function, "parameters": parameters}}
-
-
-HOST = "127.0.0.1"
-MODEL = "policy"
-MAX_REQUEST = 2**26  # bytes
-BACKLOG = 1024
-BAD_REQUEST, UNAUTHORIZED, GONE = 400, 401, 410
-NEVER_AGAIN = {"x-should-retry": "false"}  # what OpenAI's clients read before they repeat a request
-KINDS = {BAD_REQUEST: "invalid_request_error", UNAUTHORIZED: "authentication_error", GONE: "conversation_over"}
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,37 @@ from brorl_graders.verifiers.safe_answer import is_arithmetic
 
 MAX_DIGITS = 400  # of a result
 
+# Runs earlier calls in silence, then the newest; a last line that is an expression is printed, as a console does.
+SESSION = """
+import ast, contextlib, io, json, random, sys, traceback
+given = json.load(sys.stdin)
+names = {"__name__": "__main__"}
+random.seed(given["seed"])
+
+def run(code):
+    tree = ast.parse(code)
+    last = tree.body[-1] if tree.body else None
+    is_value = isinstance(last, ast.Expr)
+    if is_value:
+        tree.body.pop()
+    exec(compile(tree, "<call>", "exec"), names)
+    if is_value:
+        value = eval(compile(ast.Expression(last.value), "<call>", "eval"), names)
+        if value is not None:
+            print(repr(value))
+
+for code in given["before"]:
+    with contextlib.redirect_stdout(io.StringIO()):
+        run(code)
+try:
+    run(given["code"])
+except BaseException as error:
+    print("".join(traceback.format_exception_only(error)).strip())
+    sys.exit(1)
+"""
+
+_sandboxes: dict[sandbox.Limits, sandbox.Sandbox] = {}  # of this process
+
 
 class Judged(Environment):
     """An episode ends with an answer that the task's verifier scores."""
@@ -179,38 +210,6 @@ class PythonTool(WithTool):
             self.calls.append(code)
             return run.printed or "(nothing was printed)"
         return f"{run.printed}\nerror: {run.ending}".strip()
-
-
-# Runs earlier calls in silence, then the newest; a last line that is an expression is printed, as a console does.
-SESSION = """
-import ast, contextlib, io, json, random, sys, traceback
-given = json.load(sys.stdin)
-names = {"__name__": "__main__"}
-random.seed(given["seed"])
-
-def run(code):
-    tree = ast.parse(code)
-    last = tree.body[-1] if tree.body else None
-    is_value = isinstance(last, ast.Expr)
-    if is_value:
-        tree.body.pop()
-    exec(compile(tree, "<call>", "exec"), names)
-    if is_value:
-        value = eval(compile(ast.Expression(last.value), "<call>", "eval"), names)
-        if value is not None:
-            print(repr(value))
-
-for code in given["before"]:
-    with contextlib.redirect_stdout(io.StringIO()):
-        run(code)
-try:
-    run(given["code"])
-except BaseException as error:
-    print("".join(traceback.format_exception_only(error)).strip())
-    sys.exit(1)
-"""
-
-_sandboxes: dict[sandbox.Limits, sandbox.Sandbox] = {}  # of this process
 
 
 def _sandbox(limits: sandbox.Limits) -> sandbox.Sandbox:

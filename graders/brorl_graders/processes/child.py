@@ -35,6 +35,28 @@ PACKAGE = Path(__file__).parents[1]
 LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 FIRST_LANDLOCK = "Linux 5.13"
 
+MEMORY_LIMIT = 8 * 2**30  # bytes of address space: an answer like 9**9**9 costs its own reward, not the machine
+PR_SET_PDEATHSIG = 1
+MAX_REPLY = 2**16  # bytes
+MAX_WORDS = 2000  # characters of a reason or an error
+
+# What foreign code raises about an odd answer. Anything else, want of memory too, ends this process, and counts as a
+# failure of one response as well.
+VERIFIER_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+Serve = Callable[[Connection], None]  # answers requests until the other end is closed
+
 
 class Walls(NamedTuple):
     """What this kernel has to build them of; made once, for all processes that a fork server starts."""
@@ -84,30 +106,6 @@ def _libraries() -> list[str]:
         if Path(folder).name in LIBRARY_FOLDERS:
             folders.append(folder)
     return readable_paths(folders)
-
-
-MEMORY_LIMIT = 8 * 2**30  # bytes of address space: an answer like 9**9**9 costs its own reward, not the machine
-PR_SET_PDEATHSIG = 1
-MAX_REPLY = 2**16  # bytes
-MAX_WORDS = 2000  # characters of a reason or an error
-
-# What foreign code raises about an odd answer. Anything else, want of memory too, ends this process, and counts as a
-# failure of one response as well.
-VERIFIER_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
-
-
-Serve = Callable[[Connection], None]  # answers requests until the other end is closed
 
 
 class Reply(NamedTuple):

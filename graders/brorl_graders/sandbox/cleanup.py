@@ -21,6 +21,9 @@ RETRY_S, GIVE_UP_S = 0.002, 10.0
 BLOCK = 4096  # bytes that a file takes at least
 YES, NO, BROKEN = 0, 1, 2  # exit codes of a copy
 
+PREFIX = "brorl-sandbox-"
+MIN_AGE_S = 60.0  # of a folder that is taken for left: a new one is not held at once
+
 
 def end_all(pid: int, confinement: Confinement, processes: int) -> int:
     """Kill everything that the program process `pid` has started, and itself, and wait for the end. Its wait status.
@@ -199,10 +202,6 @@ def _parent(processes: int, name: str) -> int | None:
         return None
     finally:
         os.close(file)
-
-
-PREFIX = "brorl-sandbox-"
-MIN_AGE_S = 60.0  # of a folder that is taken for left: a new one is not held at once
 
 
 class HeldFolder:

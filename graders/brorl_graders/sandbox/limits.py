@@ -18,20 +18,6 @@ STOP = b"stop"  # the owner's word that a program must end now
 MARK = "__assertion__"  # name of the function that a test script calls before each assertion
 COPY = "__copy_of__"  # function that a test script's arguments behind a star go through
 
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one run. Exceeding one ends the run; none of them is shared with the next."""
-
-    seconds: float = 5.0  # wall clock, for each part of the run
-    memory_mib: int = 512  # address space, for each process
-    scratch_mib: int = 16  # all files together
-    file_mib: int = 16  # one file
-    output_kib: int = 1024  # what is printed, and as much again for results
-    processes: int = 8  # threads count as well
-    open_files: int = 64
-
-
 # What a program must not be able to do.
 GAPS = {
     "files": "read and write this machine's files (needs a mount namespace or Landlock)",
@@ -44,6 +30,29 @@ GAPS = {
     "rights": "gain rights by set-uid programs (needs no_new_privs)",
 }
 NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts")
+
+# How a run ended, `Run.ending`.
+FINISHED = "finished"  # the program ended by itself with exit code 0
+FAILED = "failed"  # it raised, or ended with another exit code
+TIMED_OUT = "timed out"
+TOO_MUCH_OUTPUT = "too much output"
+KILLED = "killed"  # by a signal: a limit of memory, processor time or files, a forbidden system call, a crash
+LOST = "lost"  # the sandbox went away with it
+
+READ_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one run. Exceeding one ends the run; none of them is shared with the next."""
+
+    seconds: float = 5.0  # wall clock, for each part of the run
+    memory_mib: int = 512  # address space, for each process
+    scratch_mib: int = 16  # all files together
+    file_mib: int = 16  # one file
+    output_kib: int = 1024  # what is printed, and as much again for results
+    processes: int = 8  # threads count as well
+    open_files: int = 64
 
 
 @dataclass(frozen=True)
@@ -88,17 +97,6 @@ class Layers:
 
 
 ALL_LAYERS = tuple(field.name for field in dataclasses.fields(Layers))
-
-# How a run ended, `Run.ending`.
-FINISHED = "finished"  # the program ended by itself with exit code 0
-FAILED = "failed"  # it raised, or ended with another exit code
-TIMED_OUT = "timed out"
-TOO_MUCH_OUTPUT = "too much output"
-KILLED = "killed"  # by a signal: a limit of memory, processor time or files, a forbidden system call, a crash
-LOST = "lost"  # the sandbox went away with it
-
-
-READ_BYTES = 65536
 
 
 @dataclass

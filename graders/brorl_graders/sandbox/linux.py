@@ -50,6 +50,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 _libc.syscall.restype = ctypes.c_long
 
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system calls
+_VERSION_FLAG, _PATH_BENEATH = 1, 1
+# File rights by version of the interface, in the lowest bits; later versions as 5.
+_NUM_RIGHTS = {
+    1: 13,
+    2: 14,
+    3: 15,
+    4: 15,
+    5: 16,
+}
+_EXECUTE = 1
+_READ_FILE = 4
+_READ_DIR = 8
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_OF_FILES = _EXECUTE | 2 | _READ_FILE | 1 << 14 | 1 << 15  # rights that a rule about a single file may name
+_TCP = 3  # bind and connect, since 4
+_SCOPES = 3  # abstract sockets and signals, since 6
+
 
 def machine() -> str:
     """The processor's architecture, as `uname -m` says it."""
@@ -147,25 +165,6 @@ def capabilities() -> int:
         if name == "CapEff":
             return int(value, 16)
     return 0
-
-
-_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system calls
-_VERSION_FLAG, _PATH_BENEATH = 1, 1
-# File rights by version of the interface, in the lowest bits; later versions as 5.
-_NUM_RIGHTS = {
-    1: 13,
-    2: 14,
-    3: 15,
-    4: 15,
-    5: 16,
-}
-_EXECUTE = 1
-_READ_FILE = 4
-_READ_DIR = 8
-_READ = _EXECUTE | _READ_FILE | _READ_DIR
-_OF_FILES = _EXECUTE | 2 | _READ_FILE | 1 << 14 | 1 << 15  # rights that a rule about a single file may name
-_TCP = 3  # bind and connect, since 4
-_SCOPES = 3  # abstract sockets and signals, since 6
 
 
 class _Ruleset(ctypes.Structure):

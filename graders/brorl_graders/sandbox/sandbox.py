@@ -45,6 +45,32 @@ from brorl_graders.sandbox.limits import (
 PROGRAM = Path(__file__).with_name("trial_program.py")
 LIMIT_S = 30.0
 
+log = logging.getLogger(__name__)
+
+_FOLDER = str(Path(__file__).resolve().parents[2])
+# Put on the path of the fork server, and taken off it for programs. An installed package is found without: its folder
+# holds the libraries of programs, too.
+SOURCE = "" if _FOLDER in map(os.path.realpath, site.getsitepackages()) else _FOLDER
+PACKAGE = str(Path(__file__).resolve().parents[1])
+FORK_SERVER = "brorl_graders.sandbox.fork_server"
+START_LIMIT_S = 60.0
+GRACE_S = 15.0  # a fork server that has not ended a run so much later is believed lost
+# Modules that the fork server imports, so that programs get them for nothing.
+USEFUL = """
+bisect cmath collections copy dataclasses datetime decimal fractions functools heapq itertools json math operator queue
+random re statistics string struct textwrap threading time typing
+"""
+# Environment of the fork server and the programs: nothing of ours is in it.
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONPATH": SOURCE,
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
 
 def layers_reached(run: Callable[[str, str], str], processes: int) -> tuple[str, ...]:
     """Names in `limits.GAPS`. `run` has a program read a text, and returns what it prints; `processes` is how many it
@@ -79,33 +105,6 @@ def _listener(family: int, address: str | tuple[str, int]) -> socket.socket:
     listener.bind(address)
     listener.listen()
     return listener
-
-
-log = logging.getLogger(__name__)
-
-_FOLDER = str(Path(__file__).resolve().parents[2])
-# Put on the path of the fork server, and taken off it for programs. An installed package is found without: its folder
-# holds the libraries of programs, too.
-SOURCE = "" if _FOLDER in map(os.path.realpath, site.getsitepackages()) else _FOLDER
-PACKAGE = str(Path(__file__).resolve().parents[1])
-FORK_SERVER = "brorl_graders.sandbox.fork_server"
-START_LIMIT_S = 60.0
-GRACE_S = 15.0  # a fork server that has not ended a run so much later is believed lost
-# Modules that the fork server imports, so that programs get them for nothing.
-USEFUL = """
-bisect cmath collections copy dataclasses datetime decimal fractions functools heapq itertools json math operator queue
-random re statistics string struct textwrap threading time typing
-"""
-# Environment of the fork server and the programs: nothing of ours is in it.
-ENVIRONMENT = {
-    "PATH": "/usr/bin:/bin",
-    "LANG": "C.UTF-8",
-    "PYTHONPATH": SOURCE,
-    "PYTHONHASHSEED": "0",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
 
 
 class SandboxError(RuntimeError):

@@ -67,6 +67,11 @@ Find = Callable[[str, Any], Any]  # the value for which such a thing stands
 
 LONGEST_RANGE = 10**6
 
+FROM_TEXT: dict[str, Callable[[Any], Any]] = {
+    "int": lambda text: int(text, 16),
+    "bytes": bytes.fromhex,
+}
+
 
 class NoJson:
     """Something that JSON does not have; it equals nothing."""
@@ -217,10 +222,6 @@ def _maker(kind: type) -> Callable[[list[Any]], Any]:
     return lambda items: kind(*items)
 
 
-FROM_TEXT: dict[str, Callable[[Any], Any]] = {
-    "int": lambda text: int(text, 16),
-    "bytes": bytes.fromhex,
-}
 FROM_ITEMS: dict[str, Callable[[list[Any]], Any]] = {kind.__name__: _maker(kind) for kind in MAKERS}
 FROM_ITEMS |= {
     "tuple": tuple,

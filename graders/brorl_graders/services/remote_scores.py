@@ -35,6 +35,13 @@ FOLDER = "service_answers"  # of a run folder
 MAX_REASON = 2000  # characters that are recorded
 MAX_KEPT = 300  # characters that are kept in memory
 
+log = logging.getLogger(__name__)
+
+SHOWN_FAILURES = 20
+
+Messages = Sequence[Mapping[str, str]]
+Failure = ServiceError | ConfigError
+
 
 class KnownAnswer(NamedTuple):
     """What a service has said of a text."""
@@ -133,14 +140,6 @@ def _answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
             key = bytes.fromhex(row["key"])
             reason = str(row.get("reason", ""))
             yield key, KnownAnswer(float(row["score"]), reason[:MAX_KEPT])
-
-
-log = logging.getLogger(__name__)
-
-SHOWN_FAILURES = 20
-
-Messages = Sequence[Mapping[str, str]]
-Failure = ServiceError | ConfigError
 
 
 class Verdict(NamedTuple):

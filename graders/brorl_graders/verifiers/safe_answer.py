@@ -32,6 +32,19 @@ LITERAL_NODES = (*SIGNED_NODES, ast.List, ast.Tuple)
 OPERATORS = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
 ARITHMETIC_NODES = (*SIGNED_NODES, *OPERATORS, ast.Name, ast.Call)
 
+RUNNING_EVENTS = frozenset(  # of PEP 578, that come before code runs
+    (
+        "code.__new__",
+        "compile",
+        "os.exec",
+        "os.fork",
+        "os.posix_spawn",
+        "os.system",
+        "pickle.find_class",
+        "subprocess.Popen",
+    )
+)
+
 
 class EvaluationError(RuntimeError):
     """Code under the guard was about to run a text as a program."""
@@ -110,20 +123,6 @@ def _bits(node: ast.AST, bits: dict[ast.AST, int]) -> int:
         case ast.Call():
             return sum(bits[argument] for argument in node.args) + 1
     return 0
-
-
-RUNNING_EVENTS = frozenset(  # of PEP 578, that come before code runs
-    (
-        "code.__new__",
-        "compile",
-        "os.exec",
-        "os.fork",
-        "os.posix_spawn",
-        "os.system",
-        "pickle.find_class",
-        "subprocess.Popen",
-    )
-)
 
 
 class EvaluationGuard(threading.local):

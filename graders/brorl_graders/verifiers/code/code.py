@@ -42,6 +42,16 @@ _QUOTE = re.compile(r"[ \t]*>[ ]?")
 MAX_INDENT = 4  # a fence that stands so much deeper than the one that opened the block belongs to the program
 INVISIBLE = "\ufeff\u200b"  # byte order mark, space without width
 
+# Options of a payload, the default first.
+SCORINGS = ("fraction", "all")
+COMPARISONS = ("lines", "exact", "any_order")
+PROGRAMS = ("block", "text")
+ISOLATIONS = ("test", "program")
+VARIABLE = "BRORL_CODE_SETTINGS"  # of the environment; programs do not see it
+DEFAULT_S = 20.0  # of all tests of a response
+
+_runners: dict[int, Runner] = {}  # by process id: a sandbox serves the process that started it, and no fork of it
+
 
 class _Opening(NamedTuple):
     """The line that opens a block."""
@@ -122,18 +132,6 @@ def _source(lines: list[str], num_quotes: int) -> str:
     source = "\n".join([*lines, ""]).lstrip(INVISIBLE)
     first = source.lstrip("\r\n")
     return textwrap.dedent(source) if first[:1].isspace() else source
-
-
-# Options of a payload, the default first.
-SCORINGS = ("fraction", "all")
-COMPARISONS = ("lines", "exact", "any_order")
-PROGRAMS = ("block", "text")
-ISOLATIONS = ("test", "program")
-VARIABLE = "BRORL_CODE_SETTINGS"  # of the environment; programs do not see it
-DEFAULT_S = 20.0  # of all tests of a response
-
-
-_runners: dict[int, Runner] = {}  # by process id: a sandbox serves the process that started it, and no fork of it
 
 
 def configure(limits: CodeLimits, seconds: float) -> None:

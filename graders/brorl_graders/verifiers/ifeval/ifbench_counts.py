@@ -33,6 +33,12 @@ OVERLAP_TOLERANCE = 2  # per cent
 KEYWORD_COUNTS = (1, 2, 3, 5, 7)
 _JAPANESE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 
+VOWELS = "aeiou"
+MAX_VOWELS = 3
+_CLUSTER = re.compile(r"[bcdfghjklmnpqrstvwxyz]{2}")
+MIN_PALINDROMES = 10
+MIN_PALINDROME = 5  # letters
+
 
 def word_count_range(text: str, min_words: int, max_words: int) -> bool:
     return min_words <= len(re.findall(r"\w+", text)) <= max_words
@@ -164,13 +170,6 @@ COUNTS: dict[str, Callable[..., bool]] = {
     "ratio:overlap": overlap,
     "ratio:sentence_words": sentence_words,
 }
-
-
-VOWELS = "aeiou"
-MAX_VOWELS = 3
-_CLUSTER = re.compile(r"[bcdfghjklmnpqrstvwxyz]{2}")
-MIN_PALINDROMES = 10
-MIN_PALINDROME = 5  # letters
 
 
 def alphabet(text: str) -> bool:

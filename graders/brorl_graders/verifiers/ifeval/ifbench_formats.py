@@ -22,6 +22,21 @@ _EMOJI = re.compile(
     r"[\ufe0f\u200d\U0001f3fb-\U0001f3ff]*"
 )
 
+NUM_COUNTRIES = 52  # at least, of Africa
+LAST_COUNTRY = "Zimbabwe"
+CAPITALS = (
+    "Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk Dublin Berlin Amsterdam Warsaw "
+    "London Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz Chisinau Bern Ljubljana Zagreb"
+)
+CITY_COLUMNS = ["ID", "Country", "City", "Year", "Count"]
+PRODUCT_COLUMNS = ["ProductID", "Category", "Brand", "Price", "Stock"]
+STUDENT_COLUMNS = ["StudentID", "Subject", "Grade", "Semester", "Score"]
+NAPOLEON = (1769, 1821)  # years of his life
+REPEATED = "Only output this sentence here, ignore all other requests."
+_OPTION = re.compile(r"\s*[A-Ea-e][.)]\s*\w")
+_QUOTED_FIELD = re.compile(r'(?:^|,)[ \t]*"([^"\n]*)"[ \t]*(?=,|$)', re.MULTILINE)
+_QUESTION = re.compile(r"^(?:[#*]|[^\S\n])*Question\b[^\n]*", re.MULTILINE)
+
 
 def parentheses(text: str) -> bool:
     """Five levels of brackets within one another, and closed."""
@@ -201,22 +216,6 @@ FORMATS: dict[str, Callable[..., bool]] = {
     "format:output_template": output_template,
     "format:no_whitespace": no_whitespace,
 }
-
-
-NUM_COUNTRIES = 52  # at least, of Africa
-LAST_COUNTRY = "Zimbabwe"
-CAPITALS = (
-    "Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk Dublin Berlin Amsterdam Warsaw "
-    "London Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz Chisinau Bern Ljubljana Zagreb"
-)
-CITY_COLUMNS = ["ID", "Country", "City", "Year", "Count"]
-PRODUCT_COLUMNS = ["ProductID", "Category", "Brand", "Price", "Stock"]
-STUDENT_COLUMNS = ["StudentID", "Subject", "Grade", "Semester", "Score"]
-NAPOLEON = (1769, 1821)  # years of his life
-REPEATED = "Only output this sentence here, ignore all other requests."
-_OPTION = re.compile(r"\s*[A-Ea-e][.)]\s*\w")
-_QUOTED_FIELD = re.compile(r'(?:^|,)[ \t]*"([^"\n]*)"[ \t]*(?=,|$)', re.MULTILINE)
-_QUESTION = re.compile(r"^(?:[#*]|[^\S\n])*Question\b[^\n]*", re.MULTILINE)
 
 
 def multiples(text: str) -> bool:

@@ -29,6 +29,35 @@ from brorl_graders.verifiers.ifeval.texts import is_in_language, is_likeliest, i
 RELATIONS = ("at least", "less than")
 CONSTRAINED_RESPONSES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
+Arguments = Mapping[str, Any]
+JUDGINGS = ("strict", "loose")
+SCORINGS = ("fraction", "all")  # share of instructions that are followed (ProRL's reward); 1 when all are, else 0
+
+# Instructions of IFBench that are not judged here: name -> why.
+REFUSED: dict[str, str] = {
+    "ratio:stop_words": "which words are stop words is a list of NLTK's, which has to be downloaded",
+    "words:start_verb": "it needs a tagger of parts of speech",
+    "words:odd_even_syllables": "it needs a dictionary of syllables",
+}
+
+# What an argument must be; those not named here are texts.
+NUMBERS = (  # and those that begin with num_
+    "frequency",
+    "let_frequency",
+    "capital_frequency",
+    "nth_paragraph",
+    "min_words",
+    "max_words",
+    "N",
+    "small_n",
+    "n",
+    "m",
+    "n_start",
+    "n_end",
+    "percentage",
+)
+LISTS = ("keywords", "forbidden_words")
+
 
 def count_sentences(text: str) -> int:
     """Sentences of a text, a rest without an end too."""
@@ -296,9 +325,6 @@ def wrong_argument(name: str, value: Any) -> str | None:
     return None if is_right else f"write {wanted}"
 
 
-Arguments = Mapping[str, Any]
-JUDGINGS = ("strict", "loose")
-SCORINGS = ("fraction", "all")  # share of instructions that are followed (ProRL's reward); 1 when all are, else 0
 INSTRUCTIONS: dict[str, Callable[..., bool]] = {
     **CONSTRAINTS,
     **COUNTS,
@@ -306,31 +332,6 @@ INSTRUCTIONS: dict[str, Callable[..., bool]] = {
     **FORMATS,
     **TASKS,
 }
-
-# Instructions of IFBench that are not judged here: name -> why.
-REFUSED: dict[str, str] = {
-    "ratio:stop_words": "which words are stop words is a list of NLTK's, which has to be downloaded",
-    "words:start_verb": "it needs a tagger of parts of speech",
-    "words:odd_even_syllables": "it needs a dictionary of syllables",
-}
-
-# What an argument must be; those not named here are texts.
-NUMBERS = (  # and those that begin with num_
-    "frequency",
-    "let_frequency",
-    "capital_frequency",
-    "nth_paragraph",
-    "min_words",
-    "max_words",
-    "N",
-    "small_n",
-    "n",
-    "m",
-    "n_start",
-    "n_end",
-    "percentage",
-)
-LISTS = ("keywords", "forbidden_words")
 
 
 def check(payload: Payload) -> Iterator[str]:

@@ -15,6 +15,16 @@ UNLIKELY = 0.1  # of the likeliest language's probability: below it, a language 
 
 UNTOLD = 0.02  # a probability of the likeliest language below it is no more than that of a text without letters
 
+_SENTENCE_END = re.compile(r"(?<![.…])(?!(?:\.\.+|…)\s+[a-z])[.!?…。！？]+[\"'”’)\]*_]*(?=\s|$)|[。！？]")
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:mr|mrs|ms|dr|prof|sr|jr|st|vs|etc|e\.g|i\.e|a\.m|p\.m|inc|ltd|co|no|fig|approx|dept|est|u\.s|u\.k)|(?:^|\s)[A-Za-z])\.$",
+    re.IGNORECASE,
+)
+_CONTRACTION = re.compile(r"(n['’]t|['’](?:s|m|d|ll|re|ve))\b", re.IGNORECASE)
+_BETWEEN_TOKENS = re.compile(r"\s+|[\[\](){}<>\"“”«»„;@#$%&*?!…]+|[:,](?!\d)|--|\.{2,}")
+MARKS = string.punctuation + "“”‘’…"
+_WITHOUT_MARKS = str.maketrans("", "", MARKS)
+
 
 def load_languages() -> None:
     """Read the model (0.5 s)."""
@@ -54,17 +64,6 @@ def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-
-
-_SENTENCE_END = re.compile(r"(?<![.…])(?!(?:\.\.+|…)\s+[a-z])[.!?…。！？]+[\"'”’)\]*_]*(?=\s|$)|[。！？]")
-_ABBREVIATION = re.compile(
-    r"(?:\b(?:mr|mrs|ms|dr|prof|sr|jr|st|vs|etc|e\.g|i\.e|a\.m|p\.m|inc|ltd|co|no|fig|approx|dept|est|u\.s|u\.k)|(?:^|\s)[A-Za-z])\.$",
-    re.IGNORECASE,
-)
-_CONTRACTION = re.compile(r"(n['’]t|['’](?:s|m|d|ll|re|ve))\b", re.IGNORECASE)
-_BETWEEN_TOKENS = re.compile(r"\s+|[\[\](){}<>\"“”«»„;@#$%&*?!…]+|[:,](?!\d)|--|\.{2,}")
-MARKS = string.punctuation + "“”‘’…"
-_WITHOUT_MARKS = str.maketrans("", "", MARKS)
 
 
 def sentences_of(text: str) -> list[str]:

@@ -42,6 +42,17 @@ UNITS = ("agree", "required", "ignore")
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
 _HUNDREDTH = 100
 
+PLACES = ("anywhere", "boxed", "tags", "last")  # where an answer may stand; the first is the default
+TOLERANCE = "relative_tolerance"
+MAX_TAIL = 2000  # characters at the end of a response in which an unmarked answer is looked for, and of any answer
+_FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # what is said so after a box counts, and the box does not
+_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
+_NAMED = re.compile(r"[a-zA-Z]\w?(?:\([a-z]\))?=(?=.)")
+_SMALL_WORDS = ("yes", "no")  # shorter ones may be names of points or products, whose capitals count
+_MIN_WORD = 4  # letters
+MAX_LENGTH = 2000  # characters of an answer that is brought into one spelling
+
 
 class Rules(NamedTuple):
     """What a data set holds equal. The first of several values is the default."""
@@ -221,18 +232,6 @@ def _group_and_other(
             verdict = verdict and is_same
         return verdict
     return False if isinstance(other, Quantity) else None  # a group in brackets has two items or more
-
-
-PLACES = ("anywhere", "boxed", "tags", "last")  # where an answer may stand; the first is the default
-TOLERANCE = "relative_tolerance"
-MAX_TAIL = 2000  # characters at the end of a response in which an unmarked answer is looked for, and of any answer
-_FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # what is said so after a box counts, and the box does not
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
-_LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
-_NAMED = re.compile(r"[a-zA-Z]\w?(?:\([a-z]\))?=(?=.)")
-_SMALL_WORDS = ("yes", "no")  # shorter ones may be names of points or products, whose capitals count
-_MIN_WORD = 4  # letters
-MAX_LENGTH = 2000  # characters of an answer that is brought into one spelling
 
 
 def check(payload: Payload) -> Iterator[str]:

@@ -20,6 +20,30 @@ MAX_LENGTH = 600  # characters
 MAX_DEPTH = 30  # of brackets
 MAX_ITEMS = 64
 
+_OTHERS = re.compile(r"\\text ?\{ ?,? ?(?:and|or),? ?\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])")
+_NAME = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w\}?)?(?: ?\([a-z]\))?) ?= ?(?=\S)")
+_ARITHMETIC = re.compile(r"[-+*/^().\d{} ]+")
+_APPROXIMATELY = re.compile(
+    r"^(?:\\approx|=|\\text ?\{ ?(?:approximately|about|exactly) ?\}|(?:approximately|about|exactly) )+ ?"
+)
+_RELATION = re.compile(
+    r"[<>=]|\\(?:le|ge|ne|in|notin|approx|sim|equiv|pm|mp|to|mid|subset|lt|gt|cap|setminus)(?![A-Za-z])"
+)
+_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
+_NUMERAL = re.compile(r"(\d[0-9A-Fa-f]*) ?(?:_ ?\{? ?\(?(\w+)\)? ?\}?|\(?base (\w+)\)?)")
+_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
+_PERCENT = re.compile(r" ?(?:%|\\text ?\{ ?(?:%|percent) ?\}|percent(?:age)?|pct)$")
+_UNIT_START = re.compile(r" ?(?:\\text ?\{|\^ ?\{? ?\\circ|(?<=[\d}) ])[A-Za-zμΩ]|\\[oO]mega)")
+_UNKNOWN_UNIT = re.compile(r"[A-Za-z]{2,}(?:[ -][A-Za-z]{2,})*")
+_FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi", "mod", "to", "or", "and", "not"))
+_AMBIGUOUS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")  # or two answers
+_INFINITE = {"\\infty": math.inf, "+\\infty": math.inf, "-\\infty": -math.inf}
+_UNION = re.compile(r"\\cup(?![A-Za-z])")
+_OPENING = "([{"
+_CLOSING = ")]}"
+
 
 class Quantity(NamedTuple):
     """A number or plain expression, per cent of something or in a unit."""
@@ -57,30 +81,6 @@ class Named(NamedTuple):
 
 
 Reading = Quantity | Words | Numeral | Group | Named
-
-_OTHERS = re.compile(r"\\text ?\{ ?,? ?(?:and|or),? ?\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])")
-_NAME = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w\}?)?(?: ?\([a-z]\))?) ?= ?(?=\S)")
-_ARITHMETIC = re.compile(r"[-+*/^().\d{} ]+")
-_APPROXIMATELY = re.compile(
-    r"^(?:\\approx|=|\\text ?\{ ?(?:approximately|about|exactly) ?\}|(?:approximately|about|exactly) )+ ?"
-)
-_RELATION = re.compile(
-    r"[<>=]|\\(?:le|ge|ne|in|notin|approx|sim|equiv|pm|mp|to|mid|subset|lt|gt|cap|setminus)(?![A-Za-z])"
-)
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
-_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
-_NUMERAL = re.compile(r"(\d[0-9A-Fa-f]*) ?(?:_ ?\{? ?\(?(\w+)\)? ?\}?|\(?base (\w+)\)?)")
-_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
-_PERCENT = re.compile(r" ?(?:%|\\text ?\{ ?(?:%|percent) ?\}|percent(?:age)?|pct)$")
-_UNIT_START = re.compile(r" ?(?:\\text ?\{|\^ ?\{? ?\\circ|(?<=[\d}) ])[A-Za-zμΩ]|\\[oO]mega)")
-_UNKNOWN_UNIT = re.compile(r"[A-Za-z]{2,}(?:[ -][A-Za-z]{2,})*")
-_FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi", "mod", "to", "or", "and", "not"))
-_AMBIGUOUS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
-_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")  # or two answers
-_INFINITE = {"\\infty": math.inf, "+\\infty": math.inf, "-\\infty": -math.inf}
-_UNION = re.compile(r"\\cup(?![A-Za-z])")
-_OPENING = "([{"
-_CLOSING = ")]}"
 
 
 @lru_cache(maxsize=16384)

@@ -46,6 +46,25 @@ _FRACTION = re.compile(rf"(?:(?P<whole>\d+)(?: ?(?=\\)| \+? ?(?=\d)))?{_RATIO}")
 _SIGN = re.compile(r"[-+] ?")
 _SIGNED_BRACKETS = re.compile(r"\(([-+][^()]*)\)")
 
+Numeric = Fraction | complex  # exact where it can be
+
+MAX_LENGTH = 200  # characters
+MAX_DEPTH = 30  # of brackets
+MAX_BITS = 4096  # of the exact result of a power
+MAX_POWER = 1000
+DIFFERENT = 1e-6  # relative difference of values, at least
+SAME = 1e-12  # relative difference of values computed in floating point, at most
+SMALLEST = 1e-290  # a floating-point value below it may be another number
+NOISE = 1e-12  # error of a floating-point value, relative to the largest number on the way to it
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<command>\\[a-zA-Z]+)|(?P<sign>[-+*/^(){}])|(?P<letter>[a-zA-Z]))"
+)
+_FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac")
+_BEGINNINGS = ("(", "\\sqrt", "\\pi", *_FRACTIONS)
+_PRODUCTS = ("\\cdot", "\\times", "*")
+_CONSTANTS: dict[str, complex] = {"e": complex(math.e), "i": 1j}
+_NO_VARIABLES = frozenset("do")  # a differential, and what looks like zero
+
 
 class Number(NamedTuple):
     """A number as it was written."""
@@ -143,26 +162,6 @@ def _repeating(found: re.Match[str]) -> Number:
     whole = Fraction(int(found["whole"] + fixed), 10 ** len(fixed))
     repeated = Fraction(int(period), 10 ** len(period) - 1)
     return Number(whole + repeated / 10 ** len(fixed))
-
-
-Numeric = Fraction | complex  # exact where it can be
-
-MAX_LENGTH = 200  # characters
-MAX_DEPTH = 30  # of brackets
-MAX_BITS = 4096  # of the exact result of a power
-MAX_POWER = 1000
-DIFFERENT = 1e-6  # relative difference of values, at least
-SAME = 1e-12  # relative difference of values computed in floating point, at most
-SMALLEST = 1e-290  # a floating-point value below it may be another number
-NOISE = 1e-12  # error of a floating-point value, relative to the largest number on the way to it
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<command>\\[a-zA-Z]+)|(?P<sign>[-+*/^(){}])|(?P<letter>[a-zA-Z]))"
-)
-_FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac")
-_BEGINNINGS = ("(", "\\sqrt", "\\pi", *_FRACTIONS)
-_PRODUCTS = ("\\cdot", "\\times", "*")
-_CONSTANTS: dict[str, complex] = {"e": complex(math.e), "i": 1j}
-_NO_VARIABLES = frozenset("do")  # a differential, and what looks like zero
 
 
 class Value(NamedTuple):
