@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from brorl_graders.answers import answers_of, is_reference, reading_of
     from brorl_graders.base.answer import boxed_answers
+    from brorl_graders.base.errors import BroRLError, ConfigError, DataError, ResourceError, ServiceError
     from brorl_graders.base.payload import ENVIRONMENT, accepted_answers, reference_text
     from brorl_graders.base.settings import SCORE_LINE, SHARE_OF_TESTS, is_address, wrong_address
     from brorl_graders.base.verdicts import Verdicts
@@ -32,9 +33,14 @@ __all__ = [
     "SCORE_LINE",
     "SHARE_OF_TESTS",
     "Action",
+    "BroRLError",
+    "ConfigError",
+    "DataError",
     "Environment",
     "Grade",
     "Pool",
+    "ResourceError",
+    "ServiceError",
     "Step",
     "Verdicts",
     "accepted_answers",
@@ -60,6 +66,7 @@ __all__ = [
 _NAMES_OF_MODULES = {
     "answers": ("answers_of", "is_reference", "reading_of"),
     "base.answer": ("boxed_answers",),
+    "base.errors": ("BroRLError", "ConfigError", "DataError", "ResourceError", "ServiceError"),
     "base.payload": ("ENVIRONMENT", "accepted_answers", "reference_text"),
     "base.settings": ("SCORE_LINE", "SHARE_OF_TESTS", "is_address", "wrong_address"),
     "base.verdicts": ("Verdicts",),
