@@ -14,12 +14,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from brorl_graders.base.verdicts import LATE
 from brorl_graders.environments.host import EpisodeHost
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep, TurnSize
 
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.scoring.evidence import evidence_of_episodes
 from nemo_brorl.scoring.response_arrays import repetition_of, response_keys, split, taken, turn_bounds, turn_ends
 from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.types import (
@@ -36,7 +36,6 @@ from nemo_brorl.types import (
     UInt64,
 )
 
-MAX_EXAMPLE = 400  # characters
 MAX_REASON = 300  # characters
 SEEDS = 2**31
 
@@ -121,7 +120,7 @@ class TurnJudge:
             if outcome.truncated or not outcome.has_ended:
                 is_stopped[place] = False
         scores = scores._replace(
-            evidence=_evidence(outcomes),
+            evidence=evidence_of_episodes(outcomes),
             is_stopped=is_stopped,
         )
         if not going_on:
@@ -265,18 +264,6 @@ def _extended(chunk: RolloutChunk, data: ChunkArrays, outcomes: Sequence[Episode
         rewards = np.hstack([before.rewards, rewards])
         is_tool_error = np.hstack([before.is_tool_error, is_tool_error])
     return TurnRecord(rewards, is_tool_error)
-
-
-def _evidence(outcomes: Sequence[EpisodeOutcome]) -> RewardEvidence:
-    errors = [outcome.error for outcome in outcomes if outcome.error]
-    num_late = sum(LATE in error for error in errors)
-    example = errors[0] if errors else ""
-    return RewardEvidence(
-        num_without_answer=0,
-        num_late=num_late,
-        num_raised=len(errors) - num_late,
-        example=example[:MAX_EXAMPLE],
-    )
 
 
 def _episode(chunk: RolloutChunk, row: int) -> str:

@@ -1,8 +1,4 @@
-"""Ray actor that scores the responses of chunks, several at a time, in processes that may hang or crash.
-
-It also collects evidence against rewards: what the watch over a run wants to know of a chunk's responses. That stays
-small, whatever the number of responses: counts, the answers that earned most often, and one example.
-"""
+"""Ray actor that scores the responses of chunks, several at a time, in processes that may hang or crash."""
 
 from __future__ import annotations
 
@@ -17,66 +13,20 @@ from typing import Any
 import numpy as np
 from brorl_graders.answers import answers_of
 from brorl_graders.base.names import Names, allow
-from brorl_graders.base.verdicts import LATE, Verdicts
 from brorl_graders.environments.host import EpisodeHost
 from brorl_graders.grading import Pool
 from brorl_graders.verifiers.registry import endpoints_in
 
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.scoring.evidence import evidence_of
 from nemo_brorl.scoring.grader_settings import configure_code, deadlines_of, host_limits, service_limits
 from nemo_brorl.scoring.response_arrays import repetition_of, response_keys
 from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.scoring.turns import Judged, ResponseScores, TurnJudge, kept_reasons
-from nemo_brorl.types import ChunkArrays, PaidAnswer, Period, RewardEvidence, RolloutChunk
-
-EARNS = 0.5  # a response earns from here on
-MAX_PAID = 4  # answers that are named
-MAX_ANSWER = 80  # characters
-MAX_EXAMPLE = 400
+from nemo_brorl.types import ChunkArrays, Period, RolloutChunk
 
 LIGHTEST = "exact_match"  # loads nothing: shows that processes can be started
-
-
-def evidence_of(
-    verifier: str,
-    payload: Mapping[str, Any],
-    texts: Sequence[str],
-    verdicts: Verdicts,
-    counts: Mapping[str, int],
-) -> RewardEvidence:
-    """What speaks against the rewards of different `texts`; `counts` says how many responses each one is."""
-    answers = answers_of(verifier, payload)
-    example = ""
-    num_without_answer = 0
-    num_late = 0
-    num_raised = 0
-    paid: Counter[str] = Counter()
-    for index, text in enumerate(texts):
-        score = verdicts.scores[index]
-        if score is None:
-            is_late = LATE in verdicts.reasons[index]
-            num_late += counts[text] * is_late
-            num_raised += counts[text] * (not is_late)
-            example = example or text
-        elif score >= EARNS and answers is not None:
-            answer = answers.read_or_blank(text)
-            if answer is None:
-                num_without_answer += counts[text]
-                example = text
-            else:
-                paid[answer] += counts[text]
-    references = set() if answers is None else answers.references()
-    most_frequent = []
-    for answer, num in paid.most_common(MAX_PAID):
-        most_frequent.append(PaidAnswer(answer[:MAX_ANSWER], num, answer in references))
-    return RewardEvidence(
-        num_without_answer,
-        num_late,
-        num_raised,
-        tuple(most_frequent),
-        example[:MAX_EXAMPLE],
-    )
 
 
 class VerifierWorker:

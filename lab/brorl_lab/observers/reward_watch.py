@@ -2,7 +2,7 @@
 
 brorl train … 'trainer.observers=[{name: "brorl_lab.observers.reward_watch:reward_watch", params: {rise: 6.0}}]'
 
-Workers leave evidence with each chunk (`scoring/worker.py`); this adds it up over a step's groups. Four alarms:
+Workers leave evidence with each chunk (`scoring/evidence.py`); this adds it up over a step's groups. Four alarms:
 
     no_answer    a response earned although its verifier reads no answer in it
     same_answer  one answer earned on several prompts of a task whose own answer it is not: where it is, as in a task of

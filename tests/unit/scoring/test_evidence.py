@@ -7,7 +7,7 @@ from typing import Any
 
 from brorl_graders.base.verdicts import LATE, Verdicts
 
-from nemo_brorl.scoring.worker import MAX_EXAMPLE, MAX_PAID, evidence_of
+from nemo_brorl.scoring.evidence import MAX_EXAMPLE, MAX_PAID, evidence_of
 from nemo_brorl.types import PaidAnswer, RewardEvidence
 
 TEXT = "<answer>{}</answer>"
