@@ -1,15 +1,10 @@
-r"""Where a response keeps its answer: after its thinking, in `<answer>` tags, in a LaTeX `\boxed{}`, or at its end.
-As a verifier: 1 for the reference answer, 0 for anything else.
-"""
+r"""Where a response keeps its answer: after its thinking, in `<answer>` tags, in a LaTeX `\boxed{}`, or at its end."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-from brorl_graders.base.payload import Payload, accepted_answers
-from brorl_graders.base.payload import check_answer as check
 
 OPENING = "<answer>"
 CLOSING = "</answer>"
@@ -24,8 +19,6 @@ MAX_SAID = 400  # characters of an answer behind "answer is"
 MAX_GAP = 10  # characters between two boxes of one answer, as in `\boxed{1}$, $\boxed{2}` ...
 MAX_GAP_WITH_SEPARATOR = 70  # ... and with such a separator (math-verify's numbers)
 MAX_BOXES = 64  # of one answer
-
-__all__ = ["answer", "check", "score"]
 
 
 def extract_answer(response: str) -> str | None:
@@ -121,21 +114,3 @@ def _closing_brace(text: str, start: int, limit: int) -> int | None:
         if level == 0:
             return position + 1
     return None
-
-
-def score(payload: Payload, response: str) -> float:
-    """Compare the response's answer with `payload["answer"]`; runs of white space count as one blank."""
-    given = read_answer(payload, response)
-    if given is None:
-        return 0.0
-    words = given.split()
-    is_right = any(accepted.split() == words for accepted in accepted_answers(payload))
-    return float(is_right)
-
-
-def answer(payload: Payload, response: str) -> str | None:
-    """The response's answer, one blank for a run of white space."""
-    given = read_answer(payload, response)
-    if not given:
-        return None
-    return " ".join(given.split())

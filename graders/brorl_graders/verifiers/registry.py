@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from brorl_graders.base import answer
 from brorl_graders.base.components import import_function, is_import_path, with_params
 from brorl_graders.base.errors import ConfigError, DataError, NotAllowedError
 from brorl_graders.base.names import Names, allow, allowed, refused_verifier
@@ -31,7 +30,7 @@ from brorl_graders.base.payload import (
 )
 from brorl_graders.base.settings import Endpoint, is_address
 from brorl_graders.base.verdicts import Verdicts
-from brorl_graders.verifiers import composite, multiple_choice, reasoning_gym, response_format, services
+from brorl_graders.verifiers import composite, exact_match, multiple_choice, reasoning_gym, response_format, services
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.ifeval import instruction_following
 from brorl_graders.verifiers.math import answer as math_answer
@@ -174,9 +173,9 @@ VERIFIERS: dict[str, Scorer] = {
         answer=_answer_composite,
     ),
     "exact_match": Scorer(
-        score=answer.score,
-        check=answer.check,
-        answer=answer.answer,
+        score=exact_match.score,
+        check=exact_match.check,
+        answer=exact_match.answer,
     ),
     "format": Scorer(
         score=response_format.score,

@@ -12,9 +12,8 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from brorl_graders.base import answer
 from brorl_graders.processes import child
-from brorl_graders.verifiers import reasoning_gym
+from brorl_graders.verifiers import exact_match, reasoning_gym
 from brorl_graders.verifiers.registry import VERIFIERS
 
 from graders.tests.support.gym_questions import gym_payloads
@@ -160,7 +159,7 @@ def test_a_response_cannot_take_the_scoring_process_over() -> None:
     try:
         assert score(spiral, TAKEOVER) == 0.0
         assert child._safe_score is before
-        assert child._safe_score(answer.score, {"answer": "5"}, "<answer>7</answer>") == (0.0, "", None)
+        assert child._safe_score(exact_match.score, {"answer": "5"}, "<answer>7</answer>") == (0.0, "", None)
         assert child._safe_score(VERIFIERS["math"].score, {"answer": "5"}, "\\boxed{6}") == (0.0, "", None)
         assert child._safe_score(reasoning_gym.score, spiral, "<answer>wrong</answer>") == (0.0, "", None)
     finally:

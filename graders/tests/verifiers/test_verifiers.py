@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from brorl_graders.base import answer
 from brorl_graders.base.answer import extract_answer
-from brorl_graders.verifiers import reasoning_gym
+from brorl_graders.verifiers import exact_match, reasoning_gym
 from brorl_graders.verifiers.registry import VERIFIERS
 
 from graders.tests.support.gym_questions import gym_payloads
@@ -41,14 +40,14 @@ def test_reasoning_gym_scores_by_the_tasks_own_rule() -> None:
 
 def test_a_response_cut_off_before_the_end_tag_scores_nothing() -> None:
     assert reasoning_gym.score(GCD, "<answer>2") == 0.0
-    assert answer.score({"answer": "2"}, "<answer>2") == 0.0
+    assert exact_match.score({"answer": "2"}, "<answer>2") == 0.0
 
 
 def test_exact_match_ignores_white_space_only() -> None:
     payload = {"answer": "New York"}
-    assert answer.score(payload, "<answer>New  York\n</answer>") == 1.0
-    assert answer.score(payload, "<answer>new york</answer>") == 0.0
-    assert answer.score(payload, "New York") == 0.0
+    assert exact_match.score(payload, "<answer>New  York\n</answer>") == 1.0
+    assert exact_match.score(payload, "<answer>new york</answer>") == 0.0
+    assert exact_match.score(payload, "New York") == 0.0
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from brorl_graders.base import answer
 from brorl_graders.base.answer import last_answer
+from brorl_graders.verifiers import exact_match
 from brorl_graders.verifiers.math import answer as math_answer
 
 from nemo_brorl.config.data import DataConfig
@@ -51,7 +51,7 @@ def test_verifiers_that_find_answers_by_themselves_ask_for_no_place() -> None:
     assert place_of_answer("composite", parts, "auto") == "tags"
 
 
-@pytest.mark.parametrize("verifier", [answer, math_answer])
+@pytest.mark.parametrize("verifier", [exact_match, math_answer])
 def test_a_chosen_place_is_where_the_verifier_reads(verifier: Any) -> None:
     last = ask(question(), None, DataConfig(answer_format="last")).payload
     boxed = ask(question(), None, DataConfig(answer_format="boxed")).payload
@@ -77,7 +77,7 @@ RIGHT = (
 
 @pytest.mark.parametrize("response", RIGHT)
 def test_what_stands_behind_the_last_answer_is_earns(response: str) -> None:
-    assert answer.score({**SEVEN, "answer_format": "last"}, response) == 1.0
+    assert exact_match.score({**SEVEN, "answer_format": "last"}, response) == 1.0
 
 
 WRONG = (
@@ -101,7 +101,7 @@ WRONG = (
 @pytest.mark.parametrize("response", WRONG)
 def test_guesses_lists_denials_and_thoughts_earn_nothing(response: str) -> None:
     payload = {**SEVEN, "answer_format": "last"}
-    assert answer.score(payload, response) == 0.0
+    assert exact_match.score(payload, response) == 0.0
 
 
 def test_an_answer_of_several_words_keeps_them() -> None:
