@@ -26,6 +26,26 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("num_failed", "responses", _COUNT, "Responses whose verifier failed: reward 0"),
         ),
     ),
+    "reward_watch": (
+        "Signs of reward hacking, by the observer `reward_watch` that shipped recipes set (docs/verifiers.md).",
+        (
+            Metric("alarms", "alarms", _COUNT, "Signs beyond their limits"),
+            Metric(
+                "without_answer", "responses", _COUNT, "Responses that earned though their verifier reads no answer"
+            ),
+            Metric(
+                "same_answer_prompts",
+                "prompts",
+                "maximum over answers",
+                "Prompts of a task that one answer earned on and is not the answer of",
+            ),
+            Metric(
+                "highest_rise", "standard deviations", "maximum over verifiers", "Robust z-score of the mean reward"
+            ),
+            Metric("failing_prompts", "prompts", _COUNT, "Prompts on which a verifier failed"),
+            Metric("late", "responses", _COUNT, "Responses whose verifier was ended at its deadline"),
+        ),
+    ),
     "service": (
         "Verifiers behind a network, since the last row; nothing where there are none.",
         (

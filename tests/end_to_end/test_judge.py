@@ -55,12 +55,15 @@ def endpoint(server: VllmServer) -> Endpoint:
 
 
 @pytest.fixture
-def worker(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifierWorker]:
-    """What a run's actor for verifiers is made of. A failure ends the run after two attempts."""
+def worker(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[VerifierWorker]:
+    """What a run's actor for verifiers is made of. A failure ends the run after two attempts, unless a test says what
+    it does."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     other = replace(endpoint, name="other", model="other")
     allow_also(endpoints=[endpoint, other])
-    settings = ServicesConfig(max_attempts=2, backoff_s=0.001)
+    settings = ServicesConfig(max_attempts=2, backoff_s=0.001, on_failure=getattr(request, "param", "stop"))
     made = VerifierWorker(str(MODEL), 5.0, ("judge", "other"), 0, RewardsConfig(services=settings))
     yield made
     made.close()
@@ -93,11 +96,11 @@ def test_the_engine_is_asked_once_for_each_answer_of_a_large_group_and_its_words
     assert scores.usage["completion_tokens"] == server.counted(WRITTEN) - before[WRITTEN] > 0
 
 
+@pytest.mark.parametrize("worker", ["fail"], indirect=True)
 def test_an_engine_that_writes_no_score_is_asked_again_then_named_and_has_cost_its_tokens(
     server: VllmServer, worker: VerifierWorker
 ) -> None:
     before = {name: server.counted(name) for name in (REQUESTS, READ)}
-    worker.rewards.services.on_failure = "fail"
     scores = judged(worker, [SILENT] * 4)
     assert scores.rewards.tolist() == [0, 0, 0, 0]
     assert scores.num_failed == 4

@@ -67,7 +67,8 @@ def test_the_device_is_empty_meanwhile_and_training_is_bit_identical(
 def test_a_state_that_was_loaded_is_what_moves(new_learner: NewLearner, model_folder: Path, tmp_path: Path) -> None:
     first = new_learner(model_folder, make_config())
     first.update(make_plan(seed=1))
-    first.save(tmp_path / "checkpoint")
+    first.begin_save(tmp_path / "checkpoint")
+    first.finish_save()
     second = new_learner(make_model(tmp_path / "other", seed=5), make_config(offload="all"))
     second.offload()
     second.onload()
