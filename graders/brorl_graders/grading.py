@@ -13,16 +13,18 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.settings import ServiceLimits
 from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.services.remote_scores import Asked, Messages, RemoteScores
 from brorl_graders.verifiers import composite
 from brorl_graders.verifiers.registry import check_payload, endpoints_in
-from brorl_graders.verifiers.services import is_remote
+from brorl_graders.verifiers.services import Asked, Messages, is_remote
+
+if TYPE_CHECKING:
+    from brorl_graders.services.remote_scores import RemoteScores
 
 SECONDS = 10.0  # that one response may take
 
@@ -144,6 +146,9 @@ class Pool:
 
     def _services(self) -> RemoteScores:
         """Made when a verifier behind a network is first asked for."""
+        # Its client's library is an extra of the graders, and who asks no service need not have it.
+        from brorl_graders.services.remote_scores import RemoteScores
+
         with self._lock:
             if self._remote is None:
                 self._remote = RemoteScores(self._service_limits, self._record_folder, self._worker)

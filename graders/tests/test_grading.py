@@ -68,6 +68,18 @@ def test_a_file_is_graded_by_the_graders_alone(tmp_path: Path) -> None:
     assert [json.loads(line)["reward"] for line in done.stdout.splitlines()] == [1.0, 0.0]
 
 
+def test_grading_needs_no_library_of_another_verifier(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(sys.argv[1:]));"
+        "from brorl_graders import grade; print(grade('exact_match', {'answer': '7'}, '<answer>7</answer>').reward)"
+    )
+    extras = ["httpx", "aiohttp", "openai", "numpy", "sympy", "math_verify", "reasoning_gym", "jsonschema", "py3langid"]
+    environment = {**os.environ, "PYTHONPATH": CODE_PATH}
+    command = [sys.executable, "-c", program, *extras]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1.0"]
+
+
 def test_a_row_that_cannot_be_graded_is_one_message(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"verifier": "exact_match"}\n')

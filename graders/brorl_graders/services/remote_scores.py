@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brorl_graders.base.errors import ConfigError, ServiceError
-from brorl_graders.base.names import endpoint
-from brorl_graders.base.payload import Payload
 from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.services.service_client import ServiceClient
 from brorl_graders.verifiers import services
-from brorl_graders.verifiers.services import shown_url
+from brorl_graders.verifiers.services import Asked, shown_url
 
 FOLDER = "service_answers"  # of a run folder
 MAX_REASON = 2000  # characters that are recorded
@@ -39,7 +37,6 @@ log = logging.getLogger(__name__)
 
 SHOWN_FAILURES = 20
 
-Messages = Sequence[Mapping[str, str]]
 Failure = ServiceError | ConfigError
 
 
@@ -148,19 +145,6 @@ class Verdict(NamedTuple):
     score: float | None  # None: the service failed
     reason: str = ""  # what it says of its score, or why it failed
     error: Failure | None = None  # where a failure ends the run
-
-
-class Asked(NamedTuple):
-    """Who is asked, and about which prompt."""
-
-    verifier: str
-    payload: Payload
-    prompt: Messages
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Endpoint that the settings give the verifier's name. Raises NotAllowedError where they give none."""
-        return endpoint(self.verifier)
 
 
 class Question(NamedTuple):

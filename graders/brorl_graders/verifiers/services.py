@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 
 from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
 from brorl_graders.base.errors import ConfigError
-from brorl_graders.base.names import allowed
+from brorl_graders.base.names import allowed, endpoint
 from brorl_graders.base.payload import Payload, is_number
 from brorl_graders.base.settings import Endpoint
+
+Messages = Sequence[Mapping[str, str]]
 
 VERSION = 1
 FIELD = re.compile(r"\{(\w+)\}")  # of a template
@@ -34,6 +36,19 @@ ENDING = "<response>\n{response}\n</response>\n\nWrite one sentence of reasons, 
 RIGHT = "X = 1 if the response is right and 0 if it is not."
 TEMPLATE = TASK + ENDING + RIGHT
 TEMPLATE_WITH_ANSWER = TASK + "<reference>\n{answer}\n</reference>\n\n" + ENDING + RIGHT
+
+
+class Asked(NamedTuple):
+    """Who is asked, and about which prompt."""
+
+    verifier: str
+    payload: Payload
+    prompt: Messages
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Endpoint that the settings give the verifier's name. Raises NotAllowedError where they give none."""
+        return endpoint(self.verifier)
 
 
 class ReplyError(ValueError):
