@@ -10,7 +10,7 @@ order; after one that takes everything, no further one is, so a cheap gate stand
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from brorl_graders.base.payload import SUCCESS_REWARD, Payload, check_choice, is_list, is_number
@@ -115,8 +115,8 @@ def part_reason(verifier: str, score: float, reason: str) -> str:
     return f"{verifier} {score:g} {reason}".rstrip()
 
 
-def combined(mode: str, weights: Sequence[float], scores: Iterable[float]) -> float:
-    """The parts' scores put together. No further score is asked for after one that takes everything."""
+def combined(mode: str, weights: Sequence[float], scores: Sequence[float]) -> float:
+    """The parts' scores put together; those behind one that takes everything may be missing."""
     total = 0.0
     product = 1.0
     for weight, score in zip(weights, scores, strict=False):
