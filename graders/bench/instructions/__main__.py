@@ -87,8 +87,8 @@ def verdicts(cases: list[Case], python: str, checkout: str) -> Iterator[Verdict]
             continue
         payload = {"instruction_id_list": [case.name], "kwargs": [case.arguments]}
         for judging, followed in (("strict", theirs[0]), ("loose", any(theirs))):
-            ours = score({**payload, "judging": judging}, case.response) == 1.0
-            yield Verdict(case, judging, ours, followed)
+            ours, _ = score({**payload, "judging": judging}, case.response)
+            yield Verdict(case, judging, ours == 1.0, followed)
 
 
 def print_table(found: list[Verdict], num_shown: int) -> None:
