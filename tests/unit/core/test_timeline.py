@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_brorl.core.timeline import ClockOffset, Exchange, Span, Timeline, Work, chunk_key, top_stages
+from nemo_brorl.core.timeline import ClockOffset, Exchange, Timeline, TimelineSpan, Work, chunk_key, top_stages
 
 
 class Clock:
@@ -35,7 +35,7 @@ def test_top_stages_and_what_is_between_them_are_the_step() -> None:
     assert (done.step, done.began_at, done.seconds) == (3, 1000.0, 7.5)
     names = [(stage.name, stage.start_s, stage.seconds) for stage in top_stages(done.spans)]
     assert names == [("collect", 0, 2), ("between", 2, 1), ("update", 3, 4), ("between", 7, 0.5)]
-    assert Span("driver", "stages", "wait", 4, 3) in done.spans
+    assert TimelineSpan("driver", "stages", "wait", 4, 3) in done.spans
 
 
 def test_a_clock_that_answers_do_not_contradict_is_taken_to_agree() -> None:
