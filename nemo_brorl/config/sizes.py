@@ -72,7 +72,7 @@ def resolve_sizes(
     else:
         _fit_cpu(chosen, shape, machine, with_policy)
     precision = f"policy in {config.policy.precision}, engines in {config.generation.precision}"
-    chosen.take("parity.max_mean_abs_diff", RunSizes.of(config).parity_bound, precision)
+    chosen.take("parity.max_mean_abs_diff", RunSizes.from_config(config).parity_bound, precision)
     return chosen.config, tuple(chosen.sizes.values())
 
 
@@ -118,9 +118,9 @@ class _CpuSizes:
         for setting, value, wish, reason in zip(CPU_SETTINGS, values, wishes, reasons, strict=True):
             short = f"{machine.free_gib or 0:.1f} GiB are free; with more {wish:g}"
             chosen.take(setting, value, reason if value == wish else short)
-        ranks = RunSizes.of(chosen.config).num_ranks
+        ranks = RunSizes.from_config(chosen.config).num_ranks
         chosen.take(THREADS, max(1, machine.cores // ranks), f"{cores}, {ranks} ranks")
-        cache = RunSizes.of(chosen.config).kv_cache_gib
+        cache = RunSizes.from_config(chosen.config).kv_cache_gib
         fitting = int(cache / _cache_gib(chosen.config, shape, 1))
         batch = chosen.config.generation.max_num_batched_tokens or SEQUENCES
         sequences = max(1, min(SEQUENCES, fitting, batch))
@@ -243,11 +243,15 @@ def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
     """GPUs: engines and ranks fill them by count; micro-batches and the engines' share by what the other leaves."""
     config = chosen.config
     gpu = f"GPUs of {machine.gpu_gib:.0f} GiB"
-    chosen.take("policy.data_parallel_size", RunSizes.of(config).data_parallel, "all GPUs that the policy may have")
-    chosen.take("generation.num_engines", RunSizes.of(chosen.config).num_engines, "all GPUs that generation may have")
+    chosen.take(
+        "policy.data_parallel_size", RunSizes.from_config(config).data_parallel, "all GPUs that the policy may have"
+    )
+    chosen.take(
+        "generation.num_engines", RunSizes.from_config(chosen.config).num_engines, "all GPUs that generation may have"
+    )
     policy_gib = _policy_state_gib(chosen.config, shape) if with_policy else 0.0
     share, beside = GPU_SHARE_ALONE, "the policy is elsewhere"
-    if with_policy and RunSizes.of(config).shares_gpus:
+    if with_policy and RunSizes.from_config(config).shares_gpus:
         left = 1 - (policy_gib + max(GPU_BESIDE_GIB, _beside_gib(chosen.config, shape))) / machine.gpu_gib
         share = min(GPU_SHARES[1], max(GPU_SHARES[0], math.floor(20 * left) / 20))
         beside = f"{policy_gib:.0f} GiB of policy beside it, {gpu}"
@@ -255,8 +259,8 @@ def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
     sequences = min(SEQUENCES, config.generation.max_num_batched_tokens or SEQUENCES)
     chosen.take("generation.max_num_seqs", sequences, "vLLM admits what its cache holds")
     engine_gib = 0.0
-    if RunSizes.of(config).shares_gpus and config.generation.sleep == "off":
-        engine_gib = RunSizes.of(chosen.config).gpu_share * machine.gpu_gib
+    if RunSizes.from_config(config).shares_gpus and config.generation.sleep == "off":
+        engine_gib = RunSizes.from_config(chosen.config).gpu_share * machine.gpu_gib
     free = machine.gpu_gib - policy_gib - engine_gib - GPU_BESIDE_GIB
     tokens = _fitting_tokens(chosen.config, shape, SHARE_TAKEN * free)
     reason = f"{max(0.0, free):.0f} GiB for activations, {gpu}"
