@@ -29,7 +29,7 @@ class RowTable(Protocol):
     def read(self, start: int, stop: int) -> list[Row]:
         """Rows [start, stop)."""
 
-    def where(self, index: int) -> str:
+    def locate_row(self, index: int) -> str:
         """Row `index` for a message: file and line."""
 
 
@@ -52,10 +52,10 @@ class Tables:
         part, inside = self._find(index)
         return part.read(inside, inside + 1)[0]
 
-    def where(self, index: int) -> str:
+    def locate_row(self, index: int) -> str:
         """Row `index` for a message: file and line."""
         part, inside = self._find(index)
-        return part.where(inside)
+        return part.locate_row(inside)
 
     def scan(self) -> Iterator[tuple[int, Row]]:
         """Every row with its number, in order, a few at a time."""
