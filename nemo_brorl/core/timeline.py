@@ -124,7 +124,7 @@ class Timeline:
 
     timeline.begin(7)
     with timeline.stage("collect"): …                 # the driver's own lane
-    timeline.note("engine 0", [work], exchange)       # what an answer brought along
+    timeline.record_work("engine 0", [work], exchange)       # what an answer brought along
     done = timeline.end()
     """
 
@@ -149,9 +149,9 @@ class Timeline:
         try:
             yield
         finally:
-            self.note(DRIVER, [Work(name, began_at, self.now())])
+            self.record_work(DRIVER, [Work(name, began_at, self.now())])
 
-    def note(self, process: str, work: Iterable[Work], exchange: Exchange | None = None) -> None:
+    def record_work(self, process: str, work: Iterable[Work], exchange: Exchange | None = None) -> None:
         """Work of a process, and the answer that brought it."""
         if not self.is_on:
             return

@@ -154,7 +154,7 @@ def test_of_ranks_that_share_a_replica_the_first_has_the_chunks() -> None:
 def test_an_exchange_of_another_step_is_forgotten() -> None:
     timeline = Timeline(now=Clock())
     timeline.begin(1)
-    timeline.note("engine 0", [Work("sample", 1.0, 2.0)], Exchange(0.0, 5.0, 6.0, 1.0))
+    timeline.record_work("engine 0", [Work("sample", 1.0, 2.0)], Exchange(0.0, 5.0, 6.0, 1.0))
     first = timeline.end()
     timeline.begin(2)
     second = timeline.end()
