@@ -204,8 +204,8 @@ class PythonTool(WithTool):
     def call(self, call: ToolCall) -> str:
         """What it prints, and how it ended where that is not well. A call that fails leaves no names."""
         code = call.arguments["code"]
-        job = sandbox.Job(SESSION, parts=(), stdin=_session(self.calls, code, self.seed))
-        run = _sandbox(self.limits).run(job)
+        program = sandbox.SandboxProgram(SESSION, parts=(), stdin=_session(self.calls, code, self.seed))
+        run = _sandbox(self.limits).run(program)
         if run.ending == sandbox.FINISHED:
             self.calls.append(code)
             return run.printed or "(nothing was printed)"

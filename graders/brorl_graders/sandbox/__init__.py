@@ -14,7 +14,7 @@ from brorl_graders.sandbox.limits import (
     Layers,
     Limits,
 )
-from brorl_graders.sandbox.sandbox import Job, Run, Sandbox, SandboxError, run
+from brorl_graders.sandbox.sandbox import Run, Sandbox, SandboxError, SandboxProgram, run
 from brorl_graders.sandbox.values import NotPlainError, as_json, decode
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "LOST",
     "TIMED_OUT",
     "TOO_MUCH_OUTPUT",
-    "Job",
     "Judge",
     "Layers",
     "Limits",
@@ -32,6 +31,7 @@ __all__ = [
     "Run",
     "Sandbox",
     "SandboxError",
+    "SandboxProgram",
     "ScriptedTest",
     "as_json",
     "decode",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brorl_graders.sandbox.limits import TOO_MUCH_OUTPUT, OutputPipe
-from brorl_graders.sandbox.sandbox import Job, Sandbox, parsed
+from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram, parsed
 
 NUM_PROGRAMS = 16  # that one judge serves
 MODULES = ("doctest", "unittest", "brorl_graders.sandbox.judge")  # that every judge has
@@ -64,7 +64,7 @@ class Judge:
         number = len(process.channels) - 1
         ends = process.channels.pop()
         with open(os.devnull, "wb") as nowhere:
-            served = Job(
+            served = SandboxProgram(
                 source,
                 "serve",
                 test.setup,
@@ -182,7 +182,7 @@ def _begin(
         judges_ends += [answers_from, calls_to]
         process.channels.append((calls_from, answers_to))
     outputs = [process.printed.their_file, process.reported.their_file]
-    job = Job(
+    program = SandboxProgram(
         "",
         "judge",
         test.setup,
@@ -190,7 +190,7 @@ def _begin(
     )
     try:
         sandbox.start(
-            job,
+            program,
             NUM_PROGRAMS * seconds,
             [
                 *outputs,

@@ -147,7 +147,7 @@ class OutputPipe:
 class TimeLimits:
     """Seconds for a run by the wall clock."""
 
-    part: float  # for the program, and again for each part of the job
+    part: float  # for the program, and again for each part of the run
     total: float
     num_parts: int
 

@@ -1,6 +1,6 @@
 """Owner's side of a sandbox: starts a fork server, sends it one program after another, and judges how each ended.
 
-The owner holds both ends of what crosses the wall. A job goes in as a file in memory and its output comes back by
+The owner holds both ends of what crosses the wall. A program goes in as a file in memory and its output comes back by
 pipes, all three made for that one run; the fork server hands them on to the program's process and never reads them.
 
 When a sandbox starts, a program on trial tries what programs must not do.
@@ -116,7 +116,7 @@ class _UsersRefusedError(SandboxError):
 
 
 @dataclass(frozen=True)
-class Job:
+class SandboxProgram:
     """One run; `harness.py` says what the kinds mean."""
 
     source: str
@@ -129,7 +129,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """What became of a job. All of it is the program's word."""
+    """What became of a program. All of it is the program's word."""
 
     ending: str  # FINISHED, … of limits.py
     seconds: float
@@ -195,15 +195,15 @@ class Sandbox:
             wanted,
         )
 
-    def run(self, job: Job, seconds: float | None = None) -> Run:
-        """Run a job: each part within the limits, all of it within `seconds`. A lost fork server is replaced, and the
-        run counts as LOST."""
-        num_parts = 1 + len(job.parts)
+    def run(self, program: SandboxProgram, seconds: float | None = None) -> Run:
+        """Run a program: each part within the limits, all of it within `seconds`. A lost fork server is replaced, and
+        the run counts as LOST."""
+        num_parts = 1 + len(program.parts)
         total = seconds or self.limits.seconds * num_parts
         started_at = time.monotonic()
         with self._pipes() as (printed, reported):
             try:
-                self._send(job, total, [printed.their_file, reported.their_file])
+                self._send(program, total, [printed.their_file, reported.their_file])
                 printed.close_theirs()
                 reported.close_theirs()
                 ending = self.follow(printed, reported, total, num_parts)
@@ -224,24 +224,24 @@ class Sandbox:
             reports=parsed(bytes(reported.text)),
         )
 
-    def start(self, job: Job, seconds: float, files: Sequence[int]) -> None:
-        """Start a job with these files: what it prints to, reports to, and talks to others by. `stop` sees to its end.
-        Raises OSError when the fork server is lost, and replaces it."""
+    def start(self, program: SandboxProgram, seconds: float, files: Sequence[int]) -> None:
+        """Start a program with these files: what it prints to, reports to, and talks to others by. `stop` sees to its
+        end. Raises OSError when the fork server is lost, and replaces it."""
         try:
-            self._send(job, seconds, files)
+            self._send(program, seconds, files)
         except OSError as error:
             self._replace(error)
             raise
 
-    def _send(self, job: Job, seconds: float, files: Sequence[int]) -> None:
-        job_file = os.memfd_create("job")
+    def _send(self, program: SandboxProgram, seconds: float, files: Sequence[int]) -> None:
+        program_file = os.memfd_create("program")
         try:
-            with open(job_file, "wb", closefd=False) as writer:
-                writer.write(json.dumps(asdict(job)).encode())
-            os.lseek(job_file, 0, os.SEEK_SET)
-            socket.send_fds(self._control, [str(seconds).encode()], [job_file, *files])
+            with open(program_file, "wb", closefd=False) as writer:
+                writer.write(json.dumps(asdict(program)).encode())
+            os.lseek(program_file, 0, os.SEEK_SET)
+            socket.send_fds(self._control, [str(seconds).encode()], [program_file, *files])
         finally:
-            os.close(job_file)
+            os.close(program_file)
 
     def follow(
         self,
@@ -251,13 +251,14 @@ class Sandbox:
         num_parts: int,
         last_report: bytes = b"",
     ) -> str | None:
-        """Read what a job says until it ends, or has said `last_report`. Why it must end; None where it need not."""
+        """Read what a program says until it ends, or has said `last_report`. Why it must end; None where it need
+        not."""
         part_seconds = min(self.limits.seconds, seconds)
         times = TimeLimits(part_seconds, seconds, num_parts)
         return watch_output(printed, reported, self._control, times, last_report)
 
     def stop(self) -> None:
-        """End the job that was started, if it has not ended. A lost fork server is replaced."""
+        """End the program that was started, if it has not ended. A lost fork server is replaced."""
         try:
             self._control.send(STOP)
             self._receive_status()
@@ -334,7 +335,7 @@ class Sandbox:
             limits = self.limits
             self.limits = replace(limits, seconds=max(limits.seconds, LIMIT_S))
             try:
-                return self.run(Job(source, stdin=stdin)).printed
+                return self.run(SandboxProgram(source, stdin=stdin)).printed
             finally:
                 self.limits = limits
 
@@ -404,7 +405,7 @@ def run(
     method of the class `Solution`. Raises SandboxError where a program would not be held.
     """
     with Sandbox(limits) as sandbox:
-        return sandbox.run(Job(source, "call" if tests else "main", "", stdin, function, tests))
+        return sandbox.run(SandboxProgram(source, "call" if tests else "main", "", stdin, function, tests))
 
 
 def _ending_of(status: int) -> str:
