@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.sandbox.sandbox import Run, Sandbox, SandboxProgram
+from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram, SandboxResult
 
 TOGETHER = 20
 ADD = "def add(a, b):\n    return a + b\n"
@@ -33,19 +33,23 @@ SOLUTION = (
     "int(sys.stdin.readline())\nprint(ways(n))\n"
 )
 # The program of each name, how many tests are in it, and whether a run of it passed.
-KINDS: dict[str, tuple[SandboxProgram, int, Callable[[Run], bool]]] = {
+KINDS: dict[str, tuple[SandboxProgram, int, Callable[[SandboxResult], bool]]] = {
     "print": (
         SandboxProgram("print(sum(map(int, input().split())))", stdin="3 4\n"),
         1,
-        lambda run: run.printed == "7\n",
+        lambda result: result.printed == "7\n",
     ),
-    "call": (SandboxProgram(ADD, "call", name="add", parts=[[3, 4]]), 1, lambda run: run.reports == [["value", 7, 0]]),
+    "call": (
+        SandboxProgram(ADD, "call", name="add", parts=[[3, 4]]),
+        1,
+        lambda result: result.reports == [["value", 7, 0]],
+    ),
     "calls": (
         SandboxProgram(ADD, "call", name="add", parts=[[3, 4]] * TOGETHER),
         TOGETHER,
-        lambda run: len(run.reports) == TOGETHER,
+        lambda result: len(result.reports) == TOGETHER,
     ),
-    "solution": (SandboxProgram(SOLUTION, stdin="50\n"), 1, lambda run: run.printed == "12586269025\n"),
+    "solution": (SandboxProgram(SOLUTION, stdin="50\n"), 1, lambda result: result.printed == "12586269025\n"),
 }
 
 

@@ -205,11 +205,11 @@ class PythonTool(WithTool):
         """What it prints, and how it ended where that is not well. A call that fails leaves no names."""
         code = call.arguments["code"]
         program = sandbox.SandboxProgram(SESSION, parts=(), stdin=_session(self.calls, code, self.seed))
-        run = _sandbox(self.limits).run(program)
-        if run.ending == sandbox.FINISHED:
+        result = _sandbox(self.limits).run(program)
+        if result.ending == sandbox.FINISHED:
             self.calls.append(code)
-            return run.printed or "(nothing was printed)"
-        return f"{run.printed}\nerror: {run.ending}".strip()
+            return result.printed or "(nothing was printed)"
+        return f"{result.printed}\nerror: {result.ending}".strip()
 
 
 def _sandbox(limits: sandbox.Limits) -> sandbox.Sandbox:

@@ -14,7 +14,7 @@ from brorl_graders.sandbox.limits import (
     Layers,
     Limits,
 )
-from brorl_graders.sandbox.sandbox import Run, Sandbox, SandboxError, SandboxProgram, run
+from brorl_graders.sandbox.sandbox import Sandbox, SandboxError, SandboxProgram, SandboxResult, run
 from brorl_graders.sandbox.values import NotPlainError, as_json, decode
 
 __all__ = [
@@ -28,10 +28,10 @@ __all__ = [
     "Layers",
     "Limits",
     "NotPlainError",
-    "Run",
     "Sandbox",
     "SandboxError",
     "SandboxProgram",
+    "SandboxResult",
     "ScriptedTest",
     "as_json",
     "decode",

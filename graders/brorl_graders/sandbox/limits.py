@@ -31,7 +31,7 @@ GAPS = {
 }
 NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts")
 
-# How a run ended, `Run.ending`.
+# How a run ended, `SandboxResult.ending`.
 FINISHED = "finished"  # the program ended by itself with exit code 0
 FAILED = "failed"  # it raised, or ended with another exit code
 TIMED_OUT = "timed out"

@@ -128,7 +128,7 @@ class SandboxProgram:
 
 
 @dataclass(frozen=True)
-class Run:
+class SandboxResult:
     """What became of a program. All of it is the program's word."""
 
     ending: str  # FINISHED, … of limits.py
@@ -195,7 +195,7 @@ class Sandbox:
             wanted,
         )
 
-    def run(self, program: SandboxProgram, seconds: float | None = None) -> Run:
+    def run(self, program: SandboxProgram, seconds: float | None = None) -> SandboxResult:
         """Run a program: each part within the limits, all of it within `seconds`. A lost fork server is replaced, and
         the run counts as LOST."""
         num_parts = 1 + len(program.parts)
@@ -214,10 +214,10 @@ class Sandbox:
                 reported.read_rest()
             except (EOFError, OSError) as error:
                 self._replace(error)
-                return Run(LOST, total, "", [])
+                return SandboxResult(LOST, total, "", [])
         if ending is None and not (printed.is_within_limit and reported.is_within_limit):
             ending = TOO_MUCH_OUTPUT
-        return Run(
+        return SandboxResult(
             ending=ending or _ending_of(status),
             seconds=time.monotonic() - started_at,
             printed=printed.text.decode(errors="replace"),
@@ -398,7 +398,7 @@ class Sandbox:
 
 def run(
     source: str, stdin: str = "", tests: Sequence[Any] = (), function: str = "", limits: Limits | None = None
-) -> Run:
+) -> SandboxResult:
     """Run one Python program in a sandbox of its own, which takes about 0.2 s to start.
 
     Without `tests` the program reads `stdin` and prints. `tests` are lists of arguments for `function`, which may be a

@@ -22,7 +22,7 @@ from brorl_graders.sandbox.limits import (
     Layers,
     Limits,
 )
-from brorl_graders.sandbox.sandbox import Run, Sandbox, SandboxError, SandboxProgram
+from brorl_graders.sandbox.sandbox import Sandbox, SandboxError, SandboxProgram, SandboxResult
 from brorl_graders.sandbox.values import decode
 
 from graders.tests.support.hostile_host import descendants, kill_with_descendants
@@ -40,7 +40,7 @@ def sandbox() -> Iterator[Sandbox]:
     sandbox.close()
 
 
-def run(sandbox: Sandbox, source: str, stdin: str = "", seconds: float | None = None) -> Run:
+def run(sandbox: Sandbox, source: str, stdin: str = "", seconds: float | None = None) -> SandboxResult:
     return sandbox.run(SandboxProgram(source, stdin=stdin), seconds)
 
 

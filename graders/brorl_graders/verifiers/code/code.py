@@ -290,14 +290,14 @@ class Runner:
         first = tests[0]
         if isinstance(first, PrintTest):
             reading = SandboxProgram(program.source, setup=program.setup, stdin=first.stdin)
-            run = self.sandbox.run(reading, seconds)
-            return [first.passes(run, rules)]
+            result = self.sandbox.run(reading, seconds)
+            return [first.passes(result, rules)]
         if isinstance(first, CallTest):
             calls = [test for test in tests if isinstance(test, CallTest)]
             arguments = [test.arguments for test in calls]
             called = SandboxProgram(program.source, "call", program.setup, name=first.name, parts=arguments)
-            run = self.sandbox.run(called, seconds)
-            return _outcomes(calls, run.reports, rules)
+            result = self.sandbox.run(called, seconds)
+            return _outcomes(calls, result.reports, rules)
         scripts = [test for test in tests if isinstance(test, ScriptTest)]
         numbers = [test.number for test in scripts]
         reports = self.judge.reports(program.source, first.all_scripts(program.setup), numbers, seconds)
