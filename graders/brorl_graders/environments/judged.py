@@ -59,7 +59,7 @@ except BaseException as error:
     sys.exit(1)
 """
 
-_sandboxes: dict[sandbox.Limits, sandbox.Sandbox] = {}  # of this process
+_sandboxes: dict[sandbox.SandboxLimits, sandbox.Sandbox] = {}  # of this process
 
 
 class Judged(Environment):
@@ -198,7 +198,7 @@ class PythonTool(WithTool):
     def __init__(self, max_turns: int = 6, seconds: float = 4.0, memory_mib: int = 512) -> None:
         """`seconds` and `memory_mib` are limits of a call, earlier ones included."""
         self.max_turns = max_turns
-        self.limits = sandbox.Limits(seconds=seconds, memory_mib=memory_mib, output_kib=64)
+        self.limits = sandbox.SandboxLimits(seconds=seconds, memory_mib=memory_mib, output_kib=64)
         self.calls: list[str] = []  # those that came to their end
 
     def call(self, call: ToolCall) -> str:
@@ -212,7 +212,7 @@ class PythonTool(WithTool):
         return f"{result.printed}\nerror: {result.ending}".strip()
 
 
-def _sandbox(limits: sandbox.Limits) -> sandbox.Sandbox:
+def _sandbox(limits: sandbox.SandboxLimits) -> sandbox.Sandbox:
     """One for all episodes of a process; it ends with it."""
     if limits not in _sandboxes:
         _sandboxes[limits] = sandbox.Sandbox(limits)

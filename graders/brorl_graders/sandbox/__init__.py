@@ -12,7 +12,7 @@ from brorl_graders.sandbox.limits import (
     TIMED_OUT,
     TOO_MUCH_OUTPUT,
     Layers,
-    Limits,
+    SandboxLimits,
 )
 from brorl_graders.sandbox.sandbox import Sandbox, SandboxError, SandboxProgram, SandboxResult, run
 from brorl_graders.sandbox.values import NotPlainError, as_json, decode
@@ -26,10 +26,10 @@ __all__ = [
     "TOO_MUCH_OUTPUT",
     "Judge",
     "Layers",
-    "Limits",
     "NotPlainError",
     "Sandbox",
     "SandboxError",
+    "SandboxLimits",
     "SandboxProgram",
     "SandboxResult",
     "ScriptedTest",

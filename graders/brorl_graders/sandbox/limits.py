@@ -43,7 +43,7 @@ READ_BYTES = 65536
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """Limits of one run. Exceeding one ends the run; none of them is shared with the next."""
 
     seconds: float = 5.0  # wall clock, for each part of the run

@@ -29,7 +29,7 @@ class Confinement(NamedTuple):
     scratch: str  # folder
     rules: int | None  # Landlock's, a file descriptor
     filter: bytes | None  # seccomp's
-    limits: dict[str, Any]  # of `Limits`
+    limits: dict[str, Any]  # of `SandboxLimits`
     null: int  # /dev/null
 
     @property

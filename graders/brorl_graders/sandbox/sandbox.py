@@ -36,8 +36,8 @@ from brorl_graders.sandbox.limits import (
     STOP,
     TOO_MUCH_OUTPUT,
     Layers,
-    Limits,
     OutputPipe,
+    SandboxLimits,
     TimeLimits,
     watch_output,
 )
@@ -152,14 +152,14 @@ class Sandbox:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         readable: Sequence[str] = (),
         preload: Sequence[str] = (),
         without: Sequence[str] = (),
         is_bare_allowed: bool = False,
         wanted: Sequence[str] = (),
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or SandboxLimits()
         self.readable = tuple(readable)
         self.preload = tuple(preload)
         self.without = tuple(without)
@@ -397,7 +397,7 @@ class Sandbox:
 
 
 def run(
-    source: str, stdin: str = "", tests: Sequence[Any] = (), function: str = "", limits: Limits | None = None
+    source: str, stdin: str = "", tests: Sequence[Any] = (), function: str = "", limits: SandboxLimits | None = None
 ) -> SandboxResult:
     """Run one Python program in a sandbox of its own, which takes about 0.2 s to start.
 

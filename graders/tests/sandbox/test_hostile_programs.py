@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from brorl_graders.sandbox.limits import MIB, Limits
+from brorl_graders.sandbox.limits import MIB, SandboxLimits
 from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.code import Program
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 PROGRAMS = hostile_programs()
 # for each hostile run; what the machine's load takes from an honest one must not matter, so that has more
 SECONDS = 0.5
-LIMITS = Limits(60, memory_mib=128, scratch_mib=4, file_mib=4, output_kib=256, processes=6, open_files=32)
+LIMITS = SandboxLimits(60, memory_mib=128, scratch_mib=4, file_mib=4, output_kib=256, processes=6, open_files=32)
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ import pytest
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.settings import CodeLimits
 from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.sandbox import FAILED, FINISHED, Limits, Sandbox, SandboxProgram
+from brorl_graders.sandbox import FAILED, FINISHED, Sandbox, SandboxLimits, SandboxProgram
 from brorl_graders.sandbox.limits import NAMESPACES
 from brorl_graders.verifiers.code import code
 
 pytestmark = pytest.mark.slow
 
-LIMITS = Limits(seconds=60, memory_mib=256)
+LIMITS = SandboxLimits(seconds=60, memory_mib=256)
 # Repeats, as what it printed and reported itself, every text that it finds in the frames below it.
 FRAME_SPY = """
 import os, sys

@@ -20,7 +20,7 @@ from brorl_graders.sandbox.limits import (
     TIMED_OUT,
     TOO_MUCH_OUTPUT,
     Layers,
-    Limits,
+    SandboxLimits,
 )
 from brorl_graders.sandbox.sandbox import Sandbox, SandboxError, SandboxProgram, SandboxResult
 from brorl_graders.sandbox.values import decode
@@ -29,7 +29,7 @@ from graders.tests.support.hostile_host import descendants, kill_with_descendant
 
 pytestmark = pytest.mark.slow
 
-LIMITS = Limits(seconds=30, memory_mib=128, scratch_mib=2, file_mib=1, output_kib=16)
+LIMITS = SandboxLimits(seconds=30, memory_mib=128, scratch_mib=2, file_mib=1, output_kib=16)
 NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts")
 
 
@@ -65,7 +65,7 @@ def test_a_call_that_raises_leaves_the_others_alone(sandbox: Sandbox) -> None:
 
 
 def test_each_part_has_its_time_and_all_of_them_together_theirs() -> None:
-    sandbox = Sandbox(Limits(seconds=2))
+    sandbox = Sandbox(SandboxLimits(seconds=2))
     program = SandboxProgram("import time\ndef f(s): time.sleep(s)", "call", name="f", parts=[[0.01], [60]])
     first = sandbox.run(program)
     assert (first.ending, first.reports) == (TIMED_OUT, [["value", None, 0]]) and first.seconds < 20
@@ -174,7 +174,7 @@ def test_without_seccomp_memory_is_not_limited_and_that_is_refused() -> None:
     ],
 )
 def test_without_a_mount_namespace_files_are_counted_together(fill: str) -> None:
-    sandbox = Sandbox(Limits(seconds=30, scratch_mib=2, file_mib=1), without=(*NAMESPACES, "bubblewrap"))
+    sandbox = Sandbox(SandboxLimits(seconds=30, scratch_mib=2, file_mib=1), without=(*NAMESPACES, "bubblewrap"))
     assert not sandbox.layers.mount
     filled = run(sandbox, f"{fill}\nprint('filled')")
     assert (filled.ending, filled.printed) == (KILLED, "")

@@ -31,7 +31,7 @@ from brorl_graders.base.answer import without_thinking
 from brorl_graders.base.errors import ResourceError
 from brorl_graders.base.payload import TIMEOUT_KEY, Payload, check_choice
 from brorl_graders.base.settings import SHARE_OF_TESTS, CodeLimits
-from brorl_graders.sandbox import Judge, Limits, Sandbox, SandboxError, SandboxProgram
+from brorl_graders.sandbox import Judge, Sandbox, SandboxError, SandboxLimits, SandboxProgram
 from brorl_graders.verifiers.code.tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
 
 PYTHON = ("python", "python3", "py", "py3")  # languages that a code block may name
@@ -160,7 +160,7 @@ def make_runner() -> Runner:
         configure(CodeLimits(), DEFAULT_S)
     values, seconds = json.loads(os.environ[VARIABLE])
     settings = CodeLimits(**values)
-    limits = Limits(
+    limits = SandboxLimits(
         seconds=settings.test_timeout_s,
         memory_mib=settings.memory_mib,
         scratch_mib=settings.scratch_mib,
