@@ -40,12 +40,12 @@ KINDS: dict[str, tuple[SandboxProgram, int, Callable[[SandboxResult], bool]]] = 
         lambda result: result.printed == "7\n",
     ),
     "call": (
-        SandboxProgram(ADD, "call", name="add", parts=[[3, 4]]),
+        SandboxProgram(ADD, "call", name="add", tests=[[3, 4]]),
         1,
         lambda result: result.reports == [["value", 7, 0]],
     ),
     "calls": (
-        SandboxProgram(ADD, "call", name="add", parts=[[3, 4]] * TOGETHER),
+        SandboxProgram(ADD, "call", name="add", tests=[[3, 4]] * TOGETHER),
         TOGETHER,
         lambda result: len(result.reports) == TOGETHER,
     ),

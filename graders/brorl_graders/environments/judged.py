@@ -204,7 +204,7 @@ class PythonTool(WithTool):
     def call(self, call: ToolCall) -> str:
         """What it prints, and how it ended where that is not well. A call that fails leaves no names."""
         code = call.arguments["code"]
-        program = sandbox.SandboxProgram(SESSION, parts=(), stdin=_session(self.calls, code, self.seed))
+        program = sandbox.SandboxProgram(SESSION, tests=(), stdin=_session(self.calls, code, self.seed))
         result = _sandbox(self.limits).run(program)
         if result.ending == sandbox.FINISHED:
             self.calls.append(code)

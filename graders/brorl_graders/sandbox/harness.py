@@ -1,16 +1,16 @@
-"""Harness inside the program process: the program runs, then its parts, and reports go out as JSON lines.
+"""Harness inside the program process: the program runs, then its tests, and reports go out as JSON lines.
 
-A `SandboxProgram`: `source` (the program), `setup` (source that runs before it), `stdin`, `kind`, `parts`, and for
+A `SandboxProgram`: `source` (the program), `setup` (source that runs before it), `stdin`, `kind`, `tests`, and for
 functions `name`.
 Kinds:
 
-- `main`: the program is a script that reads `stdin` and prints. No parts, no reports.
-- `call`: each part is a list of arguments for the function `name`, also a method of the class `Solution`. Reports
+- `main`: the program is a script that reads `stdin` and prints. No tests, no reports.
+- `call`: each test is a list of arguments for the function `name`, also a method of the class `Solution`. Reports
   `["value", value, index]` (`values.py`).
-- `serve`: the program's functions answer a judge (`ProgramEnd`). No parts, no reports.
-- `judge`: there is no program here. The parts are test scripts (`judge.py`) for programs that are served elsewhere.
+- `serve`: the program's functions answer a judge (`ProgramEnd`). No tests, no reports.
+- `judge`: there is no program here. The tests are scripts (`judge.py`) for programs that are served elsewhere.
 
-A part that raises reports `["error", text, index]`. A program shares this process and may forge all of that: a report
+A test that raises reports `["error", text, index]`. A program shares this process and may forge all of that: a report
 is the program's word and nothing more, which is why it is judged outside.
 """
 
@@ -193,7 +193,7 @@ def run(
     if program["kind"] == "judge":
         from brorl_graders.sandbox import judge
 
-        return _guarded(partial(judge.run, program["parts"], program["setup"], channels, max_line, report), report, -1)
+        return _guarded(partial(judge.run, program["tests"], program["setup"], channels, max_line, report), report, -1)
     module = types.ModuleType("__main__" if program["kind"] == "main" else "program")
     module.__dict__["__file__"] = "program.py"
     sys.modules[module.__name__] = module
@@ -203,9 +203,9 @@ def run(
         read_from, write_to = channels
         end = ProgramEnd(module, read_from, write_to)
         _guarded(end.serve, report, -1)
-    parts = program["parts"] if code == SUCCESS else []
-    for index, part in enumerate(parts):
-        call = partial(_report_call, report, module, program["name"], part, index)
+    tests = program["tests"] if code == SUCCESS else []
+    for index, arguments in enumerate(tests):
+        call = partial(_report_call, report, module, program["name"], arguments, index)
         _guarded(call, report, index)
     return _guarded(_finish, report, -1) or code
 

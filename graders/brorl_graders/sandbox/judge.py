@@ -2,7 +2,7 @@
 it does not define as objects that ask the program (`Remote`). What is expected, and what is done with it, is never
 where the program is.
 
-A part of the judge's program is a script: `source`, in which each assertion says before it that it is reached (`MARK`),
+A test of the judge's program is a script: `source`, in which each assertion says before it that it is reached (`MARK`),
 `names` that the program has, and those of them that are `tested` even where its `setup` defines them, too. A judge
 serves one test and one program after another; what it has of a program is plain data.
 """

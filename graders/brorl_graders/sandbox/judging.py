@@ -108,12 +108,12 @@ class Judge:
         ending: str | None = TOO_MUCH_OUTPUT
         try:
             os.write(process.orders, json.dumps(order).encode() + b"\n")
-            num_parts = 1 + len(order[1])
+            num_periods = 1 + len(order[1])
             ending = self._sandbox.follow(
                 process.printed,
                 process.reported,
                 seconds,
-                num_parts,
+                num_periods,
                 LAST_REPORT,
             )
         except OSError:  # the judge is gone
@@ -186,7 +186,7 @@ def _begin(
         "",
         "judge",
         test.setup,
-        parts=test.scripts,
+        tests=test.scripts,
     )
     try:
         sandbox.start(

@@ -124,7 +124,7 @@ class SandboxProgram:
     setup: str = ""  # source that runs before the program's
     stdin: str = ""
     name: str = ""  # of the function to call
-    parts: Sequence[Any] = ()  # arguments, or scripts
+    tests: Sequence[Any] = ()  # argument lists of kind call, scripts of kind judge
 
 
 @dataclass(frozen=True)
@@ -196,17 +196,18 @@ class Sandbox:
         )
 
     def run(self, program: SandboxProgram, seconds: float | None = None) -> SandboxResult:
-        """Run a program: each part within the limits, all of it within `seconds`. A lost fork server is replaced, and
-        the run counts as LOST."""
-        num_parts = 1 + len(program.parts)
-        total = seconds or self.limits.seconds * num_parts
+        """Run a program: its own code and each test within the limits, all of it within `seconds`.
+
+        A lost fork server is replaced, and the run counts as LOST."""
+        num_periods = 1 + len(program.tests)
+        total = seconds or self.limits.seconds * num_periods
         started_at = time.monotonic()
         with self._pipes() as (printed, reported):
             try:
                 self._send(program, total, [printed.their_file, reported.their_file])
                 printed.close_theirs()
                 reported.close_theirs()
-                ending = self.follow(printed, reported, total, num_parts)
+                ending = self.follow(printed, reported, total, num_periods)
                 if ending is not None:
                     self._control.send(STOP)
                 status = self._receive_status()
@@ -248,13 +249,13 @@ class Sandbox:
         printed: OutputPipe,
         reported: OutputPipe,
         seconds: float,
-        num_parts: int,
+        num_periods: int,
         last_report: bytes = b"",
     ) -> str | None:
         """Read what a program says until it ends, or has said `last_report`. Why it must end; None where it need
         not."""
-        part_seconds = min(self.limits.seconds, seconds)
-        times = TimeLimits(part_seconds, seconds, num_parts)
+        period = min(self.limits.seconds, seconds)
+        times = TimeLimits(period, seconds, num_periods)
         return watch_output(printed, reported, self._control, times, last_report)
 
     def stop(self) -> None:

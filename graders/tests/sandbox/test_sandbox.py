@@ -50,13 +50,13 @@ def test_a_program_reads_and_prints(sandbox: Sandbox) -> None:
 
 
 def test_a_function_is_called_with_each_list_of_arguments(sandbox: Sandbox) -> None:
-    program = SandboxProgram("def f(a, b=0): return (a, {b}, {a: None}, 1.5)", "call", name="f", parts=[[1, 2], ["x"]])
+    program = SandboxProgram("def f(a, b=0): return (a, {b}, {a: None}, 1.5)", "call", name="f", tests=[[1, 2], ["x"]])
     values = [decode(value) for what, value, _ in sandbox.run(program).reports if what == "value"]
     assert values == [(1, {2}, {1: None}, 1.5), ("x", {0}, {"x": None}, 1.5)]
 
 
 def test_a_call_that_raises_leaves_the_others_alone(sandbox: Sandbox) -> None:
-    reports = sandbox.run(SandboxProgram("def f(a): return 1 // a", "call", name="f", parts=[[1], [0], [-1]])).reports
+    reports = sandbox.run(SandboxProgram("def f(a): return 1 // a", "call", name="f", tests=[[1], [0], [-1]])).reports
     assert reports == [
         ["value", 1, 0],
         ["error", "ZeroDivisionError: integer division or modulo by zero", 1],
@@ -66,10 +66,10 @@ def test_a_call_that_raises_leaves_the_others_alone(sandbox: Sandbox) -> None:
 
 def test_each_part_has_its_time_and_all_of_them_together_theirs() -> None:
     sandbox = Sandbox(SandboxLimits(seconds=2))
-    program = SandboxProgram("import time\ndef f(s): time.sleep(s)", "call", name="f", parts=[[0.01], [60]])
+    program = SandboxProgram("import time\ndef f(s): time.sleep(s)", "call", name="f", tests=[[0.01], [60]])
     first = sandbox.run(program)
     assert (first.ending, first.reports) == (TIMED_OUT, [["value", None, 0]]) and first.seconds < 20
-    many = SandboxProgram("import time\ndef f(s): time.sleep(s)", "call", name="f", parts=[[0.1]] * 100)
+    many = SandboxProgram("import time\ndef f(s): time.sleep(s)", "call", name="f", tests=[[0.1]] * 100)
     assert sandbox.run(many, 0.5).ending == TIMED_OUT
     sandbox.close()
 

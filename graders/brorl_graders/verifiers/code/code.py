@@ -295,7 +295,7 @@ class Runner:
         if isinstance(first, CallTest):
             calls = [test for test in tests if isinstance(test, CallTest)]
             arguments = [test.arguments for test in calls]
-            called = SandboxProgram(program.source, "call", program.setup, name=first.name, parts=arguments)
+            called = SandboxProgram(program.source, "call", program.setup, name=first.name, tests=arguments)
             result = self.sandbox.run(called, seconds)
             return _outcomes(calls, result.reports, rules)
         scripts = [test for test in tests if isinstance(test, ScriptTest)]
