@@ -31,7 +31,7 @@ from brorl_graders.environments.protocol import (
     failed,
     value_of,
 )
-from brorl_graders.processes.child import ReplyError
+from brorl_graders.processes.child import ChildReplyError
 
 MAX_ERROR = 2000  # characters
 MAX_INFO = 10_000
@@ -215,15 +215,15 @@ class Server:
 
 def read_outcome(connection: Connection) -> tuple[int, EpisodeOutcome]:
     """The next reply of a process, which may be anybody's by now. Raises EOFError or OSError when it is gone,
-    ReplyError when this is none."""
+    ChildReplyError when this is none."""
     raw = connection.recv_bytes(MAX_REPLY)
     try:
         number, messages, *rest = json.loads(raw)
         outcome = EpisodeOutcome(tuple(messages), *rest)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ReplyError("its reply is no outcome") from error
+        raise ChildReplyError("its reply is no outcome") from error
     if type(number) is not int or not _is_outcome(outcome):
-        raise ReplyError("its reply is no outcome")
+        raise ChildReplyError("its reply is no outcome")
     return number, outcome
 
 

@@ -1,7 +1,7 @@
 """Pool of child processes that score texts under a hard deadline, and the thread that gives them work.
 
-One child is at the *front*: it gets the texts of the waiting tasks, in order, a batch at a time. Life of a text: waiting
-→ being scored → scored, or failed (deadline, crash, exception). When the front child sits on a text for longer than the
+One child is at the *front*: it gets the texts of the waiting tasks, in order, a batch at a time. Life of a text:
+waiting → being scored → scored, or failed (deadline, crash, exception). When the front child sits on a text for longer than the
 task's patience while others wait, it is set *aside*: it may go on with this one text until the deadline, and a new
 child, forked in milliseconds, is at the front with the rest. So a verifier that hangs costs its own text, not the time
 of others. At most `MAX_ASIDE` children are aside; then the front child is waited for.
@@ -21,7 +21,7 @@ from typing import Any
 from brorl_graders.base.errors import BroRLError, ResourceError
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.verdicts import LATE, Verdicts
-from brorl_graders.processes.child import ReplyError, read_reply
+from brorl_graders.processes.child import ChildReplyError, read_reply
 from brorl_graders.processes.child_process import ChildProcess, Children, Inbox, ScoringTask
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.verifiers.registry import templates
@@ -182,7 +182,7 @@ class ProcessPool:
         except (EOFError, OSError):
             self._end_with_its_text(child, "crashed")
             return
-        except ReplyError as reason:
+        except ChildReplyError as reason:
             self._end_with_its_text(child, str(reason))
             return
         index = child.indices.popleft()

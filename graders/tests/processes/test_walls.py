@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from brorl_graders.base.payload import Deadlines
-from brorl_graders.processes.child import MAX_REPLY, ReplyError, Walls, read_reply
+from brorl_graders.processes.child import MAX_REPLY, ChildReplyError, Walls, read_reply
 from brorl_graders.processes.child_process import Isolation, ScoringTask
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.sandbox import linux
@@ -172,7 +172,7 @@ FORGED = [
 def test_a_reply_that_is_no_score_is_refused(raw: bytes) -> None:
     here, there = Pipe()
     there.send_bytes(raw)
-    with pytest.raises(ReplyError, match="no score"):
+    with pytest.raises(ChildReplyError, match="no score"):
         read_reply(here)
 
 
