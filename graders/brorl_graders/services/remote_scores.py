@@ -139,7 +139,7 @@ def _answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
             yield key, KnownAnswer(float(row["score"]), reason[:MAX_KEPT])
 
 
-class Verdict(NamedTuple):
+class ServiceScore(NamedTuple):
     """What became of one question."""
 
     score: float | None  # None: the service failed
@@ -167,7 +167,7 @@ class RemoteScores:
         replayed is not there."""
         self.settings = settings
         self.counts: Counter[str] = Counter()
-        self._open: dict[bytes, asyncio.Future[Verdict]] = {}
+        self._open: dict[bytes, asyncio.Future[ServiceScore]] = {}
         self._told: Counter[str] = Counter()
         self._told_s = 0.0
         self._lock = threading.Lock()
@@ -181,8 +181,8 @@ class RemoteScores:
         """Score of each text, None where the service failed and `rewards.services.on_failure` is `fail`. Raises
         ServiceError where it is `stop`, ConfigError where a key is missing."""
         work = self._judge(asked, texts)
-        verdicts: Verdicts = self._wait_for(work)
-        return verdicts
+        scored: Verdicts = self._wait_for(work)
+        return scored
 
     def take_usage(self) -> dict[str, float]:
         """Counts since the last call, by the names of metrics without their group."""
@@ -212,18 +212,18 @@ class RemoteScores:
 
     async def _judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
         questions = _questions(asked, texts)
-        verdicts: dict[bytes, Verdict] = {}
-        waiting: dict[bytes, asyncio.Future[Verdict]] = {}
+        scores: dict[bytes, ServiceScore] = {}
+        waiting: dict[bytes, asyncio.Future[ServiceScore]] = {}
         new: list[Question] = []
         for question in questions:
             if question is None:
                 continue
             key = question.key
-            if key in verdicts or key in waiting:
+            if key in scores or key in waiting:
                 continue
             known = self.known.find(key)
             if known is not None:
-                verdicts[key] = Verdict(known.score, known.reason)
+                scores[key] = ServiceScore(known.score, known.reason)
             elif key in self._open:
                 waiting[key] = self._open[key]
             else:
@@ -239,8 +239,8 @@ class RemoteScores:
             asking.add_done_callback(partial(self._note_end, batch))
             tasks.append(asking)
         for key, future in waiting.items():
-            verdicts[key] = await future
-        return _in_order(questions, verdicts)
+            scores[key] = await future
+        return _in_order(questions, scores)
 
     async def _ask(self, asked: Asked, questions: Sequence[Question]) -> None:
         """Have the questions of one request answered, whatever becomes of it."""
@@ -253,7 +253,7 @@ class RemoteScores:
             score = reply.scores[place]
             reason = reply.reasons[place]
             self.known.note(asked.verifier, question.key, score, reason)
-            self._answer(question, Verdict(score, reason))
+            self._answer(question, ServiceScore(score, reason))
 
     def _note_end(self, questions: Sequence[Question], asking: asyncio.Task[None]) -> None:
         """Raise what nobody foresaw to those who wait, who would wait for ever."""
@@ -295,10 +295,10 @@ class RemoteScores:
         self.counts["completion_tokens"] += tokens.written
         return services.read_judge_reply(whom, reply)
 
-    def _answer(self, question: Question, verdict: Verdict) -> None:
+    def _answer(self, question: Question, score: ServiceScore) -> None:
         """Tell those who wait for it."""
         future = self._open.pop(question.key)
-        future.set_result(verdict)
+        future.set_result(score)
 
     def _fail(self, questions: Sequence[Question], error: Failure) -> None:
         """Leave the questions unanswered; they may be asked again."""
@@ -309,9 +309,9 @@ class RemoteScores:
         if not stops and self.counts["failed"] <= SHOWN_FAILURES:
             log.warning("a service failed; the response counts as failed: %s", error)
         ends_with = error if stops else None
-        verdict = Verdict(None, str(error), ends_with)
+        no_score = ServiceScore(None, str(error), ends_with)
         for question in questions:
-            self._answer(question, verdict)
+            self._answer(question, no_score)
 
 
 def _questions(asked: Asked, texts: Sequence[str]) -> list[Question | None]:
@@ -335,20 +335,20 @@ def _questions(asked: Asked, texts: Sequence[str]) -> list[Question | None]:
 
 def _in_order(
     questions: Sequence[Question | None],
-    verdicts: Mapping[bytes, Verdict],
+    by_key: Mapping[bytes, ServiceScore],
 ) -> Verdicts:
-    """Verdicts by the place of their texts. Raises what is to end the run."""
+    """Scores by the place of their texts. Raises what is to end the run."""
     scores: list[float | None] = []
     reasons: dict[int, str] = {}
     for index, question in enumerate(questions):
-        verdict = Verdict(0.0)
+        score = ServiceScore(0.0)
         if question is not None:
-            verdict = verdicts[question.key]
-        if verdict.error is not None:
-            raise _ended(verdict.error)
-        if verdict.reason or verdict.score is None:
-            reasons[index] = verdict.reason
-        scores.append(verdict.score)
+            score = by_key[question.key]
+        if score.error is not None:
+            raise _ended(score.error)
+        if score.reason or score.score is None:
+            reasons[index] = score.reason
+        scores.append(score.score)
     return Verdicts(scores, reasons)
 
 
