@@ -1,7 +1,7 @@
 """Scores of verifiers on the other side of a network, each asked for once.
 
 What a service says of a prompt and a text is kept: equal answers, of one large group or of a
-prompt that comes again, are one question, also while it is still open.
+prompt that comes again, are one item, also while it is still open.
 
 A worker remembers what services have said and writes it to the run folder (`service_answers/`): a run that is started
 again takes it from there, and another run may replay it.
@@ -140,14 +140,14 @@ def _answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
 
 
 class ServiceScore(NamedTuple):
-    """What became of one question."""
+    """What became of one item."""
 
     score: float | None  # None: the service failed
     reason: str = ""  # what it says of its score, or why it failed
     error: Failure | None = None  # where a failure ends the run
 
 
-class Question(NamedTuple):
+class ServiceItem(NamedTuple):
     """One text that a service is to score."""
 
     key: bytes
@@ -211,14 +211,14 @@ class RemoteScores:
         return ServiceClient(self.settings)
 
     async def _judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
-        questions = _questions(asked, texts)
+        items = _make_items(asked, texts)
         scores: dict[bytes, ServiceScore] = {}
         waiting: dict[bytes, asyncio.Future[ServiceScore]] = {}
-        new: list[Question] = []
-        for question in questions:
-            if question is None:
+        new: list[ServiceItem] = []
+        for item in items:
+            if item is None:
                 continue
-            key = question.key
+            key = item.key
             if key in scores or key in waiting:
                 continue
             known = self.known.find(key)
@@ -230,7 +230,7 @@ class RemoteScores:
                 future = self._loop.create_future()
                 self._open[key] = future
                 waiting[key] = future
-                new.append(question)
+                new.append(item)
         size = 1 if asked.endpoint.is_judge else self.settings.batch_size
         tasks = []
         for start in range(0, len(new), size):
@@ -240,40 +240,40 @@ class RemoteScores:
             tasks.append(asking)
         for key, future in waiting.items():
             scores[key] = await future
-        return _in_order(questions, scores)
+        return _in_order(items, scores)
 
-    async def _ask(self, asked: Asked, questions: Sequence[Question]) -> None:
-        """Have the questions of one request answered, whatever becomes of it."""
+    async def _ask(self, asked: Asked, items: Sequence[ServiceItem]) -> None:
+        """Have the items of one request answered, whatever becomes of it."""
         try:
-            reply = await self._reply(asked, questions)
+            reply = await self._reply(asked, items)
         except (ServiceError, ConfigError) as error:
-            self._fail(questions, error)
+            self._fail(items, error)
             return
-        for place, question in enumerate(questions):
+        for place, item in enumerate(items):
             score = reply.scores[place]
             reason = reply.reasons[place]
-            self.known.note(asked.verifier, question.key, score, reason)
-            self._answer(question, ServiceScore(score, reason))
+            self.known.note(asked.verifier, item.key, score, reason)
+            self._answer(item, ServiceScore(score, reason))
 
-    def _note_end(self, questions: Sequence[Question], asking: asyncio.Task[None]) -> None:
+    def _note_end(self, items: Sequence[ServiceItem], asking: asyncio.Task[None]) -> None:
         """Raise what nobody foresaw to those who wait, who would wait for ever."""
         if asking.cancelled():
             return
         error = asking.exception()
         if error is None:
             return
-        for question in questions:
-            future = self._open.pop(question.key, None)
+        for item in items:
+            future = self._open.pop(item.key, None)
             if future is not None:
                 future.set_exception(error)
 
-    async def _reply(self, asked: Asked, questions: Sequence[Question]) -> services.Reply:
+    async def _reply(self, asked: Asked, items: Sequence[ServiceItem]) -> services.Reply:
         replay = self.settings.replay
         if replay is not None:
             raise ServiceError(f"rewards.services.replay={replay} has no answer to what was asked")
-        self.counts["asked"] += len(questions)
+        self.counts["asked"] += len(items)
         payload = asked.payload
-        texts = [question.text for question in questions]
+        texts = [item.text for item in items]
         whom = asked.endpoint
         headers = services.headers(whom)
         if whom.is_judge:
@@ -295,14 +295,14 @@ class RemoteScores:
         self.counts["completion_tokens"] += tokens.written
         return services.read_judge_reply(whom, reply)
 
-    def _answer(self, question: Question, score: ServiceScore) -> None:
+    def _answer(self, item: ServiceItem, score: ServiceScore) -> None:
         """Tell those who wait for it."""
-        future = self._open.pop(question.key)
+        future = self._open.pop(item.key)
         future.set_result(score)
 
-    def _fail(self, questions: Sequence[Question], error: Failure) -> None:
-        """Leave the questions unanswered; they may be asked again."""
-        self.counts["failed"] += len(questions)
+    def _fail(self, items: Sequence[ServiceItem], error: Failure) -> None:
+        """Leave the items unanswered; they may be asked again."""
+        self.counts["failed"] += len(items)
         stops = self.settings.on_failure == "stop"
         if isinstance(error, ConfigError):
             stops = True
@@ -310,40 +310,40 @@ class RemoteScores:
             log.warning("a service failed; the response counts as failed: %s", error)
         ends_with = error if stops else None
         no_score = ServiceScore(None, str(error), ends_with)
-        for question in questions:
-            self._answer(question, no_score)
+        for item in items:
+            self._answer(item, no_score)
 
 
-def _questions(asked: Asked, texts: Sequence[str]) -> list[Question | None]:
+def _make_items(asked: Asked, texts: Sequence[str]) -> list[ServiceItem | None]:
     """One for each text; None where there is nothing to ask about."""
     whom = asked.endpoint
     told = [asdict(whom), asked.payload, list(asked.prompt)]
     beginning = json.dumps(told, sort_keys=True, default=str)
     of_prompt = hashlib.blake2b(beginning.encode(), digest_size=16)
-    questions: list[Question | None] = []
+    items: list[ServiceItem | None] = []
     for text in texts:
         seen = services.seen(whom, text)
         if seen is None:
-            questions.append(None)
+            items.append(None)
             continue
         digest = of_prompt.copy()
         digest.update(seen.encode("utf-8", "surrogatepass"))
         key = digest.digest()
-        questions.append(Question(key, seen))
-    return questions
+        items.append(ServiceItem(key, seen))
+    return items
 
 
 def _in_order(
-    questions: Sequence[Question | None],
+    items: Sequence[ServiceItem | None],
     by_key: Mapping[bytes, ServiceScore],
 ) -> Verdicts:
     """Scores by the place of their texts. Raises what is to end the run."""
     scores: list[float | None] = []
     reasons: dict[int, str] = {}
-    for index, question in enumerate(questions):
+    for index, item in enumerate(items):
         score = ServiceScore(0.0)
-        if question is not None:
-            score = by_key[question.key]
+        if item is not None:
+            score = by_key[item.key]
         if score.error is not None:
             raise _ended(score.error)
         if score.reason or score.score is None:
