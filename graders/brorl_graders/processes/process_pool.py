@@ -2,9 +2,9 @@
 
 One child is at the *front*: it gets the texts of the waiting tasks, in order, a batch at a time. Life of a text:
 waiting → being scored → scored, or failed (deadline, crash, exception). When the front child sits on a text for longer
-than the task's patience while others wait, it is set *aside*: it may go on with this one text until the deadline, and a new
-child, forked in milliseconds, is at the front with the rest. So a verifier that hangs costs its own text, not the time
-of others. At most `MAX_ASIDE` children are aside; then the front child is waited for.
+than the task's patience while others wait, it is set *aside*: it may go on with this one text until the deadline, and
+a new child, forked in milliseconds, is at the front with the rest. So a verifier that hangs costs its own text, not the
+time of others. At most `MAX_ASIDE` children are aside; then the front child is waited for.
 """
 
 from __future__ import annotations
