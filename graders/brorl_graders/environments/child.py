@@ -42,7 +42,7 @@ LATE = "has not ended after"  # begins the reason of a deadline
 
 
 @dataclass
-class Limits:
+class EpisodeLimits:
     """Of what an episode may say, and how calls are written; sent with the first request."""
 
     max_characters: int
@@ -60,7 +60,7 @@ class Episode:
 def serve(connection: Connection) -> None:
     """Answer requests until the owner closes its end."""
     is_async, *limits = connection.recv()
-    server = Server(connection, Limits(*limits))
+    server = Server(connection, EpisodeLimits(*limits))
     if is_async:
         asyncio.run(server.serve_at_once())
     else:
@@ -70,7 +70,7 @@ def serve(connection: Connection) -> None:
 class Server:
     """Owns the episodes of a process."""
 
-    def __init__(self, connection: Connection, limits: Limits) -> None:
+    def __init__(self, connection: Connection, limits: EpisodeLimits) -> None:
         self.connection = connection
         self.limits = limits
         self.episodes: dict[str, Episode] = {}
