@@ -36,7 +36,7 @@ class InstructionCase(NamedTuple):
     is_generic: bool = False  # written for no instruction
 
 
-class Verdict(NamedTuple):
+class CheckedCase(NamedTuple):
     """Whether one response follows."""
 
     case: InstructionCase
@@ -72,7 +72,7 @@ def said_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
                 yield InstructionCase(name, whole, responses[row["prompt"].strip()])
 
 
-def verdicts(cases: list[InstructionCase], python: str, checkout: str) -> Iterator[Verdict]:
+def verdicts(cases: list[InstructionCase], python: str, checkout: str) -> Iterator[CheckedCase]:
     """Both verdicts on every case, strict and loose; none where their checker raises on the response as it is."""
     lines = []
     for case in cases:
@@ -88,10 +88,10 @@ def verdicts(cases: list[InstructionCase], python: str, checkout: str) -> Iterat
         payload = {"instruction_id_list": [case.name], "kwargs": [case.arguments]}
         for judging, followed in (("strict", theirs[0]), ("loose", any(theirs))):
             ours = score({**payload, "judging": judging}, case.response) == 1.0
-            yield Verdict(case, judging, ours, followed)
+            yield CheckedCase(case, judging, ours, followed)
 
 
-def print_table(found: list[Verdict], num_shown: int) -> None:
+def print_table(found: list[CheckedCase], num_shown: int) -> None:
     """Disagreements of each benchmark: how many, and how many are not meant."""
     for title, is_ifeval in (("IFEval", True), ("IFBench", False)):
         for judging in ("strict", "loose"):
