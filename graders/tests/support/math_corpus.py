@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from graders.tests.support.math_values import VALUES, Answer
+from graders.tests.support.math_values import VALUES, MathAnswer
 
 SEED = 15
 
@@ -99,7 +99,7 @@ def wrong(rng: Random) -> Case:
     return Case(answer.same[0], state(rng, answer, rng.choice(answer.other)), False, f"another {answer.kind}")
 
 
-def state(rng: Random, answer: Answer, text: str) -> str:
+def state(rng: Random, answer: MathAnswer, text: str) -> str:
     """A response that says this."""
     forms = [*BOXES, *TAGS]
     if answer.is_latex:
