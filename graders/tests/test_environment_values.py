@@ -27,7 +27,7 @@ def test_it_is_its_value() -> None:
 
 
 def test_what_shows_mappings_shows_what_was_written() -> None:
-    shown = f"{ {'key': KEY} } {[KEY]!r} {Part(KEY, {'a': KEY})} {KEY!r} %r" % (KEY,)
+    shown = f"{ {'key': KEY} } {[KEY]!r} {KeyedOptions(KEY, {'a': KEY})} {KEY!r} %r" % (KEY,)
     assert "value-1" not in shown
     assert shown.count("${oc.env:KEY}") == 6
 
