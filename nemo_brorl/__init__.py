@@ -1,3 +1,3 @@
 """BroRL: reinforcement learning for language models with the rollout size as the scaling axis."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

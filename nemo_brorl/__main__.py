@@ -2,70 +2,95 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
 
+from nemo_brorl import __version__
 from nemo_brorl.core.errors import USER_ERROR, BroRLError
 
 INTERRUPTED = 130
 
-# command: (module with `main(argv) -> exit code`, what it does). Modules are imported by name: this
-# package imports none of the others.
+# command: (module with `main(argv) -> exit code`, what it does). A module is imported when its command is called.
 COMMANDS = {
-    "train": ("nemo_brorl.commands.train", "a whole BroRL run"),
-    "try": ("nemo_brorl.commands.try_out", "what a model says to a few questions of a run, what it earns and why"),
-    "evaluate": ("nemo_brorl.commands.evaluate", "pass@1, pass@k, majority@k on benchmarks"),
+    "train": ("nemo_brorl.commands.train", "train a model: sample, score, update, validate, save"),
+    "try": (
+        "nemo_brorl.commands.try_out",
+        "show a model's responses to a few questions, with their rewards and reasons",
+    ),
+    "evaluate": (
+        "nemo_brorl.commands.evaluate",
+        "measure pass@1, pass@k and majority@k on held-out questions or benchmarks",
+    ),
     "compare": (
         "brorl_lab.commands.compare",
-        "two evaluations, prompt by prompt: which model is better, how surely",
+        "compare two evaluations prompt by prompt, with p-values",
     ),
-    "sft": ("nemo_brorl.commands.sft", "supervised fine-tuning on conversations"),
-    "base": ("brorl_lab.bases.command", "a small base model, made on generated demonstrations"),
-    "convert": ("nemo_brorl.commands.convert", "the weights of a training checkpoint as a Hugging Face folder"),
+    "sft": ("nemo_brorl.commands.sft", "fine-tune a model on conversations"),
+    "base": ("brorl_lab.bases.command", "make a small base model from generated demonstrations"),
+    "convert": ("nemo_brorl.commands.convert", "write a checkpoint's weights as a Hugging Face folder"),
     "report": (
         "brorl_lab.commands.report",
-        "one HTML file about runs: curves, prompts, responses, timeline, settings",
+        "write one HTML page about runs: curves, prompts, responses, timeline, settings",
     ),
-    "watch": ("brorl_lab.commands.watch", "the same page, live, on this machine"),
-    "replay": ("brorl_lab.commands.replay", "learn again from stored rollouts, with other settings or none"),
-    "rescore": ("brorl_lab.commands.rescore", "score stored responses again, by another verifier"),
-    "export-sft": ("brorl_lab.commands.export_sft", "the best stored responses as chat JSONL"),
-    "plan": ("brorl_launcher.planner.command", "does a run fit, how long does a step take, what would be better"),
-    "doctor": ("brorl_launcher.doctor.command", "is everything there that a run needs?"),
+    "watch": ("brorl_lab.commands.watch", "serve the report page of a run while it trains"),
+    "replay": ("brorl_lab.commands.replay", "train again on stored rollouts, with the same or other settings"),
+    "rescore": ("brorl_lab.commands.rescore", "score stored responses again, with another verifier"),
+    "export-sft": ("brorl_lab.commands.export_sft", "write the best stored responses as chat JSONL, for `brorl sft`"),
+    "plan": ("brorl_launcher.planner.command", "plan a run: does it fit, how long is a step, which layout is faster"),
+    "doctor": (
+        "brorl_launcher.doctor.command",
+        "check that this machine, or every node of a job, has what a run needs",
+    ),
     "render": (
         "brorl_launcher.render",
-        "write a job for Slurm: the script, and the settings and the code it runs with",
+        "write a Slurm job: the script, and copies of settings and code",
     ),
-    "submit": ("brorl_launcher.submit", "render a job and hand it to Slurm, alone or as a chain"),
-    "status": ("brorl_launcher.status", "what a run is doing, how far it is, and how long it will take"),
+    "submit": ("brorl_launcher.submit", "write a Slurm job and submit it, alone or as a chain"),
+    "status": ("brorl_launcher.status", "show what a run is doing, its progress, and the time it still needs"),
     "attach": ("brorl_launcher.attach", "follow a run's log, or open a shell on one of its nodes"),
-    "simulate": ("brorl_lab.commands.simulate", "BroRL's simulator (Figure 3), tables and figures"),
-    "advise": ("brorl_lab.commands.advise", "what another N, or fill of batches, would make of a run"),
-    "runs": ("brorl_launcher.runs", "run folders: state, step, pass@1, throughput, cost"),
-    "diff": ("brorl_lab.commands.diff", "two runs: settings that differ, metrics side by side"),
-    "sweep": ("brorl_lab.commands.sweep", "a grid of runs from one file, and what came out of it"),
-    "plateau": ("brorl_lab.commands.plateau", "where the plateau detector would have broadened a run"),
+    "simulate": ("brorl_lab.commands.simulate", "run BroRL's simulator (Figure 3) and draw its tables and figures"),
+    "advise": (
+        "brorl_lab.commands.advise",
+        "estimate what another N, or another way to fill batches, would do for a run",
+    ),
+    "runs": ("brorl_launcher.runs", "list run folders: state, step, pass@1, throughput, cost"),
+    "diff": ("brorl_lab.commands.diff", "show which settings of two runs differ, and their metrics side by side"),
+    "sweep": ("brorl_lab.commands.sweep", "run a grid of settings from one file, and compare the results"),
+    "plateau": ("brorl_lab.commands.plateau", "show where the plateau detector would have raised a run's N"),
 }
 
 
 def main() -> int:
-    """Run the command. Returns its exit code; 2 for a mistake in the input, with one message."""
+    """Run the command that `sys.argv` names and return its exit code.
+
+    A mistake in the input is one message on stderr, and exit code 2.
+    """
     arguments = sys.argv[1:]
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help", *arguments[2:]]
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stdout.write(usage())
         return 0 if arguments else USER_ERROR
     command, *rest = arguments
+    if command in ("-V", "--version"):
+        sys.stdout.write(f"nemo_brorl {__version__}\n")
+        return 0
     if command not in COMMANDS:
-        sys.stderr.write(f"error: there is no command '{command}'\n\n{usage()}")
+        near = difflib.get_close_matches(command, COMMANDS, 1)
+        hint = f". Did you mean {near[0]}?" if near else ""
+        sys.stderr.write(f"error: there is no command '{command}'{hint}\n\n{usage()}")
         return USER_ERROR
     module_name, _ = COMMANDS[command]
     sys.argv = [f"brorl {command}", *rest]
     try:
-        module = importlib.import_module(module_name)  # the others are not waited for
+        # Other commands' modules are not imported: some take seconds.
+        module = importlib.import_module(module_name)
         code = int(module.main(rest))
         sys.stdout.flush()
-    except BrokenPipeError:  # `… | head` has read enough; what is left is not to fail once more at exit
+    except BrokenPipeError:
+        # The reader, such as `head`, has closed the pipe. Without this the flush at exit would fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except BroRLError as error:
@@ -77,9 +102,13 @@ def main() -> int:
 
 
 def usage() -> str:
-    """What `brorl --help` prints."""
+    """Return what `brorl --help` prints."""
     lines = [f"  {name:<10} {summary}" for name, (_, summary) in COMMANDS.items()]
-    return "usage: brorl COMMAND [options]\n\n" + "\n".join(lines) + "\n\nEvery command answers --help.\n"
+    return (
+        "usage: brorl COMMAND [options]\n\n"
+        + "\n".join(lines)
+        + "\n\nbrorl help COMMAND shows its options, brorl --version the version.\n"
+    )
 
 
 if __name__ == "__main__":

@@ -34,9 +34,10 @@ from omegaconf.errors import (
 
 from nemo_brorl.config.environment import answers, asks, marked
 from nemo_brorl.config.former_settings import instead_of
+from nemo_brorl.config.help_pages import help_page
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
-from nemo_brorl.config.schema import BroRLConfig, groups, help_text, settings
+from nemo_brorl.config.schema import BroRLConfig, groups, settings
 from nemo_brorl.config.trackers import LOGGER_KEYS, ExpManagerConfig, with_loggers_beside
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
@@ -78,11 +79,11 @@ def parse_command_line(
     parser.add_argument("--config-name", "-cn", default=default_config)
     parser.add_argument("--config-path", "-cp", type=Path)
     parser.add_argument("--print-config", action="store_true")
-    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--help", "-h", nargs="?", const="")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args(argv)
-    if options.help:
-        sys.stdout.write(help_text(command, description) + "\n")
+    if options.help is not None:
+        sys.stdout.write(help_page(command, description, default_config, options.help) + "\n")
         raise SystemExit(0)
     line = CommandLine(options.config_name, tuple(options.overrides), options.config_path)
     if options.print_config:

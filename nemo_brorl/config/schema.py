@@ -100,33 +100,6 @@ def settings() -> dict[str, Setting]:
     return found
 
 
-def help_text(command: str, description: str) -> str:
-    """The answer to `--help`: how to call the command, then every setting with type, default and meaning."""
-    lines = [
-        f"usage: brorl {command} [--config-name NAME] [--config-path FOLDER] [KEY=VALUE ...]",
-        "",
-        description,
-        "",
-        "  --config-name NAME    a YAML of conf/ (default: brorl_cpu)",
-        "  --config-path FOLDER  look for the YAML there; it may build on the shipped ones",
-        "  --print-config        print the resolved configuration and stop",
-        "  KEY=VALUE             any setting below, in Hydra's override syntax: rollouts.num_per_prompt=64",
-        "",
-    ]
-    for group in groups():
-        if group.settings:
-            lines.append(f"{group.path}: {group.summary}")
-            lines.extend(_help_line(setting) for setting in group.settings)
-            lines.append("")
-    return "\n".join(lines)
-
-
-def _help_line(setting: Setting) -> str:
-    what, declared = f"{setting.path}={setting.default}", setting.declared
-    choices = f"[{declared.allowed}] " if declared.choices else ""
-    return f"  {what:<52} {setting.annotation:<22} {choices}{declared.meaning}".rstrip()
-
-
 def _walk(section: type, prefix: str, may_change: bool) -> list[Group]:
     hints = get_type_hints(section)
     own: list[Setting] = []

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+import yaml
 
 from nemo_brorl.__main__ import COMMANDS, main
 
@@ -19,7 +22,30 @@ def test_every_command_has_a_module_with_a_main_of_the_command_line() -> None:
 def test_an_unknown_command_exits_with_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["brorl", "trian"])
     assert main() == 2
-    assert "there is no command 'trian'" in capsys.readouterr().err
+    assert "there is no command 'trian'. Did you mean train?" in capsys.readouterr().err
+
+
+def test_version_is_that_of_both_distributions_and_of_the_citation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["brorl", "--version"])
+    assert main() == 0
+    printed = capsys.readouterr().out.removeprefix("nemo_brorl ").strip()
+    root = Path(__file__).parents[3]
+    for name in ("pyproject.toml", "graders/pyproject.toml"):
+        assert tomllib.loads((root / name).read_text(encoding="utf-8"))["project"]["version"] == printed
+    assert yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))["version"] == printed
+    assert f"## {printed} " in (root / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_help_with_a_command_is_the_help_of_that_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["brorl", "help", "train", "policy.optim"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 0
+    assert "policy.optim.lr=" in capsys.readouterr().out
 
 
 def test_a_command_gets_its_own_arguments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,7 +173,7 @@ def test_an_unknown_option_exits_with_2() -> None:
     assert caught.value.code == 2
 
 
-def test_help_lists_every_setting_with_its_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_settings_with_their_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse_command_line(["--help"], "train", "Train a model.")
     text = capsys.readouterr().out

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import re
 
-from nemo_brorl.config.schema import as_yaml, groups, help_text, settings
+import pytest
+
+from nemo_brorl.config.help_pages import RECIPES, help_page
+from nemo_brorl.config.load import shipped_folder
+from nemo_brorl.config.schema import as_yaml, groups, settings
+from nemo_brorl.core.errors import ConfigError
 from scripts.configuration_page import PAGE, page
 
 
@@ -44,9 +49,29 @@ def test_defaults_are_written_as_in_yaml() -> None:
     ]
 
 
-def test_help_names_every_setting() -> None:
-    text = help_text("train", "")
+def test_help_of_everything_names_every_setting() -> None:
+    text = help_page("train", "", "brorl_cpu", "all")
     assert [path for path in settings() if path not in text] == []
+
+
+def test_help_fits_on_one_screen_and_has_every_recipe_and_three_examples() -> None:
+    text = help_page("train", "Train a model.", "brorl_cpu", "")
+    assert len(text.splitlines()) <= 60
+    assert len(re.findall(r"^  brorl train --config-name", text, re.MULTILINE)) == 3
+    recipes = {name for names in RECIPES.values() for name in names}
+    assert recipes == {path.stem for path in shipped_folder().glob("*.yaml")}
+
+
+def test_help_of_a_section_has_its_settings_alone_and_those_below_it() -> None:
+    text = help_page("train", "", "brorl_cpu", "policy")
+    assert "policy.optim.lr=" in text
+    assert "policy.precision=" in text
+    assert "rollouts." not in text
+
+
+def test_help_of_an_unknown_section_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"--help polic: this is no section. Did you mean policy\?"):
+        help_page("train", "", "brorl_cpu", "polic")
 
 
 def test_the_configuration_page_is_current() -> None:
