@@ -67,7 +67,7 @@ def sample_batch(config: BroRLConfig, prompts: PromptStream, sampler: Sampler) -
     """N rollouts of each of the next prompts, scored."""
     rollouts = config.rollouts
     sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens)
-    drawn = prompts.take(rollouts.prompts_per_step)
+    drawn = prompts.take_prompts(rollouts.prompts_per_step)
     return sampler.sample(drawn, rollouts.num_per_prompt, sampling, "generate")
 
 
@@ -87,7 +87,7 @@ def plan_step(config: BroRLConfig, groups: Sequence[ScoredGroup], step: int, num
         ),
         num_mini_batches=config.algorithm.num_mini_batches,
         data_parallel_size=num_ranks,
-        token_budget=RunSizes.of(config).row_tokens,
+        token_budget=RunSizes.from_config(config).row_tokens,
         sharing=Sharing(config.policy.shared_prompt),
         version=step,
         learning_rate=config.policy.optim.lr,
