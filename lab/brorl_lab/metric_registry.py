@@ -241,7 +241,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         ),
     ),
     "mass_balance": (
-        "The terms of BroRL's Theorem 1, a whole response taken as one token (docs/theory.md).",
+        "The terms of BroRL's Theorem 1, a whole response taken as one token (docs/explanation/theory.md).",
         (
             Metric("unsampled_mass", "probability", _PROMPT_STEP, "1 − probability of the responses drawn"),
             Metric(

@@ -104,7 +104,7 @@ class AlgorithmConfig:
     loss: str = setting("ppo_clip", "loss of the policy", choices=(*REINFORCEMENT_LOSSES, FUNCTION))
     loss_params: dict[str, Any] = setting(
         {},
-        "of every loss: covariance: tokens that are held because they take entropy away (docs/theory.md); and those of "
+        "of every loss: covariance: tokens that are held because they take entropy away (docs/explanation/theory.md); and those of "
         "a loss of your own (docs/extending.md)",
     )
     aggregation: str = setting(
