@@ -170,8 +170,8 @@ class GroupLedger:
         group = self.groups[uid]
         out = self._out[uid]
         indices = chunk.indices.tolist()
-        goes_on = None if scored is None else scored.goes_on
-        for block in (chunk.partial, goes_on):
+        unfinished = None if scored is None else scored.unfinished
+        for block in (chunk.partial, unfinished):
             if block is not None:
                 indices += block.indices.tolist()
                 group.partial.append(block)

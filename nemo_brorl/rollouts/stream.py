@@ -149,8 +149,8 @@ class RolloutStream:
         uid = chunk.request.prompt.uid
         group = self.ledger.groups[uid]
         self.num_settled += len(chunk.request.indices)
-        if scored is not None and scored.goes_on is not None and uid not in self._cut:
-            self._go_on(group, scored.goes_on)
+        if scored is not None and scored.unfinished is not None and uid not in self._cut:
+            self._go_on(group, scored.unfinished)
         if self.ledger.is_settled(uid):
             settled.append(group)
 
@@ -171,15 +171,15 @@ class RolloutStream:
                 to_sample.append(request)
                 self._spans.asked(request)
             else:
-                self._note_sampled(replayed.chunk, replayed.goes_on)
+                self._note_sampled(replayed.chunk, replayed.unfinished)
                 self._replayed.append(replayed)
         if to_sample:
             self.session.submit(to_sample)
 
-    def _note_sampled(self, chunk: RolloutChunk, goes_on: PartialRollouts | None = None) -> None:
-        """Count tokens sampled for this chunk, those it came with apart; `goes_on` are trajectories no longer in it."""
+    def _note_sampled(self, chunk: RolloutChunk, unfinished: PartialRollouts | None = None) -> None:
+        """Count tokens sampled for this chunk, those it came with apart; `unfinished` are trajectories no longer in it."""
         self.num_tokens += chunk.sampled_tokens
-        for block in (chunk.partial, goes_on):
+        for block in (chunk.partial, unfinished):
             if block is not None:
                 self.num_tokens += block.sampled_tokens
         if chunk.request.partial is not None:
