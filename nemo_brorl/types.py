@@ -291,7 +291,9 @@ class ScoredGroup:
     num_failed: int
     repetition: Float32  # [N], as in ScoredChunk
     mass: SampledMass
-    learn_from: Int64 | None = None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
+    train_indices: Int64 | None = (
+        None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
+    )
     answers: tuple[str | None, ...] | None = None  # [N], as in ScoredChunk
     evidence: tuple[RewardEvidence, ...] = ()  # of its chunks, where it was looked for
     records: tuple[TurnRecord | None, ...] = ()  # of its chunks; none: of no environment

@@ -199,7 +199,7 @@ class BatchFill:
         """Keep what has ended of a group since a step learned from it."""
         if len(group.parts) == group.num_learnt:
             return
-        scored = replace(group.close(), learn_from=group.not_learnt())
+        scored = replace(group.close(), train_indices=group.not_learnt())
         if judge(scored, self.dynamic_sampling.config).keep:
             self.leftovers.put_completed(scored)
         group.num_learnt = len(group.parts)

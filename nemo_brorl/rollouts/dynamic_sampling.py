@@ -192,10 +192,10 @@ class DynamicSampling:
             return 1.0
         num_groups = 0.0
         for group in batch:
-            if group.learn_from is None:
+            if group.train_indices is None:
                 num_groups += 1.0
             else:
-                num_groups += len(group.learn_from) / len(group.rewards)
+                num_groups += len(group.train_indices) / len(group.rewards)
         return num_groups / self.wanted
 
     def metrics(self) -> dict[str, float]:

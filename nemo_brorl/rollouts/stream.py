@@ -177,7 +177,10 @@ class RolloutStream:
             self.session.submit(to_sample)
 
     def _note_sampled(self, chunk: RolloutChunk, unfinished: PartialRollouts | None = None) -> None:
-        """Count tokens sampled for this chunk, those it came with apart; `unfinished` are trajectories no longer in it."""
+        """Count the tokens that were sampled for this chunk, without those that its request brought along.
+
+        `unfinished` are trajectories of the request that have not ended and are no longer in `chunk`.
+        """
         self.num_tokens += chunk.sampled_tokens
         for block in (chunk.partial, unfinished):
             if block is not None:

@@ -45,8 +45,10 @@ def scored_chunk(
     ended: Any = None,
     unfinished: Any = None,
 ) -> ScoredChunk:
-    """A chunk of the responses that have ended, and those that go on beside it; `ended` and `unfinished` are their tokens
-    where some go on."""
+    """Return the scored chunk of the responses that have ended, with the unfinished trajectories.
+
+    Where there are unfinished ones, `ended` and `unfinished` refer to the tokens of each.
+    """
     block = scores.unfinished
     if block is not None:
         block = replace(block, data=unfinished)

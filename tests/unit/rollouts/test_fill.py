@@ -212,5 +212,5 @@ def test_a_schedule_by_rollouts_is_the_same_after_a_restart(tmp_path: Path, over
 def test_the_rest_of_a_cut_group_counts_as_its_share_of_the_group() -> None:
     sampling = DynamicSampling(DynamicSamplingConfig(fill="samples"))
     sampling.begin_step(version=0, wanted=4)
-    rest: ScoredGroup = replace(make_group([0, 1, 0, 1]), learn_from=np.array([3]))
+    rest: ScoredGroup = replace(make_group([0, 1, 0, 1]), train_indices=np.array([3]))
     assert sampling.share_of_step([make_group([0, 1]), rest]) == 1.25 / 4
