@@ -49,7 +49,7 @@ class OpenGroup:
     deadline_s: float | None = None  # of each of its requests
     parts: list[ScoredChunk] = field(default_factory=list)  # finished and scored
     partial: list[PartialRollouts] = field(default_factory=list)  # cut, not asked for again
-    num_learnt: int = 0  # parts that were learnt from in an earlier step
+    num_trained_chunks: int = 0  # parts that were learnt from in an earlier step
 
     @property
     def uid(self) -> str:
@@ -58,7 +58,7 @@ class OpenGroup:
     @property
     def is_closed(self) -> bool:
         """Whether a step has learnt from the group already: only its partial rollouts are sampled on."""
-        return self.num_learnt > 0
+        return self.num_trained_chunks > 0
 
     @property
     def num_finished(self) -> int:
@@ -100,10 +100,10 @@ class OpenGroup:
         """Return the group of the finished rollouts; partial ones are not in it."""
         return close_group(self.prompt, self.parts)
 
-    def not_learnt(self) -> Int64:
+    def untrained_indices(self) -> Int64:
         """Places within the closed group of the rollouts that no step has learnt from, ascending."""
         learnt: set[int] = set()
-        for part in self.parts[: self.num_learnt]:
+        for part in self.parts[: self.num_trained_chunks]:
             learnt.update(part.chunk.indices.tolist())
         indices: list[int] = []
         for part in in_order(self.parts):
