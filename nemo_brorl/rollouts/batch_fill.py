@@ -190,22 +190,22 @@ class BatchFill:
             self._withdraw(group, WITHDRAWN[fate])
         else:
             self.dynamic_sampling.offer(group.close())
-            group.num_trained_chunks = len(group.parts) if group.partial else 0
+            group.num_trained_chunks = len(group.scored_chunks) if group.partial else 0
         # What is held, and the cut rollouts of a group that a step learns from, go on in the next step.
         if group.partial and is_resumed(self.settings):
             self.leftovers.put_back(group)
 
     def _complete_group(self, group: OpenGroup) -> None:
         """Keep what has ended of a group since a step learned from it."""
-        if len(group.parts) == group.num_trained_chunks:
+        if len(group.scored_chunks) == group.num_trained_chunks:
             return
         scored = replace(group.close(), train_indices=group.untrained_indices())
         if judge(scored, self.dynamic_sampling.config).keep:
             self.leftovers.put_completed(scored)
-        group.num_trained_chunks = len(group.parts)
+        group.num_trained_chunks = len(group.scored_chunks)
 
     def _withdraw(self, group: OpenGroup, reason: str) -> None:
-        if group.parts and reason not in POSTPONED:  # of these a later step has all
+        if group.scored_chunks and reason not in POSTPONED:  # of these a later step has all
             self.withdrawn.append(Withdrawn(group.close(), reason))
         self.dynamic_sampling.withdraw(group.uid, reason, group.num_finished)
 

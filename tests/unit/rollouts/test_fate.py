@@ -18,7 +18,9 @@ def group_of(num_finished: int, num_partial: int, num_trained_chunks: int = 0) -
     """A settled group, its finished rollouts in chunks of one."""
     prompt = make_prompt()
     chunks = FakeGenerator().generate(requests_for([prompt], num_finished, 1, SAMPLING, 1))
-    group = OpenGroup(prompt, SAMPLING, parts=list(FakeVerifier().score(chunks)), num_trained_chunks=num_trained_chunks)
+    group = OpenGroup(
+        prompt, SAMPLING, scored_chunks=list(FakeVerifier().score(chunks)), num_trained_chunks=num_trained_chunks
+    )
     if num_partial:
         indices = np.arange(num_finished, num_finished + num_partial)
         group.partial = [PartialRollouts(indices, np.ones(num_partial, np.int32), version=0, data=None)]
