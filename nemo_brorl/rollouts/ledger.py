@@ -102,17 +102,17 @@ class OpenGroup:
 
     def untrained_indices(self) -> Int64:
         """Places within the closed group of the rollouts that no step has learnt from, ascending."""
-        learnt: set[int] = set()
+        trained: set[int] = set()
         for scored in self.scored_chunks[: self.num_trained_chunks]:
-            learnt.update(scored.chunk.indices.tolist())
+            trained.update(scored.chunk.indices.tolist())
         indices: list[int] = []
         for scored in in_order(self.scored_chunks):
             indices.extend(scored.chunk.indices.tolist())
-        places: list[int] = []
-        for place, index in enumerate(indices):
-            if index not in learnt:
-                places.append(place)
-        return np.array(places, np.int64)
+        untrained: list[int] = []
+        for index_in_closed, index in enumerate(indices):
+            if index not in trained:
+                untrained.append(index_in_closed)
+        return np.array(untrained, np.int64)
 
 
 class GroupLedger:
