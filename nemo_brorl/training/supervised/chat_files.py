@@ -217,8 +217,8 @@ def shortened(example: Example, max_tokens: int) -> Example | None:
     room = max_tokens - len(example.prompt_ids)
     if room <= 0:
         return None
-    is_learnt = None if example.is_learnt is None else example.is_learnt[:room]
-    return replace(example, response_ids=example.response_ids[:room], is_learnt=is_learnt)
+    has_loss = None if example.has_loss is None else example.has_loss[:room]
+    return replace(example, response_ids=example.response_ids[:room], has_loss=has_loss)
 
 
 def messages_of(

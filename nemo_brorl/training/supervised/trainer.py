@@ -209,7 +209,7 @@ def held_out_loss(policy: Policy, examples: Sequence[Example]) -> float:
     total = 0.0
     num = 0
     for example, log_probs in zip(examples, policy.log_probs(prompts, responses), strict=True):
-        learnt = log_probs if example.is_learnt is None else log_probs[example.is_learnt]
+        learnt = log_probs if example.has_loss is None else log_probs[example.has_loss]
         total -= float(learnt.sum(dtype="float64"))
         num += len(learnt)
     return total / num
