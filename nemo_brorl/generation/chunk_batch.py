@@ -78,7 +78,7 @@ class ChunkBatch:
             return
         # Times of reports count from here: an idle engine owes none.
         if not self._chunks:
-            self._reports.times.note_begun(time.monotonic())
+            self._reports.times.mark_started(time.monotonic())
         self._chunks[chunk.call_id] = chunk
         # `abort` has nothing to fetch, and may have overtaken a chunk that has.
         if chunk.call_id in self._dropped_early:
@@ -204,7 +204,7 @@ class ChunkBatch:
         meta, arrays, partial = chunk.reply(self.version, vocab_size)
         if isinstance(meta, ChunkMeta):
             meta = dataclasses.replace(meta, progress=self._progress(), period=chunk.period())
-            self._reports.times.note_told(time.monotonic())
+            self._reports.times.mark_reported(time.monotonic())
             self.num_samples += len(meta.lengths)
             self.num_tokens += chunk.num_sampled
             num_resumed, num_cached = chunk.prefix_hits()
