@@ -75,7 +75,7 @@ class Forecast(Protocol):
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
         """Tokens still to be sampled for one rollout of a request, on average, when it has `age` now."""
 
-    def watch(
+    def record_progress(
         self,
         request: RolloutRequest,
         num_ended: int,
@@ -84,7 +84,7 @@ class Forecast(Protocol):
     ) -> None:
         """How far an engine has come with a request: those running have `age` tokens, on average."""
 
-    def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
+    def record_finished(self, request: RolloutRequest, lengths: Int32) -> None:
         """A request is done: the lengths of those of its rollouts that ended."""
 
 

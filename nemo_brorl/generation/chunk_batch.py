@@ -99,7 +99,7 @@ class ChunkBatch:
         for name, continuation in ended:
             chunk, row = self._rollouts.pop(name)
             chunk.put(row, continuation)
-            self._reports.times.note_ended()
+            self._reports.times.record_finished()
             if chunk.is_finished:
                 self._answer(chunk)
         now = time.monotonic()

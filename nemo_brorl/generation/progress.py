@@ -21,7 +21,7 @@ class ReportTimes:
         self._num_unreported = 0  # rollouts
         self._reported_at = 0.0
 
-    def note_ended(self, num: int = 1) -> None:
+    def record_finished(self, num: int = 1) -> None:
         """Note that more rollouts have ended."""
         self._num_unreported += num
 

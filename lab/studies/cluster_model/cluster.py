@@ -130,7 +130,7 @@ class Cluster:
         model, reports = self._engines[engine], self._reports[engine]
         before = model.num_ended
         done = [chunk for chunk in model.run_to_next_end() if chunk.is_done]
-        reports.note_ended(model.num_ended - before)
+        reports.record_finished(model.num_ended - before)
         if done or reports.is_due(self._now_s):
             self._report(engine, done)
         self._reschedule(engine)

@@ -145,7 +145,7 @@ class FullLength:
         """Return all that are left."""
         return max(0.0, request.sampling.max_tokens - age)
 
-    def watch(
+    def record_progress(
         self,
         request: RolloutRequest,
         num_ended: int,
@@ -154,7 +154,7 @@ class FullLength:
     ) -> None:
         """Learn nothing."""
 
-    def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
+    def record_finished(self, request: RolloutRequest, lengths: Int32) -> None:
         """Learn nothing."""
 
 
@@ -200,7 +200,7 @@ class LengthHistory:
             sums = self._tasks.setdefault(task, _Task())
             sums.add(np.log(tokens), fading)
 
-    def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
+    def record_finished(self, request: RolloutRequest, lengths: Int32) -> None:
         """Note that a chunk is done: [m] lengths of its responses that ended. Turns teach nothing before their group
         closes."""
         if request.prompt.has_episodes:
@@ -215,7 +215,7 @@ class LengthHistory:
         prompt.num_at_limit += len(lengths) - len(logs)
         prompt.limit = limit
 
-    def watch(
+    def record_progress(
         self,
         request: RolloutRequest,
         num_ended: int,
