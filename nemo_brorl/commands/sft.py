@@ -152,7 +152,7 @@ def read_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
     num_trained_tokens = sum(example.num_trained_tokens for example in found.train)
     Console().line(
         f"{found.num_conversations:,} conversations ({len(found.held_out):,} held out, {found.num_left_out:,} left out,"
-        f" {found.num_cut:,} cut): {num_tokens:,} tokens, {num_learnt:,} of them learnt; {num_steps:,} steps of "
+        f" {found.num_cut:,} cut): {num_tokens:,} tokens, {num_trained_tokens:,} of them trained on; {num_steps:,} steps of "
         f"{settings.batch_size}"
     )
     return Lessons(
