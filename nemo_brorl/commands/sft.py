@@ -152,8 +152,8 @@ def read_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
     num_trained_tokens = sum(example.num_trained_tokens for example in found.train)
     Console().line(
         f"{found.num_conversations:,} conversations ({len(found.held_out):,} held out, {found.num_left_out:,} left out,"
-        f" {found.num_cut:,} cut): {num_tokens:,} tokens, {num_trained_tokens:,} of them trained on; {num_steps:,} steps of "
-        f"{settings.batch_size}"
+        f" {found.num_cut:,} cut): {num_tokens:,} tokens, {num_trained_tokens:,} of them trained on; "
+        f"{num_steps:,} steps of {settings.batch_size}"
     )
     return Lessons(
         batch=lambda step: found.batch(step, settings.batch_size, seed),

@@ -100,12 +100,12 @@ class BroRLTrainer:
             )
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
-        with self.handover.policy_turn(watch) as turn:
+        with self.handover.policy_phase(watch) as phase:
             with self.timeline.stage("update"):
                 plan = self.plan(batch)
                 self.observers.update_planned(plan, batch)
                 update = self.learn(plan)
-            turn.made(update.version)
+            phase.set_version(update.version)
         self.step_number += 1
         self.progress.version = update.version
         self.progress.num_skipped += update.num_skipped
@@ -198,7 +198,7 @@ class BroRLTrainer:
         """Make the current weights the reference of the KL term when one of the settings asks for it."""
         reset = self.resets.due(self.step_number, self.row.metrics)
         if reset:
-            with self.timeline.stage("reference reset"), self.handover.policy_turn(Stopwatch(self.timeline)):
+            with self.timeline.stage("reference reset"), self.handover.policy_phase(Stopwatch(self.timeline)):
                 self.parts.policy.reset_reference(self.config.algorithm.reference_reset.clear_optimizer)
             self.resets.note_reset(self.step_number)
             self.observers.event(self.step_number, "reference_reset", reset.reason, reset.value)
