@@ -2,7 +2,7 @@
 nothing is lost.
 
 A fill is *filling* until the batch is full or the step's deadline has passed, then *draining* until nothing is being
-sampled, then *done*. What it has seen is learnt (`CarryOver.learn`) when it becomes done, and only then.
+sampled, then *done*. What it has seen is learnt (`CarryOver.record_step`) when it becomes done, and only then.
 
 What becomes of a group once nothing of it is being sampled: `fate.py`. Rollouts are cut by a deadline, or because the
 batch is full: then groups in flight are finished and serve the next step, go on there, or are dropped, as
@@ -235,7 +235,7 @@ class BatchFill:
         self._close()
         self.stats_after = self.sampler.generator.stats()
         sampled = self.dynamic_sampling.sampled()
-        for change in self.carry_over.learn(sampled, self.cut_groups, self.stream.num_tokens):
+        for change in self.carry_over.record_step(sampled, self.cut_groups, self.stream.num_tokens):
             self.sampler.console.line(change)
 
     def _close(self) -> None:

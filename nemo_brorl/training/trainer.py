@@ -104,7 +104,7 @@ class BroRLTrainer:
             with self.timeline.stage("update"):
                 plan = self.plan(batch)
                 self.observers.update_planned(plan, batch)
-                update = self.learn(plan)
+                update = self.update_policy(plan)
             phase.set_version(update.version)
         self.step_number += 1
         self.progress.version = update.version
@@ -139,7 +139,7 @@ class BroRLTrainer:
             self.saved.save_before_cut_step(self.step_number, "as a verifier's service failed")
             raise
 
-    def learn(self, plan: UpdatePlan) -> UpdateReport:
+    def update_policy(self, plan: UpdatePlan) -> UpdateReport:
         """Run the update; with `rollouts.overlap`, sample the next batch meanwhile."""
         is_last = self.step_number + 1 >= self.config.trainer.max_steps
         if is_last or not self.config.rollouts.overlap:
