@@ -130,7 +130,7 @@ class BulkPrompts:
     def __init__(self) -> None:
         self.num_taken = 0
 
-    def take(self, num: int) -> list[Prompt]:
+    def take_prompts(self, num: int) -> list[Prompt]:
         numbers = range(self.num_taken, self.num_taken + num)
         self.num_taken += num
         return [self._prompt(number) for number in numbers]

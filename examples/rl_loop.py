@@ -67,7 +67,7 @@ def sample_batch(config: BroRLConfig, prompts: PromptStream, sampler: Sampler) -
     """N rollouts of each of the next prompts, scored."""
     rollouts = config.rollouts
     sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens)
-    drawn = prompts.take(rollouts.prompts_per_step)
+    drawn = prompts.take_prompts(rollouts.prompts_per_step)
     return sampler.sample(drawn, rollouts.num_per_prompt, sampling, "generate")
 
 

@@ -29,7 +29,7 @@ from nemo_brorl.types import (
 class PromptSource(Protocol):
     """An endless, seeded, resumable stream of prompts."""
 
-    def take(self, num: int) -> list[Prompt]:
+    def take_prompts(self, num: int) -> list[Prompt]:
         """The next `num` prompts; each is handed out exactly once."""
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
@@ -52,7 +52,7 @@ class PromptPool(Protocol):
     def begin_step(self) -> None:
         """Hear that another batch is filled: `metrics` counts from here."""
 
-    def take(self, num: int) -> list[Prompt]:
+    def take_prompts(self, num: int) -> list[Prompt]:
         """Return the next `num` prompts. Raises StarvationError when there are none left to ask."""
 
     def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:

@@ -123,7 +123,7 @@ class RetiringPool:
         self.num_rechecked = 0
         self.num_unretired = 0
 
-    def take(self, num: int) -> list[Prompt]:
+    def take_prompts(self, num: int) -> list[Prompt]:
         """Return the next `num` prompts that are asked. Raises StarvationError when all are retired."""
         taken: list[Prompt] = []
         while len(taken) < num:
@@ -170,7 +170,7 @@ class RetiringPool:
         """Those of the stream's next prompts, `num` at a time, that are not left out; at least one."""
         num_seen = 0
         while num_seen < MAX_RETIRED:
-            left = [prompt for prompt in self.prompts.take(num) if not self._leave_out(prompt)]
+            left = [prompt for prompt in self.prompts.take_prompts(num) if not self._leave_out(prompt)]
             num_seen += num
             if left:
                 return left

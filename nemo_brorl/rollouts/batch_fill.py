@@ -140,7 +140,7 @@ class BatchFill:
         """Take the batch of a fill that is done."""
         assert self.is_done, f"the batch was taken while it was {self.phase.value}"
         completed = self.carry_over.take_completed()
-        batch = (*self.dynamic_sampling.take(), *completed)
+        batch = (*self.dynamic_sampling.take_batch(), *completed)
         sampled = self.dynamic_sampling.sampled()
         sampled_at = max(self.stream.sampled_at, self.start)
         generate_s = sampled_at - self.start

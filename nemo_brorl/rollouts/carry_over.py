@@ -78,7 +78,7 @@ class CarryOver:
     def take_prompts(self, num: int) -> list[Prompt]:
         """Prompts of `num` new groups: those to be restarted first; each is handed out once more."""
         restarted = self.leftovers.take_restarted(num)
-        return restarted + self.pool.take(num - len(restarted))
+        return restarted + self.pool.take_prompts(num - len(restarted))
 
     def take_completed(self) -> list[ScoredGroup]:
         """Completed groups, as the batch is taken."""

@@ -168,7 +168,7 @@ class DynamicSampling:
         self._raise_target()
         self._judge_in_order()
 
-    def take(self) -> list[ScoredGroup]:
+    def take_batch(self) -> list[ScoredGroup]:
         """The oldest of the kept groups, as many as wanted; the rest is carried over, or dropped as surplus where
         `max_staleness` is 0. All of them where a batch is not filled up."""
         if not self._fills_up:

@@ -26,9 +26,9 @@ class EveryPrompt:
     def begin_step(self) -> None:
         """See `PromptPool.begin_step`."""
 
-    def take(self, num: int) -> list[Prompt]:
-        """See `PromptPool.take`."""
-        return self.prompts.take(num)
+    def take_prompts(self, num: int) -> list[Prompt]:
+        """See `PromptPool.take_prompts`."""
+        return self.prompts.take_prompts(num)
 
     def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
         """See `PromptPool.record_groups`."""

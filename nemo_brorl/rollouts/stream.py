@@ -126,7 +126,7 @@ class RolloutStream:
         for scored in scores:
             self._spans.scored(scored)
             if self.replay_cache is not None:
-                self.replay_cache.note(scored)
+                self.replay_cache.add_chunk(scored)
             self._receive(scored.chunk, scored, settled)
         return settled
 
@@ -166,7 +166,7 @@ class RolloutStream:
         for request in requests:
             self._num_sampling += len(request.indices)
         for request in requests:
-            replayed = None if self.replay_cache is None else self.replay_cache.take(request)
+            replayed = None if self.replay_cache is None else self.replay_cache.take_chunk(request)
             if replayed is None:
                 to_sample.append(request)
                 self._spans.asked(request)

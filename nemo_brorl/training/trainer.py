@@ -129,7 +129,7 @@ class BroRLTrainer:
     def fill_batch(self) -> FilledBatch:
         """A full batch of informative groups. Raises StarvationError, or StepCut when there is no time for it."""
         try:
-            return self.batches.take(self.version, self.stop.check)
+            return self.batches.take_batch(self.version, self.stop.check)
         except StarvationError:
             self.observers.starved(self.batches.drop())
             # What was sampled and learned so far is kept for other settings.

@@ -80,7 +80,7 @@ class FakePrompts:
         self.position = 0
         self.taken: list[str] = []
 
-    def take(self, num: int) -> list[Prompt]:
+    def take_prompts(self, num: int) -> list[Prompt]:
         prompts = [make_prompt(f"train/{self.position + index}") for index in range(num)]
         self.position += num
         self.taken += [prompt.uid for prompt in prompts]

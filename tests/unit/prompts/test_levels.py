@@ -84,13 +84,13 @@ def test_success_at_a_level_is_that_of_first_waves_in_the_order_of_uids() -> Non
 
 def test_a_stream_asks_harder_questions_after_success_and_says_so() -> None:
     prompts = stream()
-    easy = prompts.take(2)
+    easy = prompts.take_prompts(2)
     assert [prompt.level for prompt in easy] == [0, 0]
     assert prompts.record_outcomes([(prompt, 1.0) for prompt in easy]) == [
         "gcd: level 1 with the next prompts (100.0% correct in 2 groups of level 0)"
     ]
     assert prompts.metrics()["prompts/level/gcd"] == 1.0
-    (harder,) = prompts.take(1)
+    (harder,) = prompts.take_prompts(1)
     assert harder.level == 1
     assert harder.payload["config"] == LEVELS[1]
     assert harder.uid == "train/2"
@@ -100,7 +100,7 @@ def test_domains_have_levels_of_their_own() -> None:
     domains = [DomainConfig(name=name, tasks=[GCD]) for name in ("a", "b")]
     config = DataConfig(source="mixture", domains=domains, answer_instruction="")
     prompts = PromptStream(make_source(config, "train", 1), word_tokenizer(), config)
-    of_a = [prompt for prompt in prompts.take(40) if prompt.domain == "a"]
+    of_a = [prompt for prompt in prompts.take_prompts(40) if prompt.domain == "a"]
     prompts.record_outcomes([(prompt, 1.0) for prompt in of_a])
     assert prompts.metrics()["prompts/level/a/gcd"] == 1.0
     assert prompts.metrics()["prompts/level/b/gcd"] == 0.0

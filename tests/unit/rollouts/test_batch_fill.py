@@ -45,7 +45,7 @@ def make_batches(config: BroRLConfig, generator: FakeGenerator, period: int = 3)
 
 
 def fill(batches: Batches, version: int = 0) -> FilledBatch:
-    return batches.take(version, lambda: None)
+    return batches.take_batch(version, lambda: None)
 
 
 def cutting_config(unfinished: str = "drop", min_fraction: float = 0.5) -> BroRLConfig:
@@ -133,7 +133,7 @@ def test_a_partial_group_goes_on_as_a_whole_and_comes_first_in_the_next_step() -
     generator = SlowGenerator(slow=["train/2"], num_ended=2)
     config = cutting_config("resume")
     batches = make_batches(config, generator)
-    batches.carry_over.prompts.take(1)  # train/1 and train/2 make the batch
+    batches.carry_over.prompts.take_prompts(1)  # train/1 and train/2 make the batch
     assert uids(fill(batches)) == ["train/1"]
     assert [group.uid for group in batches.carry_over.leftovers.partial] == ["train/2"]
     generator.slow = frozenset()
@@ -145,7 +145,7 @@ def test_a_partial_group_goes_on_as_a_whole_and_comes_first_in_the_next_step() -
 def test_a_partial_group_that_grew_too_old_starts_anew_and_no_prompt_is_lost() -> None:
     generator = SlowGenerator(slow=["train/2"], num_ended=2)
     batches = make_batches(cutting_config("resume"), generator)
-    batches.carry_over.prompts.take(1)
+    batches.carry_over.prompts.take_prompts(1)
     fill(batches)
     generator.slow, generator.version = frozenset(), 5
     second = fill(batches, version=5)
@@ -159,7 +159,7 @@ def batches_with_surplus(unfinished: str, generator: FakeGenerator) -> Batches:
     config.rollouts.unfinished = unfinished
     batches = make_batches(config, generator)
     batches.carry_over.dynamic_sampling.keep_rate = 0.5
-    batches.carry_over.prompts.take(1)
+    batches.carry_over.prompts.take_prompts(1)
     return batches
 
 
@@ -191,7 +191,7 @@ def test_a_group_that_mixes_versions_is_refused_unless_the_settings_allow_it() -
 def test_the_state_of_sampling_survives_a_restart() -> None:
     generator = SlowGenerator(slow=["train/2"], num_ended=2)
     batches = make_batches(cutting_config("resume"), generator)
-    batches.carry_over.prompts.take(1)
+    batches.carry_over.prompts.take_prompts(1)
     fill(batches)
     again = make_batches(cutting_config("resume"), SlowGenerator())
     again.carry_over.load_state(batches.carry_over.state())
