@@ -117,14 +117,14 @@ class RolloutStream:
         settled: list[OpenGroup] = []
         for chunk in chunks:
             self._note_sampled(chunk)
-            self._spans.sampled(chunk)
+            self._spans.note_sampled(chunk)
             if len(chunk.lengths):
-                self._spans.asked(chunk.request)
+                self._spans.note_requested(chunk.request)
                 self.verifier.submit(chunk)
             else:
                 self._receive(chunk, None, settled)
         for scored in scores:
-            self._spans.scored(scored)
+            self._spans.note_scored(scored)
             if self.replay_cache is not None:
                 self.replay_cache.add_chunk(scored)
             self._receive(scored.chunk, scored, settled)
@@ -169,7 +169,7 @@ class RolloutStream:
             replayed = None if self.replay_cache is None else self.replay_cache.take_chunk(request)
             if replayed is None:
                 to_sample.append(request)
-                self._spans.asked(request)
+                self._spans.note_requested(request)
             else:
                 self._note_sampled(replayed.chunk, replayed.unfinished)
                 self._replayed.append(replayed)
