@@ -51,7 +51,7 @@ log = get_logger(__name__)
 WITHDRAWN = {Fate.HOLD: "held", Fate.DROP: "dropped", Fate.TIME_OUT: "timed_out"}
 
 
-class Phase(Enum):
+class FillState(Enum):
     """How far a fill is."""
 
     FILLING = "filling"
@@ -89,7 +89,7 @@ class BatchFill:
         self.version = version
         self.replay_cache = carry_over.take_replay(version)
         self.stream = sampler.open_stream(carry_over.lengths, chunk_size, self.replay_cache)
-        self.phase = Phase.FILLING
+        self.state = FillState.FILLING
         self.cuts_surplus = False  # the batch was full while groups were in flight
         self.cut_groups: list[OpenGroup] = []
         self.withdrawn: list[Withdrawn] = []
@@ -105,19 +105,19 @@ class BatchFill:
     @property
     def is_done(self) -> bool:
         """Whether the batch can be taken and nothing is being sampled."""
-        return self.phase is Phase.DONE
+        return self.state is FillState.DONE
 
     def advance(self, timeout_s: float = TURN_S) -> None:
         """Admit what is missing, wait for news at most `timeout_s`, and act on it. Raises StarvationError,
         GenerationError."""
-        if self.phase is Phase.FILLING:
+        if self.state is FillState.FILLING:
             self._admit()
         for group in self.stream.advance(timeout_s):
             self._settle(group)
-        if self.phase is Phase.FILLING:
+        if self.state is FillState.FILLING:
             self._drain_if_due()
         self.done_at = time.monotonic()
-        if self.phase is Phase.DRAINING and self.stream.is_idle:
+        if self.state is FillState.DRAINING and self.stream.is_idle:
             self._end()
         if not self.is_done:
             stream = self.stream
@@ -218,7 +218,7 @@ class BatchFill:
             self._admit()  # what faster groups would have made room for
         elif not is_overdue:
             return
-        self.phase = Phase.DRAINING
+        self.state = FillState.DRAINING
         self.cuts_surplus = not is_overdue and self.settings.unfinished != "finish"
         if is_overdue or self.cuts_surplus:
             self.stream.cut()
@@ -228,10 +228,10 @@ class BatchFill:
         if not self.dynamic_sampling.kept:
             limit_s = self.settings.step_deadline_s
             log.warning("no informative group within rollouts.step_deadline_s=%s: sampling goes on", limit_s)
-            self.phase = Phase.FILLING
+            self.state = FillState.FILLING
             self.filling_since = time.monotonic()
             return
-        self.phase = Phase.DONE
+        self.state = FillState.DONE
         self._close()
         self.stats_after = self.sampler.generator.stats()
         sampled = self.dynamic_sampling.sampled()
