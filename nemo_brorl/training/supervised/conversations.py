@@ -39,7 +39,7 @@ class Conversations:
         DataError, or ModelError where the template refuses a conversation."""
         if self.tokenizer.chat_template is None:
             return [self._without_template(messages, task)]
-        found: list[_Draft] = []
+        found: list[_ConversationDraft] = []
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
@@ -52,7 +52,7 @@ class Conversations:
                 )
             # A template may write earlier turns otherwise once others follow: their example stays as it was.
             if not found or not asked.startswith(found[-1].text):
-                found.append(_Draft())
+                found.append(_ConversationDraft())
             draft = found[-1]
             between = asked.removeprefix(draft.text)
             turn = answered.removeprefix(asked)
@@ -84,7 +84,7 @@ class Conversations:
         roles = [message["role"] for message in question]
         if "assistant" in roles:
             raise DataError("the model has no chat template, and a conversation of several turns needs one")
-        draft = _Draft()
+        draft = _ConversationDraft()
         prompt_ids = self.tokenizer.prompt_ids(question, self.system_prompt)
         draft.add(prompt_ids, has_loss=False)
         response_ids = self.tokenizer.encode(answer["content"])
@@ -93,7 +93,7 @@ class Conversations:
         return draft.example(task)
 
 
-class _Draft:
+class _ConversationDraft:
     """An example being written."""
 
     def __init__(self) -> None:
