@@ -48,7 +48,7 @@ from nemo_brorl.types import FilledBatch, Sampling, Withdrawn
 log = get_logger(__name__)
 
 # Names under which `dynamic_sampling/…` counts groups that do not close in this step.
-WITHDRAWN = {Fate.HOLD: "held", Fate.DROP: "dropped", Fate.TIME_OUT: "timed_out"}
+WITHDRAWN = {Fate.POSTPONE: "postponed", Fate.DROP: "dropped", Fate.TIME_OUT: "timed_out"}
 
 
 class FillState(Enum):

@@ -44,7 +44,7 @@ MIN_KEEP_RATE = 0.25  # at most 1 / this times what is missing is in flight
 KEPT = ("informative", "disabled")  # reasons to keep a group
 WORTHLESS = ("all_correct", "all_wrong", "all_equal")  # reasons of `judge` to drop one
 WASTED = (*WORTHLESS, "stale", "surplus", "timed_out", "dropped")  # no step learns from these groups
-POSTPONED = ("held",)  # a later step goes on with these groups
+POSTPONED = ("postponed",)  # a later step resumes these groups
 
 
 @dataclass(frozen=True)
@@ -255,15 +255,15 @@ class DynamicSampling:
 
     def _starvation_message(self) -> str:
         counted: list[str] = []
-        for reason in (*WORTHLESS, "timed_out", "held"):
+        for reason in (*WORTHLESS, "timed_out", "postponed"):
             if self.counts[reason]:
                 counted.append(f"{self.counts[reason]} {reason}")
         found = f"{len(self.kept)} of {self._least_kept} informative groups among {self._num_admitted}"
         return (
-            f"dynamic sampling found {found} (dropped or put off: {', '.join(counted) or 'none'}). All wrong: the tasks"
-            " are too hard or the verifier never accepts; choose easier data.tasks or a larger"
-            " rollouts.num_per_prompt. All correct: the tasks are solved; choose harder ones. Timed out, or held for"
-            " having more to sample: raise rollouts.deadline_s or lower rollouts.min_fraction. Otherwise raise"
-            " dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or set dynamic_sampling.fill=samples or"
-            " dynamic_sampling.enabled=false"
+            f"dynamic sampling found {found} (dropped or postponed: {', '.join(counted) or 'none'}). All wrong: the"
+            " tasks are too hard or the verifier never accepts; choose easier data.tasks or a larger"
+            " rollouts.num_per_prompt. All correct: the tasks are solved; choose harder ones. Timed out, or postponed"
+            " because rollouts were unfinished: raise rollouts.deadline_s or lower rollouts.min_fraction. Otherwise"
+            " raise dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or set dynamic_sampling.fill=samples"
+            " or dynamic_sampling.enabled=false"
         )

@@ -143,8 +143,10 @@ def test_starvation_counts_the_groups_that_missed_a_deadline_and_wait_for_a_late
     sampling.begin_step(version=0, wanted=1)
     for index in range(3):
         sampling.admit([f"train/{index}"])
-        sampling.withdraw(f"train/{index}", "held", num_rollouts=2)
-    with pytest.raises(StarvationError, match=r"0 of 1 informative groups among 3 \(dropped or put off: 3 held\)"):
+        sampling.withdraw(f"train/{index}", "postponed", num_rollouts=2)
+    with pytest.raises(
+        StarvationError, match=r"0 of 1 informative groups among 3 \(dropped or postponed: 3 postponed\)"
+    ):
         sampling.num_to_admit()
 
 

@@ -42,7 +42,7 @@ def test_a_group_of_which_all_has_ended_is_closed(unfinished: str) -> None:
 
 
 def test_surplus_goes_on_in_the_next_step_or_is_dropped() -> None:
-    assert fate_of(group_of(6, 2), True, settings("resume")) is Fate.HOLD
+    assert fate_of(group_of(6, 2), True, settings("resume")) is Fate.POSTPONE
     assert fate_of(group_of(6, 2), True, settings("drop")) is Fate.DROP
 
 
@@ -52,7 +52,7 @@ def test_a_group_of_which_enough_ended_in_time_is_closed_without_the_rest(unfini
 
 
 def test_a_group_of_which_too_little_ended_in_time_goes_on_or_is_given_up() -> None:
-    assert fate_of(group_of(3, 5), False, settings("resume")) is Fate.HOLD
+    assert fate_of(group_of(3, 5), False, settings("resume")) is Fate.POSTPONE
     assert fate_of(group_of(3, 5), False, settings("finish")) is Fate.TIME_OUT
     assert fate_of(group_of(3, 5), False, settings("drop")) is Fate.TIME_OUT
 

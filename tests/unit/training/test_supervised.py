@@ -271,7 +271,7 @@ def test_a_run_validates_saves_and_goes_on_from_its_newest_checkpoint(tmp_path: 
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4, 5]
     assert [row["step"] for row in rows if "sft/val_loss" in row] == [0, 2, 4, 5]
     assert rows[3]["sft/epoch"] == 1.5
-    assert rows[3]["sft/learnt_tokens"] == 4
+    assert rows[3]["sft/trained_tokens"] == 4
     again = make_trainer(tmp_path)
     assert again.resume()
     assert again.step_number == 5
