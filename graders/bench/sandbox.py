@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.sandbox.sandbox import Job, Run, Sandbox
+from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram, SandboxResult
 
 TOGETHER = 20
 ADD = "def add(a, b):\n    return a + b\n"
@@ -32,32 +32,41 @@ SOLUTION = (
     + "@lru_cache(None)\ndef ways(n): return n if n < 2 else ways(n - 1) + ways(n - 2)\nn = "
     "int(sys.stdin.readline())\nprint(ways(n))\n"
 )
-KINDS: dict[str, tuple[Job, int, Callable[[Run], bool]]] = {  # name: job, tests in it, whether they passed
-    "print": (Job("print(sum(map(int, input().split())))", stdin="3 4\n"), 1, lambda run: run.printed == "7\n"),
-    "call": (Job(ADD, "call", name="add", parts=[[3, 4]]), 1, lambda run: run.reports == [["value", 7, 0]]),
-    "calls": (
-        Job(ADD, "call", name="add", parts=[[3, 4]] * TOGETHER),
-        TOGETHER,
-        lambda run: len(run.reports) == TOGETHER,
+# The program of each name, how many tests are in it, and whether a run of it passed.
+KINDS: dict[str, tuple[SandboxProgram, int, Callable[[SandboxResult], bool]]] = {
+    "print": (
+        SandboxProgram("print(sum(map(int, input().split())))", stdin="3 4\n"),
+        1,
+        lambda result: result.printed == "7\n",
     ),
-    "solution": (Job(SOLUTION, stdin="50\n"), 1, lambda run: run.printed == "12586269025\n"),
+    "call": (
+        SandboxProgram(ADD, "call", name="add", tests=[[3, 4]]),
+        1,
+        lambda result: result.reports == [["value", 7, 0]],
+    ),
+    "calls": (
+        SandboxProgram(ADD, "call", name="add", tests=[[3, 4]] * TOGETHER),
+        TOGETHER,
+        lambda result: len(result.reports) == TOGETHER,
+    ),
+    "solution": (SandboxProgram(SOLUTION, stdin="50\n"), 1, lambda result: result.printed == "12586269025\n"),
 }
 
 
 def rate(sandboxes: list[Sandbox], kind: str, num_tests: int) -> float:
     """Tests per second of all sandboxes together, each in a thread that mostly waits for it."""
-    job, tests_in_job, passes = KINDS[kind]
-    num_jobs = max(1, num_tests // tests_in_job)
+    program, tests_in_program, passes = KINDS[kind]
+    num_runs = max(1, num_tests // tests_in_program)
 
     def work(sandbox: Sandbox) -> bool:
-        return all([passes(sandbox.run(job)) for _ in range(num_jobs)])
+        return all([passes(sandbox.run(program)) for _ in range(num_runs)])
 
     start = time.perf_counter()
     with ThreadPoolExecutor(len(sandboxes)) as pool:
         is_right = list(pool.map(work, sandboxes))
     if not all(is_right):
         raise SystemExit(f"{kind}: a run did not come out right")
-    return len(sandboxes) * num_jobs * tests_in_job / (time.perf_counter() - start)
+    return len(sandboxes) * num_runs * tests_in_program / (time.perf_counter() - start)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any
 
 from brorl_graders.base.payload import Deadlines
-from brorl_graders.processes.child_process import Isolation, Job, cpu_time
+from brorl_graders.processes.child_process import Isolation, ScoringTask, cpu_time
 from brorl_graders.processes.process_pool import ProcessPool
 
 from graders.tests.support.gym_questions import gym_payloads
@@ -36,9 +36,9 @@ def children_cpu_s() -> float:
 def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool) -> tuple[float, float]:
     """(seconds, CPU seconds) of all groups, in a process of their own each or not; what loading takes is taken off the
     seconds alone."""
-    isolation = Job.isolation
+    isolation = ScoringTask.isolation
     if is_shared:
-        Job.isolation = Isolation()  # type: ignore[assignment]
+        ScoringTask.isolation = Isolation()  # type: ignore[assignment]
     cpu_before = children_cpu_s()
     pool = ProcessPool(Deadlines(60.0))
     try:
@@ -52,7 +52,7 @@ def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool)
         unfinished_cpu_s = sum(map(cpu_time, pool.child_pids()))  # of children that end with the fork server
     finally:
         pool.close()
-        Job.isolation = isolation  # type: ignore[method-assign]
+        ScoringTask.isolation = isolation  # type: ignore[method-assign]
     return seconds, children_cpu_s() - cpu_before + unfinished_cpu_s
 
 

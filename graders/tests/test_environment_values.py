@@ -14,7 +14,7 @@ KEY = FromEnvironment("value-1", "${oc.env:KEY}")
 
 
 @dataclass
-class Part:
+class KeyedOptions:
     key: str
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -27,23 +27,23 @@ def test_it_is_its_value() -> None:
 
 
 def test_what_shows_mappings_shows_what_was_written() -> None:
-    shown = f"{ {'key': KEY} } {[KEY]!r} {Part(KEY, {'a': KEY})} {KEY!r} %r" % (KEY,)
+    shown = f"{ {'key': KEY} } {[KEY]!r} {KeyedOptions(KEY, {'a': KEY})} {KEY!r} %r" % (KEY,)
     assert "value-1" not in shown
     assert shown.count("${oc.env:KEY}") == 6
 
 
 def test_copies_keep_both_texts() -> None:
-    part = Part("", {"key": KEY})
+    part = KeyedOptions("", {"key": KEY})
     copies = [
         pickle.loads(pickle.dumps(part)),
         copy.deepcopy(part),
         copy.copy(part),
-        Part(**asdict(part)),
+        KeyedOptions(**asdict(part)),
         replace(part, key="x"),
-        Part("", {**part.options}),
+        KeyedOptions("", {**part.options}),
     ]
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        copies.append(Part("", {"key": pickle.loads(pickle.dumps(KEY, protocol))}))
+        copies.append(KeyedOptions("", {"key": pickle.loads(pickle.dumps(KEY, protocol))}))
     for made in copies:
         found = made.options["key"]
         assert type(found) is FromEnvironment
@@ -51,9 +51,9 @@ def test_copies_keep_both_texts() -> None:
 
 
 def test_everything_is_written_as_it_stood_at_any_depth() -> None:
-    whole = Part(KEY, {"a": [KEY, ("x", KEY)], "b": {"c": KEY, "d": 1}})
+    whole = KeyedOptions(KEY, {"a": [KEY, ("x", KEY)], "b": {"c": KEY, "d": 1}})
     text = "${oc.env:KEY}"
-    assert as_written(whole) == Part(text, {"a": [text, ("x", text)], "b": {"c": text, "d": 1}})
+    assert as_written(whole) == KeyedOptions(text, {"a": [text, ("x", text)], "b": {"c": text, "d": 1}})
     assert whole.options["b"]["c"] == "value-1"
     ordinary = plain(whole)
     assert ordinary == whole

@@ -27,7 +27,7 @@ from graders.bench.instructions.prose import GENERIC, dressed
 BUILDERS = {**ifeval.BUILDERS, **ifbench_words.BUILDERS, **ifbench_forms.BUILDERS}
 
 
-class Case(NamedTuple):
+class InstructionCase(NamedTuple):
     """One response to one instruction."""
 
     name: str
@@ -36,16 +36,16 @@ class Case(NamedTuple):
     is_generic: bool = False  # written for no instruction
 
 
-class Verdict(NamedTuple):
+class CheckedCase(NamedTuple):
     """Whether one response follows."""
 
-    case: Case
+    case: InstructionCase
     judging: str
     ours: bool
     official: bool
 
 
-def drawn_cases(per_type: int, seed: int) -> Iterator[Case]:
+def drawn_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
     """Responses to every instruction: built for it and dressed, and such as fit none."""
     for name, build in BUILDERS.items():
         draw = Random(f"{seed} {name}")
@@ -54,10 +54,10 @@ def drawn_cases(per_type: int, seed: int) -> Iterator[Case]:
             is_generic = number % 8 == 7
             if is_generic:
                 response = draw.choice(GENERIC)
-            yield Case(name, arguments, dressed(draw, response), is_generic)
+            yield InstructionCase(name, arguments, dressed(draw, response), is_generic)
 
 
-def said_cases(said: Path, asked: Path) -> Iterator[Case]:
+def said_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
     """Real responses to the benchmark's prompts."""
     responses = {}
     for line in said.read_text(encoding="utf-8").splitlines():
@@ -69,10 +69,10 @@ def said_cases(said: Path, asked: Path) -> Iterator[Case]:
             arguments = {key: value for key, value in given.items() if value is not None}
             whole = {key: int(value) if isinstance(value, float) else value for key, value in arguments.items()}
             if name in INSTRUCTIONS and row["prompt"].strip() in responses:
-                yield Case(name, whole, responses[row["prompt"].strip()])
+                yield InstructionCase(name, whole, responses[row["prompt"].strip()])
 
 
-def verdicts(cases: list[Case], python: str, checkout: str) -> Iterator[Verdict]:
+def verdicts(cases: list[InstructionCase], python: str, checkout: str) -> Iterator[CheckedCase]:
     """Both verdicts on every case, strict and loose; none where their checker raises on the response as it is."""
     lines = []
     for case in cases:
@@ -88,10 +88,10 @@ def verdicts(cases: list[Case], python: str, checkout: str) -> Iterator[Verdict]
         payload = {"instruction_id_list": [case.name], "kwargs": [case.arguments]}
         for judging, followed in (("strict", theirs[0]), ("loose", any(theirs))):
             ours = score({**payload, "judging": judging}, case.response) == 1.0
-            yield Verdict(case, judging, ours, followed)
+            yield CheckedCase(case, judging, ours, followed)
 
 
-def print_table(found: list[Verdict], num_shown: int) -> None:
+def print_table(found: list[CheckedCase], num_shown: int) -> None:
     """Disagreements of each benchmark: how many, and how many are not meant."""
     for title, is_ifeval in (("IFEval", True), ("IFBench", False)):
         for judging in ("strict", "loose"):
@@ -103,10 +103,10 @@ def print_table(found: list[Verdict], num_shown: int) -> None:
             print_disagreements(PAID, judging, [item.case for item in others if item.ours], num_shown)
 
 
-def print_disagreements(kind: str, judging: str, cases: list[Case], num_shown: int) -> None:
+def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], num_shown: int) -> None:
     """Those of one kind, by what is meant; the others by instruction, with examples."""
     meant: Counter[str] = Counter()
-    others: dict[str, list[Case]] = {}
+    others: dict[str, list[InstructionCase]] = {}
     for case in cases:
         why = reason(kind, judging, case.name, case.response, case.is_generic)
         if why is not None:

@@ -26,7 +26,7 @@ from typing import Any
 from brorl_graders.base.components import import_function
 from brorl_graders.base.errors import BroRLError, ConfigError
 from brorl_graders.base.names import child_environment
-from brorl_graders.environments.endpoint import Conversation, Endpoint, open_conversation
+from brorl_graders.environments.endpoint import Conversation, ModelEndpoint, open_conversation
 from brorl_graders.environments.judged import Judged
 from brorl_graders.environments.protocol import (
     ANY,
@@ -126,7 +126,7 @@ class Agent(Environment):
         if self._work is not None:
             self._work.cancel()
 
-    async def act(self, task: Task, endpoint: Endpoint) -> Result:
+    async def act(self, task: Task, endpoint: ModelEndpoint) -> Result:
         """The agent's work on a task."""
         if self.function is None:
             return await self._run_command(task, endpoint)
@@ -135,7 +135,7 @@ class Agent(Environment):
             return result
         return await _in_thread(self.function, task, endpoint)
 
-    async def _acted(self, task: Task, endpoint: Endpoint) -> Result:
+    async def _acted(self, task: Task, endpoint: ModelEndpoint) -> Result:
         """The agent's work; nobody is told its token."""
         try:
             return await self.act(task, endpoint)
@@ -158,7 +158,7 @@ class Agent(Environment):
         reward, _ = registry.judge(self._asked["verifier"], self._asked["payload"], answer)
         return reward
 
-    async def _run_command(self, task: Task, endpoint: Endpoint) -> Result:
+    async def _run_command(self, task: Task, endpoint: ModelEndpoint) -> Result:
         given = json.dumps({"task": task, "seed": endpoint.seed})
         own = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.api_key}
         process = await asyncio.create_subprocess_exec(
@@ -241,7 +241,7 @@ class Verifiers(Agent):
         """A row, by its place."""
         return {"row": seed % len(self.environment.get_dataset())}
 
-    async def act(self, task: Task, endpoint: Endpoint) -> Result:
+    async def act(self, task: Task, endpoint: ModelEndpoint) -> Result:
         """A rollout of its own; the rubric's reward of a single one."""
         from openai import AsyncOpenAI
         from verifiers.clients import OpenAIChatCompletionsClient

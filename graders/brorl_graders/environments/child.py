@@ -31,7 +31,7 @@ from brorl_graders.environments.protocol import (
     failed,
     value_of,
 )
-from brorl_graders.processes.child import ReplyError
+from brorl_graders.processes.child import ChildReplyError
 
 MAX_ERROR = 2000  # characters
 MAX_INFO = 10_000
@@ -42,7 +42,7 @@ LATE = "has not ended after"  # begins the reason of a deadline
 
 
 @dataclass
-class Limits:
+class EpisodeLimits:
     """Of what an episode may say, and how calls are written; sent with the first request."""
 
     max_characters: int
@@ -60,7 +60,7 @@ class Episode:
 def serve(connection: Connection) -> None:
     """Answer requests until the owner closes its end."""
     is_async, *limits = connection.recv()
-    server = Server(connection, Limits(*limits))
+    server = Server(connection, EpisodeLimits(*limits))
     if is_async:
         asyncio.run(server.serve_at_once())
     else:
@@ -70,7 +70,7 @@ def serve(connection: Connection) -> None:
 class Server:
     """Owns the episodes of a process."""
 
-    def __init__(self, connection: Connection, limits: Limits) -> None:
+    def __init__(self, connection: Connection, limits: EpisodeLimits) -> None:
         self.connection = connection
         self.limits = limits
         self.episodes: dict[str, Episode] = {}
@@ -215,15 +215,15 @@ class Server:
 
 def read_outcome(connection: Connection) -> tuple[int, EpisodeOutcome]:
     """The next reply of a process, which may be anybody's by now. Raises EOFError or OSError when it is gone,
-    ReplyError when this is none."""
+    ChildReplyError when this is none."""
     raw = connection.recv_bytes(MAX_REPLY)
     try:
         number, messages, *rest = json.loads(raw)
         outcome = EpisodeOutcome(tuple(messages), *rest)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ReplyError("its reply is no outcome") from error
+        raise ChildReplyError("its reply is no outcome") from error
     if type(number) is not int or not _is_outcome(outcome):
-        raise ReplyError("its reply is no outcome")
+        raise ChildReplyError("its reply is no outcome")
     return number, outcome
 
 

@@ -205,7 +205,7 @@ def _tool(written: Any) -> Message:
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class ModelEndpoint:
     """What an agent is given to ask the model."""
 
     base_url: str
@@ -231,9 +231,9 @@ class Conversation:
         self._new: asyncio.Future[tuple[Message, ...]] = server.loop.create_future()
         self._answer: asyncio.Future[dict[str, Any]] = server.loop.create_future()
 
-    def endpoint(self, seed: int) -> Endpoint:
+    def endpoint(self, seed: int) -> ModelEndpoint:
         """How its agent reaches it."""
-        return Endpoint(self.server.base_url, self.token, seed=seed)
+        return ModelEndpoint(self.server.base_url, self.token, seed=seed)
 
     async def ask(self, body: Any) -> tuple[ChatRequest, dict[str, Any]]:
         """A request as it was read, and the completion that answers it. Raises RequestError for what does not continue

@@ -37,7 +37,7 @@ from brorl_graders.environments.protocol import (
     failed,
 )
 from brorl_graders.environments.tool_calls import ANY_FORMAT
-from brorl_graders.processes.child import ReplyError
+from brorl_graders.processes.child import ChildReplyError
 from brorl_graders.processes.child_process import Inbox
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.verifiers.registry import Template, templates
@@ -263,7 +263,7 @@ class EpisodeHost:
         except (EOFError, OSError):
             self._lose(process, "its process ended")
             return
-        except (ReplyError, KeyError) as error:
+        except (ChildReplyError, KeyError) as error:
             self._lose(process, str(error))
             return
         episode = turn.step.episode

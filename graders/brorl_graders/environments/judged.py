@@ -59,7 +59,7 @@ except BaseException as error:
     sys.exit(1)
 """
 
-_sandboxes: dict[sandbox.Limits, sandbox.Sandbox] = {}  # of this process
+_sandboxes: dict[sandbox.SandboxLimits, sandbox.Sandbox] = {}  # of this process
 
 
 class Judged(Environment):
@@ -198,21 +198,21 @@ class PythonTool(WithTool):
     def __init__(self, max_turns: int = 6, seconds: float = 4.0, memory_mib: int = 512) -> None:
         """`seconds` and `memory_mib` are limits of a call, earlier ones included."""
         self.max_turns = max_turns
-        self.limits = sandbox.Limits(seconds=seconds, memory_mib=memory_mib, output_kib=64)
+        self.limits = sandbox.SandboxLimits(seconds=seconds, memory_mib=memory_mib, output_kib=64)
         self.calls: list[str] = []  # those that came to their end
 
     def call(self, call: ToolCall) -> str:
         """What it prints, and how it ended where that is not well. A call that fails leaves no names."""
         code = call.arguments["code"]
-        job = sandbox.Job(SESSION, parts=(), stdin=_session(self.calls, code, self.seed))
-        run = _sandbox(self.limits).run(job)
-        if run.ending == sandbox.FINISHED:
+        program = sandbox.SandboxProgram(SESSION, tests=(), stdin=_session(self.calls, code, self.seed))
+        result = _sandbox(self.limits).run(program)
+        if result.ending == sandbox.FINISHED:
             self.calls.append(code)
-            return run.printed or "(nothing was printed)"
-        return f"{run.printed}\nerror: {run.ending}".strip()
+            return result.printed or "(nothing was printed)"
+        return f"{result.printed}\nerror: {result.ending}".strip()
 
 
-def _sandbox(limits: sandbox.Limits) -> sandbox.Sandbox:
+def _sandbox(limits: sandbox.SandboxLimits) -> sandbox.Sandbox:
     """One for all episodes of a process; it ends with it."""
     if limits not in _sandboxes:
         _sandboxes[limits] = sandbox.Sandbox(limits)

@@ -108,7 +108,7 @@ def _libraries() -> list[str]:
     return readable_paths(folders)
 
 
-class Reply(NamedTuple):
+class ChildReply(NamedTuple):
     """What a child says of a text."""
 
     score: float
@@ -116,7 +116,7 @@ class Reply(NamedTuple):
     error: str | None  # why the verifier failed; None: it did not
 
 
-class ReplyError(ValueError):
+class ChildReplyError(ValueError):
     """What a child said is no score."""
 
 
@@ -152,17 +152,17 @@ def serve(connection: Connection) -> None:
             connection.send_bytes(json.dumps(reply).encode())
 
 
-def read_reply(connection: Connection) -> Reply:
-    """The next reply of a child, which may be anybody's by now. Raises EOFError or OSError when it is gone, ReplyError
-    when this is none."""
+def read_reply(connection: Connection) -> ChildReply:
+    """The next reply of a child, which may be anybody's by now. Raises EOFError or OSError when it is gone,
+    ChildReplyError when this is none."""
     raw = connection.recv_bytes(MAX_REPLY)
     try:
-        reply = Reply(*json.loads(raw))
+        reply = ChildReply(*json.loads(raw))
     except (ValueError, TypeError, RecursionError) as reason:
-        raise ReplyError("its reply is no score") from reason
+        raise ChildReplyError("its reply is no score") from reason
     is_score = type(reply.score) is float and math.isfinite(reply.score)
     if not is_score or type(reply.reason) is not str or not isinstance(reply.error, str | None):
-        raise ReplyError("its reply is no score")
+        raise ChildReplyError("its reply is no score")
     return reply
 
 
@@ -172,12 +172,12 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _safe_score(score: Score, payload: dict[str, object], text: str) -> Reply:
+def _safe_score(score: Score, payload: dict[str, object], text: str) -> ChildReply:
     try:
         value, reason = score_and_reason(score(payload, text))
     except VERIFIER_ERRORS as error:
         words = f"{type(error).__name__}: {error}"
-        return Reply(0.0, "", words[:MAX_WORDS])
+        return ChildReply(0.0, "", words[:MAX_WORDS])
     if not math.isfinite(value):
-        return Reply(0.0, "", f"the score is {value}")
-    return Reply(value, reason[:MAX_WORDS], None)
+        return ChildReply(0.0, "", f"the score is {value}")
+    return ChildReply(value, reason[:MAX_WORDS], None)

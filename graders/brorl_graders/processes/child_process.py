@@ -62,7 +62,7 @@ class Isolation(NamedTuple):
 
 
 @dataclass(eq=False)
-class Job:
+class ScoringTask:
     """Texts to score for one payload."""
 
     verifier: str
@@ -96,39 +96,39 @@ class Job:
             self.done.set()
 
     def fail(self, error: BroRLError) -> None:
-        """End the job without scores."""
+        """End the task without scores."""
         self.error = error
         self.done.set()
 
 
 @dataclass(eq=False)
 class ChildProcess:
-    """A forked process, and the texts of a job that it has, the one being scored first."""
+    """A forked process, and the texts of a task that it has, the one being scored first."""
 
     process: int
     connection: Connection
     isolation: Isolation
-    job: Job | None = None
-    indices: deque[int] = field(default_factory=deque)  # of the job's texts
+    task: ScoringTask | None = None
+    indices: deque[int] = field(default_factory=deque)  # of the task's texts
     since: float = 0.0  # when it began with the first of them
     cpu_since: float = 0.0  # its CPU time then
     look_at: float = 0.0  # when to see next how long it has taken
 
     def begin_text(self) -> None:
         """Start the clocks for the first of its texts."""
-        assert self.job is not None, "only a child with a job begins a text"
+        assert self.task is not None, "only a child with a task begins a text"
         self.since = time.monotonic()
         self.cpu_since = cpu_time(self.process)
-        self.look_at = self.since + self.job.patience_s
+        self.look_at = self.since + self.task.patience_s
 
     def time_taken(self) -> float:
         """Seconds for the text so far: wall time, or the CPU time it was given when the machine lets it wait for a CPU.
 
         A child that is starved is not blamed, up to `MAX_STARVED` deadlines of wall time.
         """
-        assert self.job is not None, "only a child with a job takes time"
+        assert self.task is not None, "only a child with a task takes time"
         wall_time = time.monotonic() - self.since
-        if wall_time > MAX_STARVED * self.job.timeout_s or not wants_to_run(self.process):
+        if wall_time > MAX_STARVED * self.task.timeout_s or not wants_to_run(self.process):
             return wall_time
         return min(wall_time, cpu_time(self.process) - self.cpu_since)
 
@@ -149,7 +149,7 @@ class Children:
 
     def busy(self) -> list[ChildProcess]:
         """Those that are scoring."""
-        return [child for child in self.all() if child.job is not None]
+        return [child for child in self.all() if child.task is not None]
 
     def make_front(self, isolation: Isolation) -> ChildProcess:
         """Have an idle child at the front that may serve such payloads."""
@@ -183,7 +183,7 @@ class Children:
     def end_idle(self) -> None:
         """Kill those that are scoring nothing."""
         for child in self.all():
-            if child.job is None:
+            if child.task is None:
                 self.end(child)
 
     def forget(self) -> None:

@@ -1,10 +1,10 @@
 """Pool of child processes that score texts under a hard deadline, and the thread that gives them work.
 
-One child is at the *front*: it gets the texts of the waiting jobs, in order, a batch at a time. Life of a text: waiting
-→ being scored → scored, or failed (deadline, crash, exception). When the front child sits on a text for longer than the
-job's patience while others wait, it is set *aside*: it may go on with this one text until the deadline, and a new
-child, forked in milliseconds, is at the front with the rest. So a verifier that hangs costs its own text, not the time
-of others. At most `MAX_ASIDE` children are aside; then the front child is waited for.
+One child is at the *front*: it gets the texts of the waiting tasks, in order, a batch at a time. Life of a text:
+waiting → being scored → scored, or failed (deadline, crash, exception). When the front child sits on a text for longer
+than the task's patience while others wait, it is set *aside*: it may go on with this one text until the deadline, and
+a new child, forked in milliseconds, is at the front with the rest. So a verifier that hangs costs its own text, not the
+time of others. At most `MAX_ASIDE` children are aside; then the front child is waited for.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 from brorl_graders.base.errors import BroRLError, ResourceError
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.verdicts import LATE, Verdicts
-from brorl_graders.processes.child import ReplyError, read_reply
-from brorl_graders.processes.child_process import ChildProcess, Children, Inbox, Job
+from brorl_graders.processes.child import ChildReplyError, read_reply
+from brorl_graders.processes.child_process import ChildProcess, Children, Inbox, ScoringTask
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.verifiers.registry import templates
 
@@ -42,10 +42,10 @@ class ProcessPool:
         self.deadlines = deadlines
         self.num_failures = 0
         self._fork_server = ForkServer()
-        self._jobs: deque[Job] = deque()  # those with waiting texts, oldest first
+        self._tasks: deque[ScoringTask] = deque()  # those with waiting texts, oldest first
         self._children = Children(self._fork_server)
         self._has_said_gaps = False
-        self._inbox: Inbox[Job] = Inbox()
+        self._inbox: Inbox[ScoringTask] = Inbox()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="verifier-processes", daemon=True)
         self._thread.start()
@@ -58,18 +58,18 @@ class ProcessPool:
     def judge(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> Verdicts:
         """The same, with why verifiers failed and what they say of their scores."""
         seconds = self.deadlines.seconds(verifier, payload)
-        job = Job(verifier, dict(payload), texts, seconds)
-        job.waiting.extend(range(len(texts)))
-        self._wait_for(job)
-        scores = [job.scores[index] for index in range(len(texts))]
-        return Verdicts(scores, job.reasons)
+        task = ScoringTask(verifier, dict(payload), texts, seconds)
+        task.waiting.extend(range(len(texts)))
+        self._wait_for(task)
+        scores = [task.scores[index] for index in range(len(texts))]
+        return Verdicts(scores, task.reasons)
 
     def load(self, verifier: str) -> None:
         """Import a verifier and its libraries before the first text needs them. Raises as `score`."""
-        self._wait_for(Job(verifier, {}, (), self.deadlines.default_s))
+        self._wait_for(ScoringTask(verifier, {}, (), self.deadlines.default_s))
 
     def close(self) -> None:
-        """Kill all processes; jobs under way fail."""
+        """Kill all processes; tasks under way fail."""
         self._is_closed = True
         self._inbox.ring()
         self._thread.join()
@@ -78,16 +78,16 @@ class ProcessPool:
         """Process ids of the current children."""
         return [child.process for child in self._children.all()]
 
-    def _wait_for(self, job: Job) -> None:
-        """Hand a job to the thread, and return when it is done. Raises what it failed with."""
+    def _wait_for(self, task: ScoringTask) -> None:
+        """Hand a task to the thread, and return when it is done. Raises what it failed with."""
         if self._is_closed:
             raise ResourceError("the verifier pool was closed")
-        self._inbox.put(job)
-        while not job.done.wait(IDLE_S):
+        self._inbox.put(task)
+        while not task.done.wait(IDLE_S):
             if not self._thread.is_alive():
                 raise ResourceError("the verifier pool was closed")
-        if job.error is not None:
-            raise job.error
+        if task.error is not None:
+            raise task.error
 
     def _run(self) -> None:
         """Work of the thread: everything below happens in it."""
@@ -103,36 +103,36 @@ class ProcessPool:
         self._fail_everything(ResourceError("the verifier pool was closed"))
 
     def _hand_out_texts(self) -> None:
-        """Give the front child a batch of a job, unless it has one."""
+        """Give the front child a batch of a task, unless it has one."""
         children = self._children
         while self._inbox.arrived:
-            self._jobs.append(self._inbox.arrived.popleft())
-        while self._jobs and (children.front is None or children.front.job is None):
-            job = self._next_job()
-            self._load_verifiers(job)
+            self._tasks.append(self._inbox.arrived.popleft())
+        while self._tasks and (children.front is None or children.front.task is None):
+            task = self._next_task()
+            self._load_verifiers(task)
             batch: list[int] = []
-            while job.waiting and len(batch) < BATCH:
-                batch.append(job.waiting.popleft())
-            if not job.waiting:
-                self._jobs.remove(job)
+            while task.waiting and len(batch) < BATCH:
+                batch.append(task.waiting.popleft())
+            if not task.waiting:
+                self._tasks.remove(task)
             if batch:
-                self._send(job, batch)
+                self._send(task, batch)
             else:
-                job.done.set()  # there was nothing but to load
+                task.done.set()  # there was nothing but to load
 
-    def _next_job(self) -> Job:
+    def _next_task(self) -> ScoringTask:
         """The oldest; while a child is there that serves one prompt, the oldest of that prompt, if there is one."""
         front = self._children.front
         if front is not None and front.isolation.prompt is not None:
-            for job in self._jobs:
-                if job.isolation == front.isolation:
-                    return job
-        return self._jobs[0]
+            for task in self._tasks:
+                if task.isolation == front.isolation:
+                    return task
+        return self._tasks[0]
 
-    def _load_verifiers(self, job: Job) -> None:
-        """Have the fork server load what a job needs. Idle children, which lack a library, are ended; the job fails
+    def _load_verifiers(self, task: ScoringTask) -> None:
+        """Have the fork server load what a task needs. Idle children, which lack a library, are ended; the task fails
         where there is no such verifier."""
-        for template in templates(job.verifier, job.payload):
+        for template in templates(task.verifier, task.payload):
             if template in self._fork_server.loaded:
                 continue
             is_new = not self._fork_server.has_library_of(template.verifier)
@@ -140,27 +140,27 @@ class ProcessPool:
             if is_new:
                 self._children.end_idle()
             if error is not None:
-                job.waiting.clear()
-                job.fail(error)
-        if job.isolation.is_closed and not self._has_said_gaps:
+                task.waiting.clear()
+                task.fail(error)
+        if task.isolation.is_closed and not self._has_said_gaps:
             self._has_said_gaps = True
             gaps = self._fork_server.gaps()
             if gaps:
                 log.warning("a response that took a library's scorer over could %s", "; ".join(gaps))
 
-    def _send(self, job: Job, batch: list[int]) -> None:
-        child = self._children.make_front(job.isolation)
-        child.job = job
+    def _send(self, task: ScoringTask, batch: list[int]) -> None:
+        child = self._children.make_front(task.isolation)
+        child.task = task
         child.indices = deque(batch)
         child.begin_text()
-        texts = [job.texts[index] for index in batch]
+        texts = [task.texts[index] for index in batch]
         try:
-            child.connection.send((job.verifier, job.payload, texts))
+            child.connection.send((task.verifier, task.payload, texts))
         except OSError:
             self._end_with_its_text(child, "its process is gone")
 
     def _receive_scores(self) -> None:
-        """Wait until something happens: a job, a score, a child's end, or the time at which a delay counts."""
+        """Wait until something happens: a task, a score, a child's end, or the time at which a delay counts."""
         children = self._children.all()
         connections = [child.connection for child in children]
         next_look = min((child.look_at for child in self._children.busy()), default=math.inf)
@@ -173,8 +173,8 @@ class ProcessPool:
                 self._receive_score(child)
 
     def _receive_score(self, child: ChildProcess) -> None:
-        job = child.job
-        if job is None:  # it has nothing to say unasked
+        task = child.task
+        if task is None:  # it has nothing to say unasked
             self._children.end(child)
             return
         try:
@@ -182,22 +182,22 @@ class ProcessPool:
         except (EOFError, OSError):
             self._end_with_its_text(child, "crashed")
             return
-        except ReplyError as reason:
+        except ChildReplyError as reason:
             self._end_with_its_text(child, str(reason))
             return
         index = child.indices.popleft()
         if reply.error is not None:
-            self._note_failure(job, index, reply.error)
+            self._note_failure(task, index, reply.error)
         else:
             if reply.reason:
-                job.reasons[index] = reply.reason
-            job.settle(index, reply.score)
+                task.reasons[index] = reply.reason
+            task.settle(index, reply.score)
         if child in self._children.aside:
             self._children.end(child)
         elif child.indices:
             child.begin_text()
         else:
-            child.job = None
+            child.task = None
 
     def _check_deadlines(self) -> None:
         """End the children that have taken too long for a text, and set the front child aside when others wait."""
@@ -205,24 +205,24 @@ class ProcessPool:
         for child in self._children.busy():
             if now < child.look_at:
                 continue
-            assert child.job is not None, "a busy child has a job"
+            assert child.task is not None, "a busy child has a task"
             taken = child.time_taken()
-            if taken >= child.job.timeout_s:
-                self._end_with_its_text(child, f"{LATE} {child.job.timeout_s:g} s")
+            if taken >= child.task.timeout_s:
+                self._end_with_its_text(child, f"{LATE} {child.task.timeout_s:g} s")
                 continue
             is_front = child is self._children.front
             may_be_set_aside = is_front and len(self._children.aside) < MAX_ASIDE
-            if may_be_set_aside and taken >= child.job.patience_s and self._others_wait():
+            if may_be_set_aside and taken >= child.task.patience_s and self._others_wait():
                 self._set_aside(child)
-            next_limit = child.job.timeout_s
+            next_limit = child.task.timeout_s
             if child is self._children.front:
-                next_limit = min(next_limit, taken + child.job.patience_s)
+                next_limit = min(next_limit, taken + child.task.patience_s)
             child.look_at = now + max(next_limit - taken, MIN_LOOK_S)
 
     def _others_wait(self) -> bool:
         front = self._children.front
         front_has_more = front is not None and len(front.indices) > 1
-        return bool(self._jobs or self._inbox.arrived) or front_has_more
+        return bool(self._tasks or self._inbox.arrived) or front_has_more
 
     def _set_aside(self, child: ChildProcess) -> None:
         """Let the front child go on with its first text, and others score the rest."""
@@ -233,41 +233,41 @@ class ProcessPool:
 
     def _take_back(self, child: ChildProcess) -> None:
         """Put the texts of a child at the head of those that wait."""
-        job = child.job
-        assert job is not None, "only a child with a job has texts"
-        if child.indices and not job.waiting:
-            self._jobs.appendleft(job)
-        job.waiting.extendleft(reversed(child.indices))
+        task = child.task
+        assert task is not None, "only a child with a task has texts"
+        if child.indices and not task.waiting:
+            self._tasks.appendleft(task)
+        task.waiting.extendleft(reversed(child.indices))
         child.indices.clear()
 
     def _end_with_its_text(self, child: ChildProcess, reason: str) -> None:
         """End a child that is of no use any more: the text that it was scoring has failed."""
-        job = child.job
+        task = child.task
         index = None
-        if job is not None:
+        if task is not None:
             index = child.indices.popleft()
             self._take_back(child)
         try:
             self._children.end(child)
         finally:
-            if job is not None and index is not None:
-                self._note_failure(job, index, reason)
+            if task is not None and index is not None:
+                self._note_failure(task, index, reason)
 
-    def _note_failure(self, job: Job, index: int, reason: str) -> None:
+    def _note_failure(self, task: ScoringTask, index: int, reason: str) -> None:
         self.num_failures += 1
         if self.num_failures <= MAX_LOGGED:
-            log.warning("verifier %s: %s, on %r; the response scores 0", job.verifier, reason, job.texts[index][:200])
-        job.reasons[index] = reason
-        job.settle(index, None)
+            log.warning("verifier %s: %s, on %r; the response scores 0", task.verifier, reason, task.texts[index][:200])
+        task.reasons[index] = reason
+        task.settle(index, None)
 
     def _fail_everything(self, error: BroRLError) -> None:
-        """Fail every job; a new one starts again with a new fork server."""
-        for job in (*self._jobs, *self._inbox.arrived):
-            job.fail(error)
+        """Fail every task; a new one starts again with a new fork server."""
+        for task in (*self._tasks, *self._inbox.arrived):
+            task.fail(error)
         for child in self._children.busy():
-            assert child.job is not None, "a busy child has a job"
-            child.job.fail(error)
-        self._jobs.clear()
+            assert child.task is not None, "a busy child has a task"
+            child.task.fail(error)
+        self._tasks.clear()
         self._inbox.arrived.clear()
         self._children.forget()
         self._fork_server.close()

@@ -12,9 +12,9 @@ from brorl_graders.sandbox.limits import (
     TIMED_OUT,
     TOO_MUCH_OUTPUT,
     Layers,
-    Limits,
+    SandboxLimits,
 )
-from brorl_graders.sandbox.sandbox import Job, Run, Sandbox, SandboxError, run
+from brorl_graders.sandbox.sandbox import Sandbox, SandboxError, SandboxProgram, SandboxResult, run
 from brorl_graders.sandbox.values import NotPlainError, as_json, decode
 
 __all__ = [
@@ -24,14 +24,14 @@ __all__ = [
     "LOST",
     "TIMED_OUT",
     "TOO_MUCH_OUTPUT",
-    "Job",
     "Judge",
     "Layers",
-    "Limits",
     "NotPlainError",
-    "Run",
     "Sandbox",
     "SandboxError",
+    "SandboxLimits",
+    "SandboxProgram",
+    "SandboxResult",
     "ScriptedTest",
     "as_json",
     "decode",

@@ -2,7 +2,7 @@
 program process for each run.
 
 It serves the `Sandbox` at the other end of the socket FD. First it says which layers hold. A request is the seconds of
-a run with its files: the job, the pipes for what the program prints and reports, and those by which the processes of a
+a run with its files: the program, the pipes for what it prints and reports, and those by which the processes of a
 test talk. It hands them on to the program process, a fork of itself, and never reads them: neither a program nor its
 output is ever in the memory that the next program is a copy of. When the program has ended, or its owner says STOP, it
 ends all that is left of the run, clears the scratch folder, and only then answers with the wait status. It is process 1

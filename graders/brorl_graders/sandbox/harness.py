@@ -1,15 +1,16 @@
-"""Harness inside the program process: the program runs, then the parts of the job, and reports go out as JSON lines.
+"""Harness inside the program process: the program runs, then its tests, and reports go out as JSON lines.
 
-A job: `source` (the program), `setup` (source that runs before it), `stdin`, `kind`, `parts`, and for functions `name`.
+A `SandboxProgram`: `source` (the program), `setup` (source that runs before it), `stdin`, `kind`, `tests`, and for
+functions `name`.
 Kinds:
 
-- `main`: the program is a script that reads `stdin` and prints. No parts, no reports.
-- `call`: each part is a list of arguments for the function `name`, also a method of the class `Solution`. Reports
+- `main`: the program is a script that reads `stdin` and prints. No tests, no reports.
+- `call`: each test is a list of arguments for the function `name`, also a method of the class `Solution`. Reports
   `["value", value, index]` (`values.py`).
-- `serve`: the program's functions answer a judge (`ProgramEnd`). No parts, no reports.
-- `judge`: there is no program here. The parts are test scripts (`judge.py`) for programs that are served elsewhere.
+- `serve`: the program's functions answer a judge (`ProgramEnd`). No tests, no reports.
+- `judge`: there is no program here. The tests are scripts (`judge.py`) for programs that are served elsewhere.
 
-A part that raises reports `["error", text, index]`. A program shares this process and may forge all of that: a report
+A test that raises reports `["error", text, index]`. A program shares this process and may forge all of that: a report
 is the program's word and nothing more, which is why it is judged outside.
 """
 
@@ -180,40 +181,40 @@ async def _awaited(coroutine: Any) -> Any:
 
 
 def run(
-    job: dict[str, Any],
+    program: dict[str, Any],
     report_to: int,
     channels: Sequence[int],
     max_line: int,
 ) -> int:
-    """Run a job; the exit code. `channels` are the files by which the processes of a test talk, the judge reading at
-    most `max_line` bytes at a time."""
+    """Run a program; the exit code. `channels` are the files by which the processes of a test talk, the judge reading
+    at most `max_line` bytes at a time."""
     _fresh_streams()
     report = _reporter(report_to)
-    if job["kind"] == "judge":
+    if program["kind"] == "judge":
         from brorl_graders.sandbox import judge
 
-        return _guarded(partial(judge.run, job, channels, max_line, report), report, -1)
-    module = types.ModuleType("__main__" if job["kind"] == "main" else "program")
+        return _guarded(partial(judge.run, program["tests"], program["setup"], channels, max_line, report), report, -1)
+    module = types.ModuleType("__main__" if program["kind"] == "main" else "program")
     module.__dict__["__file__"] = "program.py"
     sys.modules[module.__name__] = module
     sys.argv = ["program.py"]
-    code = _guarded(partial(_execute_program, job, module), report, -1)
-    if code == SUCCESS and job["kind"] == "serve":
+    code = _guarded(partial(_execute_program, program, module), report, -1)
+    if code == SUCCESS and program["kind"] == "serve":
         read_from, write_to = channels
-        program = ProgramEnd(module, read_from, write_to)
-        _guarded(program.serve, report, -1)
-    parts = job["parts"] if code == SUCCESS else []
-    for index, part in enumerate(parts):
-        call = partial(_report_call, report, module, job["name"], part, index)
+        end = ProgramEnd(module, read_from, write_to)
+        _guarded(end.serve, report, -1)
+    tests = program["tests"] if code == SUCCESS else []
+    for index, arguments in enumerate(tests):
+        call = partial(_report_call, report, module, program["name"], arguments, index)
         _guarded(call, report, index)
     return _guarded(_finish, report, -1) or code
 
 
-def _execute_program(job: dict[str, Any], module: types.ModuleType) -> None:
+def _execute_program(program: dict[str, Any], module: types.ModuleType) -> None:
     """Run setup and program apart, since `from __future__` must come first."""
     builtins.open = _open
     for name in ("setup", "source"):
-        source = job[name]
+        source = program[name]
         file = f"{name}.py" if name == "setup" else "program.py"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for inspect.getsource
         code = compile(source, file, "exec", dont_inherit=True)

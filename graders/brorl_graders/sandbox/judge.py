@@ -2,9 +2,9 @@
 it does not define as objects that ask the program (`Remote`). What is expected, and what is done with it, is never
 where the program is.
 
-A part of the job is a script: `source`, in which each assertion says before it that it is reached (`MARK`), `names`
-that the program has, and those of them that are `tested` even where the job's `setup` defines them, too. A judge serves
-one test and one program after another; what it has of a program is plain data.
+A test of the judge's program is a script: `source`, in which each assertion says before it that it is reached (`MARK`),
+`names` that the program has, and those of them that are `tested` even where its `setup` defines them, too. A judge
+serves one test and one program after another; what it has of a program is plain data.
 """
 
 from __future__ import annotations
@@ -249,32 +249,34 @@ def _named(path: str) -> Any:
 
 
 def run(
-    job: dict[str, Any],
+    scripts: Sequence[dict[str, Any]],
+    setup: str,
     channels: Sequence[int],
     max_line: int,
     report: Report,
 ) -> None:
     """Follow orders, one program after another, until there are no more. The last of `channels` brings the orders,
-    `[program, parts]`; two of the others, to read from and to write to, lead to each program. After each order `["end",
-    null, -1]` is reported."""
+    `[program, indices of scripts]`; two of the others, to read from and to write to, lead to each program. After
+    each order `["end", null, -1]` is reported."""
     with open(channels[-1], encoding="ascii") as orders:
         for line in orders:
-            program, parts = json.loads(line)
+            program, indices = json.loads(line)
             end = JudgeEnd(channels[2 * program], channels[2 * program + 1], max_line)
-            judge(job, parts, end, report)
+            judge(scripts, setup, indices, end, report)
             report("end", None, -1)
 
 
 def judge(
-    job: dict[str, Any],
-    parts: Sequence[int],
+    scripts: Sequence[dict[str, Any]],
+    setup: str,
+    indices: Sequence[int],
     end: JudgeEnd,
     report: Report,
 ) -> None:
-    """Run these scripts of a job, and report `["done", null, index]` where one holds of the program, else `["error",
-    text, index]`. Ends without a report at the first that the program does not survive."""
-    for index in parts:
-        problem = _problem(job["parts"][index], job["setup"], end)
+    """Run the scripts of these indices, and report `["done", null, index]` where one holds of the program, else
+    `["error", text, index]`. Ends without a report at the first that the program does not survive."""
+    for index in indices:
+        problem = _problem(scripts[index], setup, end)
         if end.is_gone:
             return
         if problem is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brorl_graders.sandbox.limits import TOO_MUCH_OUTPUT, OutputPipe
-from brorl_graders.sandbox.sandbox import Job, Sandbox, parsed
+from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram, parsed
 
 NUM_PROGRAMS = 16  # that one judge serves
 MODULES = ("doctest", "unittest", "brorl_graders.sandbox.judge")  # that every judge has
@@ -64,7 +64,7 @@ class Judge:
         number = len(process.channels) - 1
         ends = process.channels.pop()
         with open(os.devnull, "wb") as nowhere:
-            served = Job(
+            served = SandboxProgram(
                 source,
                 "serve",
                 test.setup,
@@ -108,12 +108,12 @@ class Judge:
         ending: str | None = TOO_MUCH_OUTPUT
         try:
             os.write(process.orders, json.dumps(order).encode() + b"\n")
-            num_parts = 1 + len(order[1])
+            num_periods = 1 + len(order[1])
             ending = self._sandbox.follow(
                 process.printed,
                 process.reported,
                 seconds,
-                num_parts,
+                num_periods,
                 LAST_REPORT,
             )
         except OSError:  # the judge is gone
@@ -182,15 +182,15 @@ def _begin(
         judges_ends += [answers_from, calls_to]
         process.channels.append((calls_from, answers_to))
     outputs = [process.printed.their_file, process.reported.their_file]
-    job = Job(
+    program = SandboxProgram(
         "",
         "judge",
         test.setup,
-        parts=test.scripts,
+        tests=test.scripts,
     )
     try:
         sandbox.start(
-            job,
+            program,
             NUM_PROGRAMS * seconds,
             [
                 *outputs,

@@ -31,7 +31,7 @@ GAPS = {
 }
 NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts")
 
-# How a run ended, `Run.ending`.
+# How a run ended, `SandboxResult.ending`.
 FINISHED = "finished"  # the program ended by itself with exit code 0
 FAILED = "failed"  # it raised, or ended with another exit code
 TIMED_OUT = "timed out"
@@ -43,10 +43,10 @@ READ_BYTES = 65536
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """Limits of one run. Exceeding one ends the run; none of them is shared with the next."""
 
-    seconds: float = 5.0  # wall clock, for each part of the run
+    seconds: float = 5.0  # wall clock, for the program itself and again for each of its tests
     memory_mib: int = 512  # address space, for each process
     scratch_mib: int = 16  # all files together
     file_mib: int = 16  # one file
@@ -147,9 +147,9 @@ class OutputPipe:
 class TimeLimits:
     """Seconds for a run by the wall clock."""
 
-    part: float  # for the program, and again for each part of the job
+    period: float  # for the program itself, and again for each of its tests
     total: float
-    num_parts: int
+    num_periods: int
 
 
 def watch_output(
@@ -162,8 +162,8 @@ def watch_output(
     """Read both pipes while a program runs. Why it must end, TIMED_OUT or TOO_MUCH_OUTPUT; None when the fork server
     has something to say: that it has ended, and when it has reported the line `last_report`."""
     last_deadline = time.monotonic() + times.total
-    deadline = min(time.monotonic() + times.part, last_deadline)
-    parts_left = times.num_parts
+    deadline = min(time.monotonic() + times.period, last_deadline)
+    periods_left = times.num_periods
     poll = select.poll()
     poll.register(fork_server, select.POLLIN)
     for pipe in (printed, reported):
@@ -182,10 +182,10 @@ def watch_output(
                 poll.unregister(pipe.file)
             if not pipe.is_within_limit:
                 return TOO_MUCH_OUTPUT
-        # a report ends a part, and the next one begins
-        if parts_left > 0 and reported.text.find(b"\n", num_reported) >= 0:
-            parts_left -= 1
-            deadline = min(time.monotonic() + times.part, last_deadline)
+        # a report ends a test, and the next one begins
+        if periods_left > 0 and reported.text.find(b"\n", num_reported) >= 0:
+            periods_left -= 1
+            deadline = min(time.monotonic() + times.period, last_deadline)
         is_last = bool(last_report) and reported.text.endswith(last_report)
         if is_last or fork_server.fileno() in ready:
             return None

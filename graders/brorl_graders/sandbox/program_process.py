@@ -29,7 +29,7 @@ class Confinement(NamedTuple):
     scratch: str  # folder
     rules: int | None  # Landlock's, a file descriptor
     filter: bytes | None  # seccomp's
-    limits: dict[str, Any]  # of `Limits`
+    limits: dict[str, Any]  # of `SandboxLimits`
     null: int  # /dev/null
 
     @property
@@ -39,14 +39,14 @@ class Confinement(NamedTuple):
 
 
 def live(files: Sequence[int], seconds: float, confinement: Confinement) -> None:
-    """Run a job in this process, which ends with it. `files` are the job, the owner's pipes for what it prints and
-    reports, and those by which the processes of a test talk."""
+    """Run a program in this process, which ends with it. `files` are the program, the owner's pipes for what it prints
+    and reports, and those by which the processes of a test talk."""
     code = COULD_NOT_START
     try:
-        job_file, printed, *outer = [fcntl.fcntl(file, fcntl.F_DUPFD, FREE) for file in files]
-        with open(job_file, "rb", closefd=False) as reader:
-            job = json.load(reader)
-        _connect(job["stdin"], printed, confinement.null)
+        program_file, printed, *outer = [fcntl.fcntl(file, fcntl.F_DUPFD, FREE) for file in files]
+        with open(program_file, "rb", closefd=False) as reader:
+            program = json.load(reader)
+        _connect(program["stdin"], printed, confinement.null)
         _confine(confinement, seconds)
         for number, file in enumerate(outer, REPORT):
             os.dup2(file, number)
@@ -54,7 +54,7 @@ def live(files: Sequence[int], seconds: float, confinement: Confinement) -> None
         _filter_calls(confinement)
         max_line = confinement.limits["output_kib"] * 1024
         channels = range(REPORT + 1, REPORT + len(outer))
-        code = harness.run(job, REPORT, channels, max_line)
+        code = harness.run(program, REPORT, channels, max_line)
     finally:
         os._exit(code)
 

@@ -1,6 +1,6 @@
 """Owner's side of a sandbox: starts a fork server, sends it one program after another, and judges how each ended.
 
-The owner holds both ends of what crosses the wall. A job goes in as a file in memory and its output comes back by
+The owner holds both ends of what crosses the wall. A program goes in as a file in memory and its output comes back by
 pipes, all three made for that one run; the fork server hands them on to the program's process and never reads them.
 
 When a sandbox starts, a program on trial tries what programs must not do.
@@ -36,8 +36,8 @@ from brorl_graders.sandbox.limits import (
     STOP,
     TOO_MUCH_OUTPUT,
     Layers,
-    Limits,
     OutputPipe,
+    SandboxLimits,
     TimeLimits,
     watch_output,
 )
@@ -116,7 +116,7 @@ class _UsersRefusedError(SandboxError):
 
 
 @dataclass(frozen=True)
-class Job:
+class SandboxProgram:
     """One run; `harness.py` says what the kinds mean."""
 
     source: str
@@ -124,12 +124,12 @@ class Job:
     setup: str = ""  # source that runs before the program's
     stdin: str = ""
     name: str = ""  # of the function to call
-    parts: Sequence[Any] = ()  # arguments, or scripts
+    tests: Sequence[Any] = ()  # argument lists of kind call, scripts of kind judge
 
 
 @dataclass(frozen=True)
-class Run:
-    """What became of a job. All of it is the program's word."""
+class SandboxResult:
+    """What became of a program. All of it is the program's word."""
 
     ending: str  # FINISHED, … of limits.py
     seconds: float
@@ -152,14 +152,14 @@ class Sandbox:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         readable: Sequence[str] = (),
         preload: Sequence[str] = (),
         without: Sequence[str] = (),
         is_bare_allowed: bool = False,
         wanted: Sequence[str] = (),
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or SandboxLimits()
         self.readable = tuple(readable)
         self.preload = tuple(preload)
         self.without = tuple(without)
@@ -195,18 +195,19 @@ class Sandbox:
             wanted,
         )
 
-    def run(self, job: Job, seconds: float | None = None) -> Run:
-        """Run a job: each part within the limits, all of it within `seconds`. A lost fork server is replaced, and the
-        run counts as LOST."""
-        num_parts = 1 + len(job.parts)
-        total = seconds or self.limits.seconds * num_parts
+    def run(self, program: SandboxProgram, seconds: float | None = None) -> SandboxResult:
+        """Run a program: its own code and each test within the limits, all of it within `seconds`.
+
+        A lost fork server is replaced, and the run counts as LOST."""
+        num_periods = 1 + len(program.tests)
+        total = seconds or self.limits.seconds * num_periods
         started_at = time.monotonic()
         with self._pipes() as (printed, reported):
             try:
-                self._send(job, total, [printed.their_file, reported.their_file])
+                self._send(program, total, [printed.their_file, reported.their_file])
                 printed.close_theirs()
                 reported.close_theirs()
-                ending = self.follow(printed, reported, total, num_parts)
+                ending = self.follow(printed, reported, total, num_periods)
                 if ending is not None:
                     self._control.send(STOP)
                 status = self._receive_status()
@@ -214,50 +215,51 @@ class Sandbox:
                 reported.read_rest()
             except (EOFError, OSError) as error:
                 self._replace(error)
-                return Run(LOST, total, "", [])
+                return SandboxResult(LOST, total, "", [])
         if ending is None and not (printed.is_within_limit and reported.is_within_limit):
             ending = TOO_MUCH_OUTPUT
-        return Run(
+        return SandboxResult(
             ending=ending or _ending_of(status),
             seconds=time.monotonic() - started_at,
             printed=printed.text.decode(errors="replace"),
             reports=parsed(bytes(reported.text)),
         )
 
-    def start(self, job: Job, seconds: float, files: Sequence[int]) -> None:
-        """Start a job with these files: what it prints to, reports to, and talks to others by. `stop` sees to its end.
-        Raises OSError when the fork server is lost, and replaces it."""
+    def start(self, program: SandboxProgram, seconds: float, files: Sequence[int]) -> None:
+        """Start a program with these files: what it prints to, reports to, and talks to others by. `stop` sees to its
+        end. Raises OSError when the fork server is lost, and replaces it."""
         try:
-            self._send(job, seconds, files)
+            self._send(program, seconds, files)
         except OSError as error:
             self._replace(error)
             raise
 
-    def _send(self, job: Job, seconds: float, files: Sequence[int]) -> None:
-        job_file = os.memfd_create("job")
+    def _send(self, program: SandboxProgram, seconds: float, files: Sequence[int]) -> None:
+        program_file = os.memfd_create("program")
         try:
-            with open(job_file, "wb", closefd=False) as writer:
-                writer.write(json.dumps(asdict(job)).encode())
-            os.lseek(job_file, 0, os.SEEK_SET)
-            socket.send_fds(self._control, [str(seconds).encode()], [job_file, *files])
+            with open(program_file, "wb", closefd=False) as writer:
+                writer.write(json.dumps(asdict(program)).encode())
+            os.lseek(program_file, 0, os.SEEK_SET)
+            socket.send_fds(self._control, [str(seconds).encode()], [program_file, *files])
         finally:
-            os.close(job_file)
+            os.close(program_file)
 
     def follow(
         self,
         printed: OutputPipe,
         reported: OutputPipe,
         seconds: float,
-        num_parts: int,
+        num_periods: int,
         last_report: bytes = b"",
     ) -> str | None:
-        """Read what a job says until it ends, or has said `last_report`. Why it must end; None where it need not."""
-        part_seconds = min(self.limits.seconds, seconds)
-        times = TimeLimits(part_seconds, seconds, num_parts)
+        """Read what a program says until it ends, or has said `last_report`. Why it must end; None where it need
+        not."""
+        period = min(self.limits.seconds, seconds)
+        times = TimeLimits(period, seconds, num_periods)
         return watch_output(printed, reported, self._control, times, last_report)
 
     def stop(self) -> None:
-        """End the job that was started, if it has not ended. A lost fork server is replaced."""
+        """End the program that was started, if it has not ended. A lost fork server is replaced."""
         try:
             self._control.send(STOP)
             self._receive_status()
@@ -334,7 +336,7 @@ class Sandbox:
             limits = self.limits
             self.limits = replace(limits, seconds=max(limits.seconds, LIMIT_S))
             try:
-                return self.run(Job(source, stdin=stdin)).printed
+                return self.run(SandboxProgram(source, stdin=stdin)).printed
             finally:
                 self.limits = limits
 
@@ -396,15 +398,15 @@ class Sandbox:
 
 
 def run(
-    source: str, stdin: str = "", tests: Sequence[Any] = (), function: str = "", limits: Limits | None = None
-) -> Run:
+    source: str, stdin: str = "", tests: Sequence[Any] = (), function: str = "", limits: SandboxLimits | None = None
+) -> SandboxResult:
     """Run one Python program in a sandbox of its own, which takes about 0.2 s to start.
 
     Without `tests` the program reads `stdin` and prints. `tests` are lists of arguments for `function`, which may be a
     method of the class `Solution`. Raises SandboxError where a program would not be held.
     """
     with Sandbox(limits) as sandbox:
-        return sandbox.run(Job(source, "call" if tests else "main", "", stdin, function, tests))
+        return sandbox.run(SandboxProgram(source, "call" if tests else "main", "", stdin, function, tests))
 
 
 def _ending_of(status: int) -> str:

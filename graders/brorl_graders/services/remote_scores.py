@@ -1,7 +1,7 @@
 """Scores of verifiers on the other side of a network, each asked for once.
 
 What a service says of a prompt and a text is kept: equal answers, of one large group or of a
-prompt that comes again, are one question, also while it is still open.
+prompt that comes again, are one item, also while it is still open.
 
 A worker remembers what services have said and writes it to the run folder (`service_answers/`): a run that is started
 again takes it from there, and another run may replay it.
@@ -139,15 +139,15 @@ def _answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
             yield key, KnownAnswer(float(row["score"]), reason[:MAX_KEPT])
 
 
-class Verdict(NamedTuple):
-    """What became of one question."""
+class ServiceScore(NamedTuple):
+    """What became of one item."""
 
     score: float | None  # None: the service failed
     reason: str = ""  # what it says of its score, or why it failed
     error: Failure | None = None  # where a failure ends the run
 
 
-class Question(NamedTuple):
+class ServiceItem(NamedTuple):
     """One text that a service is to score."""
 
     key: bytes
@@ -167,7 +167,7 @@ class RemoteScores:
         replayed is not there."""
         self.settings = settings
         self.counts: Counter[str] = Counter()
-        self._open: dict[bytes, asyncio.Future[Verdict]] = {}
+        self._open: dict[bytes, asyncio.Future[ServiceScore]] = {}
         self._told: Counter[str] = Counter()
         self._told_s = 0.0
         self._lock = threading.Lock()
@@ -181,8 +181,8 @@ class RemoteScores:
         """Score of each text, None where the service failed and `rewards.services.on_failure` is `fail`. Raises
         ServiceError where it is `stop`, ConfigError where a key is missing."""
         work = self._judge(asked, texts)
-        verdicts: Verdicts = self._wait_for(work)
-        return verdicts
+        scored: Verdicts = self._wait_for(work)
+        return scored
 
     def take_usage(self) -> dict[str, float]:
         """Counts since the last call, by the names of metrics without their group."""
@@ -211,26 +211,26 @@ class RemoteScores:
         return ServiceClient(self.settings)
 
     async def _judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
-        questions = _questions(asked, texts)
-        verdicts: dict[bytes, Verdict] = {}
-        waiting: dict[bytes, asyncio.Future[Verdict]] = {}
-        new: list[Question] = []
-        for question in questions:
-            if question is None:
+        items = _make_items(asked, texts)
+        scores: dict[bytes, ServiceScore] = {}
+        waiting: dict[bytes, asyncio.Future[ServiceScore]] = {}
+        new: list[ServiceItem] = []
+        for item in items:
+            if item is None:
                 continue
-            key = question.key
-            if key in verdicts or key in waiting:
+            key = item.key
+            if key in scores or key in waiting:
                 continue
             known = self.known.find(key)
             if known is not None:
-                verdicts[key] = Verdict(known.score, known.reason)
+                scores[key] = ServiceScore(known.score, known.reason)
             elif key in self._open:
                 waiting[key] = self._open[key]
             else:
                 future = self._loop.create_future()
                 self._open[key] = future
                 waiting[key] = future
-                new.append(question)
+                new.append(item)
         size = 1 if asked.endpoint.is_judge else self.settings.batch_size
         tasks = []
         for start in range(0, len(new), size):
@@ -239,41 +239,41 @@ class RemoteScores:
             asking.add_done_callback(partial(self._note_end, batch))
             tasks.append(asking)
         for key, future in waiting.items():
-            verdicts[key] = await future
-        return _in_order(questions, verdicts)
+            scores[key] = await future
+        return _in_order(items, scores)
 
-    async def _ask(self, asked: Asked, questions: Sequence[Question]) -> None:
-        """Have the questions of one request answered, whatever becomes of it."""
+    async def _ask(self, asked: Asked, items: Sequence[ServiceItem]) -> None:
+        """Have the items of one request answered, whatever becomes of it."""
         try:
-            reply = await self._reply(asked, questions)
+            reply = await self._reply(asked, items)
         except (ServiceError, ConfigError) as error:
-            self._fail(questions, error)
+            self._fail(items, error)
             return
-        for place, question in enumerate(questions):
+        for place, item in enumerate(items):
             score = reply.scores[place]
             reason = reply.reasons[place]
-            self.known.note(asked.verifier, question.key, score, reason)
-            self._answer(question, Verdict(score, reason))
+            self.known.note(asked.verifier, item.key, score, reason)
+            self._answer(item, ServiceScore(score, reason))
 
-    def _note_end(self, questions: Sequence[Question], asking: asyncio.Task[None]) -> None:
+    def _note_end(self, items: Sequence[ServiceItem], asking: asyncio.Task[None]) -> None:
         """Raise what nobody foresaw to those who wait, who would wait for ever."""
         if asking.cancelled():
             return
         error = asking.exception()
         if error is None:
             return
-        for question in questions:
-            future = self._open.pop(question.key, None)
+        for item in items:
+            future = self._open.pop(item.key, None)
             if future is not None:
                 future.set_exception(error)
 
-    async def _reply(self, asked: Asked, questions: Sequence[Question]) -> services.Reply:
+    async def _reply(self, asked: Asked, items: Sequence[ServiceItem]) -> services.Reply:
         replay = self.settings.replay
         if replay is not None:
             raise ServiceError(f"rewards.services.replay={replay} has no answer to what was asked")
-        self.counts["asked"] += len(questions)
+        self.counts["asked"] += len(items)
         payload = asked.payload
-        texts = [question.text for question in questions]
+        texts = [item.text for item in items]
         whom = asked.endpoint
         headers = services.headers(whom)
         if whom.is_judge:
@@ -295,60 +295,60 @@ class RemoteScores:
         self.counts["completion_tokens"] += tokens.written
         return services.read_judge_reply(whom, reply)
 
-    def _answer(self, question: Question, verdict: Verdict) -> None:
+    def _answer(self, item: ServiceItem, score: ServiceScore) -> None:
         """Tell those who wait for it."""
-        future = self._open.pop(question.key)
-        future.set_result(verdict)
+        future = self._open.pop(item.key)
+        future.set_result(score)
 
-    def _fail(self, questions: Sequence[Question], error: Failure) -> None:
-        """Leave the questions unanswered; they may be asked again."""
-        self.counts["failed"] += len(questions)
+    def _fail(self, items: Sequence[ServiceItem], error: Failure) -> None:
+        """Leave the items unanswered; they may be asked again."""
+        self.counts["failed"] += len(items)
         stops = self.settings.on_failure == "stop"
         if isinstance(error, ConfigError):
             stops = True
         if not stops and self.counts["failed"] <= SHOWN_FAILURES:
             log.warning("a service failed; the response counts as failed: %s", error)
         ends_with = error if stops else None
-        verdict = Verdict(None, str(error), ends_with)
-        for question in questions:
-            self._answer(question, verdict)
+        no_score = ServiceScore(None, str(error), ends_with)
+        for item in items:
+            self._answer(item, no_score)
 
 
-def _questions(asked: Asked, texts: Sequence[str]) -> list[Question | None]:
+def _make_items(asked: Asked, texts: Sequence[str]) -> list[ServiceItem | None]:
     """One for each text; None where there is nothing to ask about."""
     whom = asked.endpoint
     told = [asdict(whom), asked.payload, list(asked.prompt)]
     beginning = json.dumps(told, sort_keys=True, default=str)
     of_prompt = hashlib.blake2b(beginning.encode(), digest_size=16)
-    questions: list[Question | None] = []
+    items: list[ServiceItem | None] = []
     for text in texts:
         seen = services.seen(whom, text)
         if seen is None:
-            questions.append(None)
+            items.append(None)
             continue
         digest = of_prompt.copy()
         digest.update(seen.encode("utf-8", "surrogatepass"))
         key = digest.digest()
-        questions.append(Question(key, seen))
-    return questions
+        items.append(ServiceItem(key, seen))
+    return items
 
 
 def _in_order(
-    questions: Sequence[Question | None],
-    verdicts: Mapping[bytes, Verdict],
+    items: Sequence[ServiceItem | None],
+    by_key: Mapping[bytes, ServiceScore],
 ) -> Verdicts:
-    """Verdicts by the place of their texts. Raises what is to end the run."""
+    """Scores by the place of their texts. Raises what is to end the run."""
     scores: list[float | None] = []
     reasons: dict[int, str] = {}
-    for index, question in enumerate(questions):
-        verdict = Verdict(0.0)
-        if question is not None:
-            verdict = verdicts[question.key]
-        if verdict.error is not None:
-            raise _ended(verdict.error)
-        if verdict.reason or verdict.score is None:
-            reasons[index] = verdict.reason
-        scores.append(verdict.score)
+    for index, item in enumerate(items):
+        score = ServiceScore(0.0)
+        if item is not None:
+            score = by_key[item.key]
+        if score.error is not None:
+            raise _ended(score.error)
+        if score.reason or score.score is None:
+            reasons[index] = score.reason
+        scores.append(score.score)
     return Verdicts(scores, reasons)
 
 

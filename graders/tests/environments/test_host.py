@@ -13,7 +13,7 @@ from brorl_graders.base.errors import ConfigError, ResourceError
 from brorl_graders.environments.child import read_outcome
 from brorl_graders.environments.host import EpisodeHost, HostLimits
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
-from brorl_graders.processes.child import ReplyError
+from brorl_graders.processes.child import ChildReplyError
 
 from graders.tests.support.bad_environments import COUNTER, LATER, OPEN, REMEMBERING
 from graders.tests.support.names import allow_also
@@ -188,7 +188,7 @@ def test_what_is_no_outcome_is_not_believed(said: str) -> None:
             EpisodeOutcome(({"role": "user", "content": "no"},), 1.0, False, False, {"a": 1}, ""),
         )
         theirs.send_bytes(said.encode())
-        with pytest.raises(ReplyError):
+        with pytest.raises(ChildReplyError):
             read_outcome(ours)
 
 

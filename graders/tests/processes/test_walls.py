@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from brorl_graders.base.payload import Deadlines
-from brorl_graders.processes.child import MAX_REPLY, ReplyError, Walls, read_reply
-from brorl_graders.processes.child_process import Isolation, Job
+from brorl_graders.processes.child import MAX_REPLY, ChildReplyError, Walls, read_reply
+from brorl_graders.processes.child_process import Isolation, ScoringTask
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.sandbox import linux
 from brorl_graders.verifiers.registry import Template, templates
@@ -129,19 +129,19 @@ def test_only_a_users_own_verifier_and_programs_have_the_machine(pool: ProcessPo
     pool.score(MISBEHAVE, {"log": str(tmp_path / "log")}, ["fine"])
     (own,) = set(pool.child_pids()) - {closed}
     assert status_of(own)["Seccomp"] == "0"
-    assert Job("code", {}, (), 1.0).isolation == Isolation(is_closed=False)
-    assert Job("math", {"answer": "1"}, (), 1.0).isolation == Isolation(is_closed=True)
+    assert ScoringTask("code", {}, (), 1.0).isolation == Isolation(is_closed=False)
+    assert ScoringTask("math", {"answer": "1"}, (), 1.0).isolation == Isolation(is_closed=True)
 
 
 def test_a_part_of_a_composition_decides_for_the_whole() -> None:
     parts = [{"verifier": "reasoning_gym"}, {"verifier": "format", "options": {"structure": "answer"}}]
     payload = {"parts": parts, **gcd("1")}
-    isolation = Job("composite", payload, (), 1.0).isolation
+    isolation = ScoringTask("composite", payload, (), 1.0).isolation
     assert isolation.is_closed
     assert isolation.prompt is not None
     assert templates("composite", payload) == [Template("reasoning_gym", '["gcd", "{}"]'), Template("format")]
     with_own = {**payload, "parts": [*parts, {"verifier": MISBEHAVE}]}
-    assert not Job("composite", with_own, (), 1.0).isolation.is_closed
+    assert not ScoringTask("composite", with_own, (), 1.0).isolation.is_closed
 
 
 class Bomb:
@@ -172,7 +172,7 @@ FORGED = [
 def test_a_reply_that_is_no_score_is_refused(raw: bytes) -> None:
     here, there = Pipe()
     there.send_bytes(raw)
-    with pytest.raises(ReplyError, match="no score"):
+    with pytest.raises(ChildReplyError, match="no score"):
         read_reply(here)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from brorl_graders.sandbox.limits import MIB, Limits
-from brorl_graders.sandbox.sandbox import Job, Sandbox
+from brorl_graders.sandbox.limits import MIB, SandboxLimits
+from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.code import Program
 from brorl_graders.verifiers.code.tests import PrintTest, Rules, read_tests
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 PROGRAMS = hostile_programs()
 # for each hostile run; what the machine's load takes from an honest one must not matter, so that has more
 SECONDS = 0.5
-LIMITS = Limits(60, memory_mib=128, scratch_mib=4, file_mib=4, output_kib=256, processes=6, open_files=32)
+LIMITS = SandboxLimits(60, memory_mib=128, scratch_mib=4, file_mib=4, output_kib=256, processes=6, open_files=32)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_the_corpus_is_large() -> None:
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if not name.startswith("deceit")])
 def test_a_hostile_program_is_contained(name: str, host: Host, runner: code.Runner) -> None:
     source = host.fill_in(PROGRAMS[name])
-    run = runner.sandbox.run(Job(source), SECONDS)
+    run = runner.sandbox.run(SandboxProgram(source), SECONDS)
     assert "ESCAPED" not in run.printed and "CANARY" not in run.printed
     assert _what_is_left(runner, host) == []
     assert not PrintTest("", str(host.answer)).passes(run, Rules())
@@ -77,8 +77,11 @@ def test_what_a_program_writes_to_shared_memory_goes_with_its_scratch_folder(hos
     writes = "open('/dev/shm/written', 'w').write('for the next')\nprint('written')"
     reads = "import os\nprint(os.path.exists('/dev/shm/written'))"
     try:
-        assert runner.sandbox.run(Job(writes), SECONDS).printed in ("written\n", "")  # "": no mount namespace
-        assert runner.sandbox.run(Job(reads), SECONDS).printed == "False\n"
+        assert runner.sandbox.run(SandboxProgram(writes), SECONDS).printed in (
+            "written\n",
+            "",
+        )  # "": no mount namespace
+        assert runner.sandbox.run(SandboxProgram(reads), SECONDS).printed == "False\n"
         assert not Path("/dev/shm/written").exists()
     finally:
         Path("/dev/shm/written").unlink(missing_ok=True)

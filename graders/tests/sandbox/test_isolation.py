@@ -11,13 +11,13 @@ import pytest
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.settings import CodeLimits
 from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.sandbox import FAILED, FINISHED, Job, Limits, Sandbox
+from brorl_graders.sandbox import FAILED, FINISHED, Sandbox, SandboxLimits, SandboxProgram
 from brorl_graders.sandbox.limits import NAMESPACES
 from brorl_graders.verifiers.code import code
 
 pytestmark = pytest.mark.slow
 
-LIMITS = Limits(seconds=60, memory_mib=256)
+LIMITS = SandboxLimits(seconds=60, memory_mib=256)
 # Repeats, as what it printed and reported itself, every text that it finds in the frames below it.
 FRAME_SPY = """
 import os, sys
@@ -104,11 +104,13 @@ def test_a_spy_behind_a_right_program_earns_nothing(
 def test_the_memory_of_a_program_holds_nothing_of_the_one_before(without: tuple[str, ...]) -> None:
     secret = "KEY" + "0123456789" + "42"
     with Sandbox(LIMITS, without=without) as sandbox:
-        first = sandbox.run(Job(f"key = '{secret}'\nopen(key, 'w').close()\nprint(key, input())", stdin=secret))
+        first = sandbox.run(
+            SandboxProgram(f"key = '{secret}'\nopen(key, 'w').close()\nprint(key, input())", stdin=secret)
+        )
         assert first.printed == f"{secret} {secret}\n"
-        own = sandbox.run(Job(f"key = '{secret}'\n{HEAP_SPY}"))
+        own = sandbox.run(SandboxProgram(f"key = '{secret}'\n{HEAP_SPY}"))
         assert own.printed == f"[b'{secret}']\n"  # it finds what is there
-        spied = sandbox.run(Job(HEAP_SPY))
+        spied = sandbox.run(SandboxProgram(HEAP_SPY))
     assert (spied.ending, spied.printed) == (FINISHED, "[]\n")
 
 
@@ -120,7 +122,7 @@ def test_seccomp_alone_keeps_signals_from_other_processes(way: str) -> None:
         subprocess.Popen(["sleep", "600"]) as victim,
         Sandbox(LIMITS, without=without, is_bare_allowed=True) as sandbox,
     ):
-        sandbox.run(Job(f"{head}\npid = {victim.pid}\n{SIGNAL_A_PROCESS[way]}"))
+        sandbox.run(SandboxProgram(f"{head}\npid = {victim.pid}\n{SIGNAL_A_PROCESS[way]}"))
         is_alive = victim.poll() is None
         victim.kill()
     assert is_alive
@@ -142,7 +144,7 @@ def test_files_of_the_programs_user_stay_as_they_are_without_namespaces(tmp_path
     file.write_text("weights")
     before = [(path.stat(), os.listxattr(path)) for path in (file, tmp_path)]
     with Sandbox(LIMITS, without=(*NAMESPACES, "own_uid"), is_bare_allowed=True) as sandbox:
-        run = sandbox.run(Job(f"import os\nfile = {str(file)!r}\n{change}"))
+        run = sandbox.run(SandboxProgram(f"import os\nfile = {str(file)!r}\n{change}"))
     assert run.ending == FAILED
     assert [(path.stat(), os.listxattr(path)) for path in (file, tmp_path)] == before
 
@@ -156,7 +158,7 @@ def test_programs_may_read_through_a_link(tmp_path: Path, name: str) -> None:
     link.symlink_to(tmp_path / "packages")
     with Sandbox(LIMITS, readable=[str(link)]) as sandbox:
         has_mount = sandbox.layers.mount
-        run = sandbox.run(Job(f"print(open('{link}/text').read())\nopen('own', 'w').close()"))
+        run = sandbox.run(SandboxProgram(f"print(open('{link}/text').read())\nopen('own', 'w').close()"))
     with Sandbox(LIMITS) as plain:
         assert has_mount == plain.layers.mount
     assert run.printed == "here\n"

@@ -20,16 +20,16 @@ from brorl_graders.sandbox.limits import (
     TIMED_OUT,
     TOO_MUCH_OUTPUT,
     Layers,
-    Limits,
+    SandboxLimits,
 )
-from brorl_graders.sandbox.sandbox import Job, Run, Sandbox, SandboxError
+from brorl_graders.sandbox.sandbox import Sandbox, SandboxError, SandboxProgram, SandboxResult
 from brorl_graders.sandbox.values import decode
 
 from graders.tests.support.hostile_host import descendants, kill_with_descendants
 
 pytestmark = pytest.mark.slow
 
-LIMITS = Limits(seconds=30, memory_mib=128, scratch_mib=2, file_mib=1, output_kib=16)
+LIMITS = SandboxLimits(seconds=30, memory_mib=128, scratch_mib=2, file_mib=1, output_kib=16)
 NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts")
 
 
@@ -40,8 +40,8 @@ def sandbox() -> Iterator[Sandbox]:
     sandbox.close()
 
 
-def run(sandbox: Sandbox, source: str, stdin: str = "", seconds: float | None = None) -> Run:
-    return sandbox.run(Job(source, stdin=stdin), seconds)
+def run(sandbox: Sandbox, source: str, stdin: str = "", seconds: float | None = None) -> SandboxResult:
+    return sandbox.run(SandboxProgram(source, stdin=stdin), seconds)
 
 
 def test_a_program_reads_and_prints(sandbox: Sandbox) -> None:
@@ -50,13 +50,13 @@ def test_a_program_reads_and_prints(sandbox: Sandbox) -> None:
 
 
 def test_a_function_is_called_with_each_list_of_arguments(sandbox: Sandbox) -> None:
-    job = Job("def f(a, b=0): return (a, {b}, {a: None}, 1.5)", "call", name="f", parts=[[1, 2], ["x"]])
-    values = [decode(value) for what, value, _ in sandbox.run(job).reports if what == "value"]
+    program = SandboxProgram("def f(a, b=0): return (a, {b}, {a: None}, 1.5)", "call", name="f", tests=[[1, 2], ["x"]])
+    values = [decode(value) for what, value, _ in sandbox.run(program).reports if what == "value"]
     assert values == [(1, {2}, {1: None}, 1.5), ("x", {0}, {"x": None}, 1.5)]
 
 
 def test_a_call_that_raises_leaves_the_others_alone(sandbox: Sandbox) -> None:
-    reports = sandbox.run(Job("def f(a): return 1 // a", "call", name="f", parts=[[1], [0], [-1]])).reports
+    reports = sandbox.run(SandboxProgram("def f(a): return 1 // a", "call", name="f", tests=[[1], [0], [-1]])).reports
     assert reports == [
         ["value", 1, 0],
         ["error", "ZeroDivisionError: integer division or modulo by zero", 1],
@@ -65,11 +65,11 @@ def test_a_call_that_raises_leaves_the_others_alone(sandbox: Sandbox) -> None:
 
 
 def test_each_part_has_its_time_and_all_of_them_together_theirs() -> None:
-    sandbox = Sandbox(Limits(seconds=2))
-    job = Job("import time\ndef f(s): time.sleep(s)", "call", name="f", parts=[[0.01], [60]])
-    first = sandbox.run(job)
+    sandbox = Sandbox(SandboxLimits(seconds=2))
+    program = SandboxProgram("import time\ndef f(s): time.sleep(s)", "call", name="f", tests=[[0.01], [60]])
+    first = sandbox.run(program)
     assert (first.ending, first.reports) == (TIMED_OUT, [["value", None, 0]]) and first.seconds < 20
-    many = Job("import time\ndef f(s): time.sleep(s)", "call", name="f", parts=[[0.1]] * 100)
+    many = SandboxProgram("import time\ndef f(s): time.sleep(s)", "call", name="f", tests=[[0.1]] * 100)
     assert sandbox.run(many, 0.5).ending == TIMED_OUT
     sandbox.close()
 
@@ -127,8 +127,9 @@ def test_a_fork_server_that_is_lost_is_replaced() -> None:
 
 def test_the_sandbox_ends_with_the_process_that_made_it() -> None:
     code = (
-        "from brorl_graders.sandbox.sandbox import Job, Sandbox\nsandbox = Sandbox()\nprint(sandbox.process_id, "
-        "flush=True)\nsandbox.run(Job('import os, time\\nos.fork()\\ntime.sleep(60)'), 60)"
+        "from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram\nsandbox = Sandbox()\n"
+        "print(sandbox.process_id, flush=True)\n"
+        "sandbox.run(SandboxProgram('import os, time\\nos.fork()\\ntime.sleep(60)'), 60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -173,7 +174,7 @@ def test_without_seccomp_memory_is_not_limited_and_that_is_refused() -> None:
     ],
 )
 def test_without_a_mount_namespace_files_are_counted_together(fill: str) -> None:
-    sandbox = Sandbox(Limits(seconds=30, scratch_mib=2, file_mib=1), without=(*NAMESPACES, "bubblewrap"))
+    sandbox = Sandbox(SandboxLimits(seconds=30, scratch_mib=2, file_mib=1), without=(*NAMESPACES, "bubblewrap"))
     assert not sandbox.layers.mount
     filled = run(sandbox, f"{fill}\nprint('filled')")
     assert (filled.ending, filled.printed) == (KILLED, "")

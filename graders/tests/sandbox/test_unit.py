@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from brorl_graders import sandbox as package
-from brorl_graders.sandbox import Job, Limits, Sandbox, SandboxError
+from brorl_graders.sandbox import Sandbox, SandboxError, SandboxLimits, SandboxProgram
 from brorl_graders.sandbox.confine import may_use_bubblewrap
 
 from graders.tests.support.places import CODE_PATH
@@ -18,14 +18,14 @@ from graders.tests.support.places import CODE_PATH
 FOLDER = Path(package.__file__).parent
 NOBODY = 65534
 USES_BUBBLEWRAP = """
-from brorl_graders.sandbox import Job, Limits, Sandbox
-with Sandbox(Limits(seconds=60, scratch_mib=2, file_mib=2)) as sandbox:
+from brorl_graders.sandbox import Sandbox, SandboxLimits, SandboxProgram
+with Sandbox(SandboxLimits(seconds=60, scratch_mib=2, file_mib=2)) as sandbox:
     assert sandbox.layers.gaps() == [], sandbox.layers.gaps()
     print(str(sandbox.layers).split(",")[0])
     leaves = "import os, time\\nopen('left', 'w').close()\\nif os.fork() == 0: time.sleep(600)"
-    print(sandbox.run(Job(leaves)).ending)
-    print(sandbox.run(Job("import os\\nprint(os.listdir(), os.path.exists('/etc/passwd'))")).printed, end="")
-with Sandbox(Limits(seconds=60), without=("bubblewrap",)) as sandbox:
+    print(sandbox.run(SandboxProgram(leaves)).ending)
+    print(sandbox.run(SandboxProgram("import os\\nprint(os.listdir(), os.path.exists('/etc/passwd'))")).printed, end="")
+with Sandbox(SandboxLimits(seconds=60), without=("bubblewrap",)) as sandbox:
     print("bubblewrap" in str(sandbox.layers))
 """
 
@@ -48,8 +48,8 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
 
 
 def test_a_program_finds_the_libraries_that_are_installed_beside_the_graders() -> None:
-    with Sandbox(Limits(seconds=30)) as sandbox:
-        assert sandbox.run(Job("import numpy\nprint(numpy.arange(3))")).printed == "[0 1 2]\n"
+    with Sandbox(SandboxLimits(seconds=30)) as sandbox:
+        assert sandbox.run(SandboxProgram("import numpy\nprint(numpy.arange(3))")).printed == "[0 1 2]\n"
 
 
 def test_bubblewrap_is_the_first_choice_of_an_ordinary_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,8 +71,8 @@ def test_bubblewrap_that_does_not_work_is_done_without(
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(f"{Sandbox.__module__}.may_use_bubblewrap", lambda without: True)
-    with Sandbox(Limits(seconds=30)) as sandbox:
-        assert sandbox.run(Job("print(1)")).printed == "1\n"
+    with Sandbox(SandboxLimits(seconds=30)) as sandbox:
+        assert sandbox.run(SandboxProgram("print(1)")).printed == "1\n"
         assert not sandbox.layers.bubblewrap
     assert "bubblewrap does not work on this machine" in caplog.text
 

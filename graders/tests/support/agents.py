@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brorl_graders.environments.agent import Agent
-from brorl_graders.environments.endpoint import Endpoint
+from brorl_graders.environments.endpoint import ModelEndpoint
 from openai import AsyncOpenAI, AuthenticationError, OpenAI
 
 PLACE = "graders.tests.support.agents:"
@@ -27,11 +27,11 @@ ADD = {
 Task = Mapping[str, Any]
 
 
-def client_of(endpoint: Endpoint) -> AsyncOpenAI:
+def client_of(endpoint: ModelEndpoint) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key)
 
 
-async def count(task: Task, endpoint: Endpoint) -> float:
+async def count(task: Task, endpoint: ModelEndpoint) -> float:
     """Asks `task["turns"]` times; what it returns is the length of all answers."""
     messages: list[Any] = [{"role": "system", "content": "Count."}, {"role": "user", "content": "1"}]
     total = 0
@@ -44,7 +44,7 @@ async def count(task: Task, endpoint: Endpoint) -> float:
     return float(total)
 
 
-def count_in_a_thread(task: Task, endpoint: Endpoint) -> float:
+def count_in_a_thread(task: Task, endpoint: ModelEndpoint) -> float:
     """As `count`, by calls that block."""
     messages: list[Any] = [{"role": "user", "content": "1"}]
     total = 0
@@ -57,7 +57,7 @@ def count_in_a_thread(task: Task, endpoint: Endpoint) -> float:
     return float(total)
 
 
-async def stream(task: Task, endpoint: Endpoint) -> str:
+async def stream(task: Task, endpoint: ModelEndpoint) -> str:
     """An answer as it comes."""
     said = []
     async with client_of(endpoint) as client:
@@ -69,7 +69,7 @@ async def stream(task: Task, endpoint: Endpoint) -> str:
     return "".join(said)
 
 
-async def use_tool(task: Task, endpoint: Endpoint) -> float:
+async def use_tool(task: Task, endpoint: ModelEndpoint) -> float:
     """Adds as often as it is asked to; 1 where the last answer is the newest sum."""
     messages: list[Any] = [{"role": "user", "content": "2 + 3 ="}]
     newest = 0
@@ -86,7 +86,7 @@ async def use_tool(task: Task, endpoint: Endpoint) -> float:
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": str(newest)})
 
 
-async def ask_as_told(task: Task, endpoint: Endpoint) -> str:
+async def ask_as_told(task: Task, endpoint: ModelEndpoint) -> str:
     """A first request, then one as `task` has it; what it is told instead of an answer."""
     first: Any = {"messages": [{"role": "user", "content": "go"}]}
     async with client_of(endpoint) as client:
@@ -97,7 +97,7 @@ async def ask_as_told(task: Task, endpoint: Endpoint) -> str:
     return "was answered"
 
 
-async def pretend(task: Task, endpoint: Endpoint) -> float:
+async def pretend(task: Task, endpoint: ModelEndpoint) -> float:
     """Another's token, then its own: 1 where it was refused."""
     with_other = AsyncOpenAI(base_url=endpoint.base_url, api_key="sk-of-another")
     reward = 0.0
@@ -111,18 +111,18 @@ async def pretend(task: Task, endpoint: Endpoint) -> float:
     return reward
 
 
-async def say_nothing(task: Task, endpoint: Endpoint) -> None:
+async def say_nothing(task: Task, endpoint: ModelEndpoint) -> None:
     """Ends at once."""
 
 
-async def tell_the_token(task: Task, endpoint: Endpoint) -> None:
+async def tell_the_token(task: Task, endpoint: ModelEndpoint) -> None:
     """Raises it."""
     async with client_of(endpoint) as client:
         await client.chat.completions.create(model="any", messages=[{"role": "user", "content": "go"}])
     raise LookupError(f"my key is {endpoint.api_key}")
 
 
-async def exit_early(task: Task, endpoint: Endpoint) -> None:
+async def exit_early(task: Task, endpoint: ModelEndpoint) -> None:
     async with client_of(endpoint) as client:
         await client.chat.completions.create(model="any", messages=[{"role": "user", "content": "go"}])
     sys.exit(3)

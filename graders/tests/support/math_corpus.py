@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from graders.tests.support.math_values import VALUES, Answer
+from graders.tests.support.math_values import VALUES, MathAnswer
 
 SEED = 15
 
 
-class Case(NamedTuple):
+class MathCase(NamedTuple):
     """One response and what it should earn."""
 
     reference: str
@@ -79,27 +79,27 @@ HEDGES = [
 ]
 
 
-def right(rng: Random) -> Case:
+def right(rng: Random) -> MathCase:
     """A response that earns."""
     answer = rng.choice(VALUES)(rng)
-    return Case(rng.choice(answer.same[:3]), state(rng, answer, rng.choice(answer.same)), True, answer.kind)
+    return MathCase(rng.choice(answer.same[:3]), state(rng, answer, rng.choice(answer.same)), True, answer.kind)
 
 
-def wrong(rng: Random) -> Case:
+def wrong(rng: Random) -> MathCase:
     """A response with another value, several, or none."""
     answer = rng.choice(VALUES)(rng)
     form = rng.random()
     if form < 0.1:
-        return Case(answer.same[0], rng.choice(NOTHING), False, "nothing")
+        return MathCase(answer.same[0], rng.choice(NOTHING), False, "nothing")
     if form < 0.5:
         number = rng.randint(2, 99)
         given = [str(number), str(number + rng.randint(1, 9))]
         hedge = rng.choice(HEDGES).format(*given)
-        return Case(given[rng.randint(0, 1)], hedge, False, "hedge")
-    return Case(answer.same[0], state(rng, answer, rng.choice(answer.other)), False, f"another {answer.kind}")
+        return MathCase(given[rng.randint(0, 1)], hedge, False, "hedge")
+    return MathCase(answer.same[0], state(rng, answer, rng.choice(answer.other)), False, f"another {answer.kind}")
 
 
-def state(rng: Random, answer: Answer, text: str) -> str:
+def state(rng: Random, answer: MathAnswer, text: str) -> str:
     """A response that says this."""
     forms = [*BOXES, *TAGS]
     if answer.is_latex:
@@ -109,7 +109,7 @@ def state(rng: Random, answer: Answer, text: str) -> str:
     return rng.choice(forms).format(text)
 
 
-def cases(num: int, is_right: bool, seed: int = SEED) -> Iterator[Case]:
+def cases(num: int, is_right: bool, seed: int = SEED) -> Iterator[MathCase]:
     """`num` cases, the same for a seed."""
     rng = Random(f"{seed} {is_right}")
     make = right if is_right else wrong
@@ -117,7 +117,7 @@ def cases(num: int, is_right: bool, seed: int = SEED) -> Iterator[Case]:
         yield make(rng)
 
 
-def pairs(num: int, seed: int = SEED) -> Iterator[Case]:
+def pairs(num: int, seed: int = SEED) -> Iterator[MathCase]:
     """Pairs of bare answers, half of them of one value, a quarter of near values and a quarter of any two."""
     rng = Random(f"{seed} pairs")
     for _ in range(num):
@@ -125,10 +125,10 @@ def pairs(num: int, seed: int = SEED) -> Iterator[Case]:
         reference = answer.same[0]
         draw = rng.random()
         if draw < 0.5:
-            yield Case(rng.choice(answer.same[:3]), rng.choice(answer.same), True, answer.kind)
+            yield MathCase(rng.choice(answer.same[:3]), rng.choice(answer.same), True, answer.kind)
         elif draw < 0.75:
-            yield Case(reference, rng.choice(answer.other), False, answer.kind)
+            yield MathCase(reference, rng.choice(answer.other), False, answer.kind)
         else:
             others = [make for make in VALUES if make(Random(0)).kind != answer.kind]
             other = rng.choice(others)(rng)
-            yield Case(reference, rng.choice(other.same), False, f"{answer.kind}, {other.kind}")
+            yield MathCase(reference, rng.choice(other.same), False, f"{answer.kind}, {other.kind}")

@@ -8,7 +8,7 @@ from random import Random
 from typing import NamedTuple
 
 
-class Answer(NamedTuple):
+class MathAnswer(NamedTuple):
     """One value: ways to write it, and ways to write others that are near to it."""
 
     kind: str
@@ -17,7 +17,7 @@ class Answer(NamedTuple):
     is_latex: bool = True  # also right in dollars and boxes
 
 
-def whole(rng: Random) -> Answer:
+def whole(rng: Random) -> MathAnswer:
     number = rng.choice([rng.randint(-20, 99), rng.randint(1000, 99999), rng.randint(10**6, 10**9)])
     sign = "-" if number < 0 else ""
     grouped = f"{abs(number):,}"
@@ -36,10 +36,10 @@ def whole(rng: Random) -> Answer:
         f"{number}\\text{{ apples}}",
     ]
     other = [f"{number + 1}", f"{-number - 1}", f"{number}.5", f"{number}0{number}", f"\\frac{{{number}}}{{3}}+1"]
-    return Answer("whole number", same, other)
+    return MathAnswer("whole number", same, other)
 
 
-def fraction(rng: Random) -> Answer:
+def fraction(rng: Random) -> MathAnswer:
     top, bottom = rng.randint(1, 60), rng.choice([3, 7, 11, 13, 17, 19])
     value = Fraction(top * bottom + rng.randint(1, bottom - 1), bottom)
     a, b = value.numerator, value.denominator
@@ -60,10 +60,10 @@ def fraction(rng: Random) -> Answer:
         f"{float(value):.9f}",
     ]
     other = [f"\\frac{{{b}}}{{{a}}}", f"-\\frac{{{a}}}{{{b}}}", f"{a + 1}/{b}", f"{float(value):.2f}", f"{integer}"]
-    return Answer("fraction", same, other)
+    return MathAnswer("fraction", same, other)
 
 
-def decimal(rng: Random) -> Answer:
+def decimal(rng: Random) -> MathAnswer:
     cents = rng.randint(1, 9999) * 10 + rng.choice([1, 3, 7, 9])
     value = Fraction(cents, 1000)
     text = f"{float(value):.3f}"
@@ -78,10 +78,10 @@ def decimal(rng: Random) -> Answer:
     if value < 1:
         same.append(text[1:])
     other = [f"{float(value) + 0.01:.3f}", f"{float(value):.1f}", f"{cents}", f"-{text}"]
-    return Answer("decimal", same, other)
+    return MathAnswer("decimal", same, other)
 
 
-def repeating(rng: Random) -> Answer:
+def repeating(rng: Random) -> MathAnswer:
     digit = rng.choice([1, 2, 4, 5, 7, 8])
     value = Fraction(digit, 9)
     same = [
@@ -94,10 +94,10 @@ def repeating(rng: Random) -> Answer:
         f"0.({digit})",
         f"{float(value):.8f}",
     ]
-    return Answer("repeating decimal", same, ["0", f"0.{digit}", f"0.{digit}{digit}", f"0.\\overline{{0{digit}}}"])
+    return MathAnswer("repeating decimal", same, ["0", f"0.{digit}", f"0.{digit}{digit}", f"0.\\overline{{0{digit}}}"])
 
 
-def scientific(rng: Random) -> Answer:
+def scientific(rng: Random) -> MathAnswer:
     mantissa, exponent = rng.randint(101, 999) / 100, rng.choice([-34, -19, -12, -5, 3, 5, 8, 12, 23])
     same = [
         f"{mantissa} \\times 10^{{{exponent}}}",
@@ -120,10 +120,10 @@ def scientific(rng: Random) -> Answer:
         "0.0000001",
         "10^{-50}",
     ]
-    return Answer("scientific notation", same, other)
+    return MathAnswer("scientific notation", same, other)
 
 
-def root(rng: Random) -> Answer:
+def root(rng: Random) -> MathAnswer:
     a, c, b = rng.randint(2, 9), rng.choice([2, 3, 5, 6, 7]), rng.randint(1, 20)
     same = [
         f"{a}\\sqrt{{{c}}}",
@@ -138,15 +138,17 @@ def root(rng: Random) -> Answer:
     ]
     if rng.random() < 0.5:
         same = [f"{text.removeprefix('x = ')} + {b}" for text in same]
-        return Answer("root", same, [f"{a}\\sqrt{{{c}}} - {b}", f"{a + 1}\\sqrt{{{c}}} + {b}", f"{a * c + b}"])
-    return Answer("root", same, [f"{a + 1}\\sqrt{{{c}}}", f"{a}\\sqrt{{{c + 1}}}", f"{a * c}", f"-{a}\\sqrt{{{c}}}"])
+        return MathAnswer("root", same, [f"{a}\\sqrt{{{c}}} - {b}", f"{a + 1}\\sqrt{{{c}}} + {b}", f"{a * c + b}"])
+    return MathAnswer(
+        "root", same, [f"{a + 1}\\sqrt{{{c}}}", f"{a}\\sqrt{{{c + 1}}}", f"{a * c}", f"-{a}\\sqrt{{{c}}}"]
+    )
 
 
-def with_pi(rng: Random) -> Answer:
+def with_pi(rng: Random) -> MathAnswer:
     a, b = rng.randint(2, 30), rng.choice([1, 2, 3, 5, 7])
     if b == 1 or a % b == 0:
         same = [f"{a * b}\\pi", f"{a * b} \\pi", f"{a * b}π", f"\\pi \\cdot {a * b}", f"{a * b}\\cdot\\pi"]
-        return Answer("pi", same, [f"{a * b}", f"{a * b + 1}\\pi", f"{a * b}\\pi^2", "3.14"])
+        return MathAnswer("pi", same, [f"{a * b}", f"{a * b + 1}\\pi", f"{a * b}\\pi^2", "3.14"])
     same = [
         f"\\frac{{{a}\\pi}}{{{b}}}",
         f"\\frac{{{a}}}{{{b}}}\\pi",
@@ -154,10 +156,10 @@ def with_pi(rng: Random) -> Answer:
         f"\\dfrac{{{a} \\pi}}{{{b}}}",
         f"{a}π/{b}",
     ]
-    return Answer("pi", same, [f"\\frac{{{a}\\pi}}{{{b + 1}}}", f"\\frac{{{a}}}{{{b}}}", f"{a}\\pi"])
+    return MathAnswer("pi", same, [f"\\frac{{{a}\\pi}}{{{b + 1}}}", f"\\frac{{{a}}}{{{b}}}", f"{a}\\pi"])
 
 
-def percent(rng: Random) -> Answer:
+def percent(rng: Random) -> MathAnswer:
     number = rng.randint(1, 99)
     same = [
         f"{number}\\%",
@@ -168,10 +170,10 @@ def percent(rng: Random) -> Answer:
         f"{number} percent",
     ]
     same += [f"{number / 100}", f"\\frac{{{number}}}{{100}}"]
-    return Answer("percent", same, [f"{number + 1}\\%", f"{number / 1000}", f"{number * 100}"])
+    return MathAnswer("percent", same, [f"{number + 1}\\%", f"{number / 1000}", f"{number * 100}"])
 
 
-def with_unit(rng: Random) -> Answer:
+def with_unit(rng: Random) -> MathAnswer:
     number = rng.randint(2, 400)
     symbol, word, wrong = rng.choice(
         [
@@ -195,12 +197,12 @@ def with_unit(rng: Random) -> Answer:
         f"{number}",
         f"{number}~\\text{{{word}}}",
     ]
-    return Answer(
+    return MathAnswer(
         "unit", same, [f"{number + 1} {symbol}", f"{number} \\text{{ {wrong}}}", f"{number * 10}\\text{{ {symbol}}}"]
     )
 
 
-def several(rng: Random) -> Answer:
+def several(rng: Random) -> MathAnswer:
     a, b, c = sorted(rng.sample(range(-9, 30), 3))
     kind = rng.choice(["tuple", "interval", "set", "list"])
     if kind == "tuple":
@@ -211,7 +213,7 @@ def several(rng: Random) -> Answer:
             f"( {c} , {a} , {b} )",
             f"(x,y,z) = ({c},{a},{b})",
         ]
-        return Answer(
+        return MathAnswer(
             kind, same, [f"({a}, {c}, {b})", f"({c}, {a})", f"{c}", f"\\{{{a}, {b}, {c}\\}}", f"({c},{a},{b + 1})"]
         )
     if kind == "interval":
@@ -222,7 +224,7 @@ def several(rng: Random) -> Answer:
             f"\\left[ {a} ,\\, {b} \\right)",
             f"x \\in [{a},{b})",
         ]
-        return Answer(kind, same, [f"({a}, {b})", f"[{a}, {b}]", f"[{a}, {b + 1})", f"{a}", f"[{a},\\infty)"])
+        return MathAnswer(kind, same, [f"({a}, {b})", f"[{a}, {b}]", f"[{a}, {b + 1})", f"{a}", f"[{a},\\infty)"])
     if kind == "set":
         same = [
             f"\\{{{a}, {b}, {c}\\}}",
@@ -230,7 +232,7 @@ def several(rng: Random) -> Answer:
             f"{a}, {b}, {c}",
             f"\\{{{b},{a},{c}\\}}",
         ]
-        return Answer(kind, same, [f"\\{{{a}, {b}\\}}", f"\\{{{a}, {b}, {c + 1}\\}}", f"{a}", f"({a}, {b}, {c})"])
+        return MathAnswer(kind, same, [f"\\{{{a}, {b}\\}}", f"\\{{{a}, {b}, {c + 1}\\}}", f"{a}", f"({a}, {b}, {c})"])
     same = [
         f"{a}, {b}",
         f"{b},{a}",
@@ -239,16 +241,16 @@ def several(rng: Random) -> Answer:
         f"x = {a} \\text{{ or }} x = {b}",
         f"\\{{{a},{b}\\}}",
     ]
-    return Answer(kind, same, [f"{a}", f"{b}", f"{a}, {b}, {c}", f"{a}, {c}"])
+    return MathAnswer(kind, same, [f"{a}", f"{b}", f"{a}, {b}, {c}", f"{a}, {c}"])
 
 
-def polynomial(rng: Random) -> Answer:
+def polynomial(rng: Random) -> MathAnswer:
     a, b = rng.randint(2, 9), rng.randint(1, 9)
     same = [f"{a}x+{b}", f"{a}x + {b}", f"{b}+{a}x", f"{a} x+{b}", f"{a}\\cdot x+{b}", f"y = {a}x+{b}"]
-    return Answer("expression", same, [f"{a + 1}x+{b}", f"{a}x-{b}", f"{a}x^2+{b}", f"{a}+{b}", f"{a}x"])
+    return MathAnswer("expression", same, [f"{a + 1}x+{b}", f"{a}x-{b}", f"{a}x^2+{b}", f"{a}+{b}", f"{a}x"])
 
 
-def words(rng: Random) -> Answer:
+def words(rng: Random) -> MathAnswer:
     word, wrong = rng.choice(
         [("Yes", "No"), ("true", "false"), ("even", "odd"), ("Tuesday", "Monday"), ("Alice", "Bob")]
     )
@@ -260,10 +262,10 @@ def words(rng: Random) -> Answer:
         f"\\textbf{{{word.lower()}}}",
         f"\\text{{{word.capitalize()}.}}",
     ]
-    return Answer("word", same, [wrong, f"\\text{{{wrong}}}", f"not {word}", "5"], is_latex=False)
+    return MathAnswer("word", same, [wrong, f"\\text{{{wrong}}}", f"not {word}", "5"], is_latex=False)
 
 
-VALUES: list[Callable[[Random], Answer]] = [
+VALUES: list[Callable[[Random], MathAnswer]] = [
     whole,
     fraction,
     decimal,

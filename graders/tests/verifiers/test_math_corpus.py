@@ -8,14 +8,14 @@ from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read
 
-from graders.tests.support.math_corpus import Case, cases, pairs
+from graders.tests.support.math_corpus import MathCase, cases, pairs
 
 SHARE = 500  # cases of each half
 PAIRS = 100
 
 
 @pytest.fixture(scope="module")
-def decided() -> list[tuple[Case, bool, bool]]:
+def decided() -> list[tuple[MathCase, bool, bool]]:
     """(pair, verdict, math-verify's) of the pairs that are decided without math-verify."""
     found = []
     for case in pairs(PAIRS):
@@ -41,12 +41,12 @@ def test_wrong_answers_earn_nothing() -> None:
     assert paid == []
 
 
-def test_most_answers_need_no_library_and_are_judged_by_the_truth(decided: list[tuple[Case, bool, bool]]) -> None:
+def test_most_answers_need_no_library_and_are_judged_by_the_truth(decided: list[tuple[MathCase, bool, bool]]) -> None:
     assert len(decided) > 0.8 * PAIRS
     assert [case for case, verdict, _ in decided if verdict != case.is_right] == []
 
 
-def test_where_the_library_judges_otherwise_it_is_wrong(decided: list[tuple[Case, bool, bool]]) -> None:
+def test_where_the_library_judges_otherwise_it_is_wrong(decided: list[tuple[MathCase, bool, bool]]) -> None:
     differing = [(case, by_library) for case, verdict, by_library in decided if verdict != by_library]
     assert 0 < len(differing) < 0.25 * PAIRS
     assert [case for case, by_library in differing if by_library == case.is_right] == []

@@ -35,7 +35,7 @@ A_TREE = re.compile(r"`((?:nemo_brorl|launcher|lab|graders|bench|tests|scripts|s
 A_PAGE = re.compile(r"(?<![\w./-])docs/\w+\.md")
 A_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 A_MODULE = re.compile(r"python -m ((?:bench|nemo_brorl)(?:\.\w+)+)")
-A_COMMAND = re.compile(r"(?:`|^ *|&& )brorl ([a-z-]+)", re.MULTILINE)
+A_COMMAND = re.compile(r"(?:`|^ *|&& )brorl (?!help)([a-z][a-z-]*)", re.MULTILINE)
 SECTIONS = {group.path.replace("[]", "") for group in groups()}
 SETTINGS = SECTIONS | {path.replace("[]", "") for path in settings()}
 MAPPINGS = tuple(f"{path}." for path, setting in settings().items() if setting.is_mapping)
@@ -89,3 +89,12 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
 def test_every_metric_that_is_named_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert undeclared(A_METRIC.findall(text)) == []
+
+
+def test_the_loop_in_the_readme_is_that_of_the_example() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    example = (ROOT / "examples" / "rl_loop.py").read_text(encoding="utf-8")
+    shown = readme.partition("## Write your own loop")[2].partition("```python\n")[2].partition("```")[0]
+    lines = [line.partition("  #")[0].strip() for line in shown.splitlines()]
+    assert len(lines) >= 5
+    assert [line for line in lines if line not in example] == []

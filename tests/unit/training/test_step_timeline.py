@@ -121,7 +121,7 @@ def test_a_chunk_that_nobody_asked_for_in_this_stream_is_no_span() -> None:
     timeline = Timeline()
     timeline.begin(1)
     request = RolloutRequest(make_prompt(), 0, 1, 7, SAMPLING)
-    ChunkSpans(timeline).sampled(make_chunk(request, [3]))
+    ChunkSpans(timeline).note_sampled(make_chunk(request, [3]))
     done = timeline.end()
     assert done is not None
     assert {span.process for span in done.spans} == {"driver"}

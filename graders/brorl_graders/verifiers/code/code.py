@@ -31,7 +31,7 @@ from brorl_graders.base.answer import without_thinking
 from brorl_graders.base.errors import ResourceError
 from brorl_graders.base.payload import TIMEOUT_KEY, Payload, check_choice
 from brorl_graders.base.settings import SHARE_OF_TESTS, CodeLimits
-from brorl_graders.sandbox import Job, Judge, Limits, Sandbox, SandboxError
+from brorl_graders.sandbox import Judge, Sandbox, SandboxError, SandboxLimits, SandboxProgram
 from brorl_graders.verifiers.code.tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
 
 PYTHON = ("python", "python3", "py", "py3")  # languages that a code block may name
@@ -160,7 +160,7 @@ def make_runner() -> Runner:
         configure(CodeLimits(), DEFAULT_S)
     values, seconds = json.loads(os.environ[VARIABLE])
     settings = CodeLimits(**values)
-    limits = Limits(
+    limits = SandboxLimits(
         seconds=settings.test_timeout_s,
         memory_mib=settings.memory_mib,
         scratch_mib=settings.scratch_mib,
@@ -289,15 +289,15 @@ class Runner:
         its end."""
         first = tests[0]
         if isinstance(first, PrintTest):
-            job = Job(program.source, setup=program.setup, stdin=first.stdin)
-            run = self.sandbox.run(job, seconds)
-            return [first.passes(run, rules)]
+            reading = SandboxProgram(program.source, setup=program.setup, stdin=first.stdin)
+            result = self.sandbox.run(reading, seconds)
+            return [first.passes(result, rules)]
         if isinstance(first, CallTest):
             calls = [test for test in tests if isinstance(test, CallTest)]
             arguments = [test.arguments for test in calls]
-            job = Job(program.source, "call", program.setup, name=first.name, parts=arguments)
-            run = self.sandbox.run(job, seconds)
-            return _outcomes(calls, run.reports, rules)
+            called = SandboxProgram(program.source, "call", program.setup, name=first.name, tests=arguments)
+            result = self.sandbox.run(called, seconds)
+            return _outcomes(calls, result.reports, rules)
         scripts = [test for test in tests if isinstance(test, ScriptTest)]
         numbers = [test.number for test in scripts]
         reports = self.judge.reports(program.source, first.all_scripts(program.setup), numbers, seconds)

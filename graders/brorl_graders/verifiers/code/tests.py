@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brorl_graders.base.payload import Payload
-from brorl_graders.sandbox import FINISHED, NotPlainError, Run, ScriptedTest, as_json
+from brorl_graders.sandbox import FINISHED, NotPlainError, SandboxResult, ScriptedTest, as_json
 from brorl_graders.verifiers.code.scripts import Script, modules_of, read_script
 
 
@@ -29,8 +29,8 @@ class PrintTest:
     stdin: str
     expected: str
 
-    def passes(self, run: Run, rules: Rules) -> bool:
-        return run.ending == FINISHED and same_text(run.printed, self.expected, rules)
+    def passes(self, result: SandboxResult, rules: Rules) -> bool:
+        return result.ending == FINISHED and same_text(result.printed, self.expected, rules)
 
 
 @dataclass(frozen=True)
