@@ -126,7 +126,7 @@ def settings(load: Load) -> BroRLConfig:
 
 def batches_of(config: BroRLConfig, sampler: Sampler) -> Batches:
     """What a run has before its first step."""
-    sizes = RunSizes.of(config)
+    sizes = RunSizes.from_config(config)
     return Batches(config.rollouts, config.dynamic_sampling, config.policy.optim, sizes, BulkPrompts(), sampler)
 
 

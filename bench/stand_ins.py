@@ -109,7 +109,7 @@ class StandInGenerator:
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         generation = self.config.generation
-        placement = ChunkPlacement([], RunSizes.of(self.config).max_num_seqs, forecast=forecast)
+        placement = ChunkPlacement([], RunSizes.from_config(self.config).max_num_seqs, forecast=forecast)
         return VllmSession(self.handles, placement, generation, self.call_ids, {0}, self.transport)
 
     def stats(self) -> list[EngineStats]:

@@ -212,7 +212,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = make_model(Path(scratch), config.generation.max_model_len)
         vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
-        pool = VllmPool(config.generation, RunSizes.of(config), folder)
+        pool = VllmPool(config.generation, RunSizes.from_config(config), folder)
         pool.wait_ready()
         judge = TurnJudge(
             NoText(None, None, {}),  # type: ignore[arg-type]

@@ -87,7 +87,7 @@ def plan_step(config: BroRLConfig, groups: Sequence[ScoredGroup], step: int, num
         ),
         num_mini_batches=config.algorithm.num_mini_batches,
         data_parallel_size=num_ranks,
-        token_budget=RunSizes.of(config).row_tokens,
+        token_budget=RunSizes.from_config(config).row_tokens,
         sharing=Sharing(config.policy.shared_prompt),
         version=step,
         learning_rate=config.policy.optim.lr,

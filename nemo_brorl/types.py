@@ -340,7 +340,7 @@ class ScoredGroup:
 
 
 @dataclass(frozen=True)
-class Withdrawn:
+class WithdrawnGroup:
     """The finished rollouts of a group that did not close: nobody learns from them."""
 
     group: ScoredGroup
@@ -353,7 +353,7 @@ class FilledBatch:
 
     batch: tuple[ScoredGroup, ...]  # to learn from, completed groups of earlier steps last
     sampled: tuple[ScoredGroup, ...]  # every group that closed, informative or not
-    withdrawn: tuple[Withdrawn, ...]
+    withdrawn: tuple[WithdrawnGroup, ...]
     loss_scale: float  # of the batch, where batches vary in size
     metrics: Mapping[str, float]
     generate_s: float  # until the last rollout was sampled

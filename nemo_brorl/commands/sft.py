@@ -131,7 +131,7 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
             console.line(f"chosen: {size}")
     check_memory(alone, folder=folder)
     config = replace(config, policy=alone.policy)
-    budget = RunSizes.of(config).row_tokens
+    budget = RunSizes.from_config(config).row_tokens
     if longest > budget:
         raise ConfigError(
             f"sft.max_tokens={longest} is more than a micro-batch holds, policy.tokens_per_micro_batch × "

@@ -43,7 +43,7 @@ from nemo_brorl.rollouts.metrics import cut_metrics, group_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.rollouts.stream import TURN_S
-from nemo_brorl.types import FilledBatch, Sampling, Withdrawn
+from nemo_brorl.types import FilledBatch, Sampling, WithdrawnGroup
 
 log = get_logger(__name__)
 
@@ -92,7 +92,7 @@ class BatchFill:
         self.state = FillState.FILLING
         self.cuts_surplus = False  # the batch was full while groups were in flight
         self.cut_groups: list[OpenGroup] = []
-        self.withdrawn: list[Withdrawn] = []
+        self.withdrawn: list[WithdrawnGroup] = []
         self.stats_before = sampler.generator.stats()
         self.stats_after = self.stats_before
         sampler.console.begin()
@@ -206,7 +206,7 @@ class BatchFill:
 
     def _withdraw(self, group: OpenGroup, reason: str) -> None:
         if group.scored_chunks and reason not in POSTPONED:  # of these a later step has all
-            self.withdrawn.append(Withdrawn(group.close(), reason))
+            self.withdrawn.append(WithdrawnGroup(group.close(), reason))
         self.dynamic_sampling.withdraw(group.uid, reason, group.num_finished)
 
     def _drain_if_due(self) -> None:

@@ -58,7 +58,7 @@ class ChunkSpans:
             return
         work = Work(name, period.began_at, period.ended_at, CHUNKS, (key,), details)
         exchange = Exchange(asked_at, period.received_at, period.ended_at, self._timeline.now())
-        self._timeline.note(process, [work], exchange)
+        self._timeline.record_work(process, [work], exchange)
 
 
 def _key(request: RolloutRequest) -> str:

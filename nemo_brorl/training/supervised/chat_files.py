@@ -142,7 +142,7 @@ class _ConversationReader:
             try:
                 pair = self._pair(row)
             except BroRLError as error:
-                bad.append(f"{tables.where(number)}: {error}")
+                bad.append(f"{tables.locate_row(number)}: {error}")
                 if len(bad) >= self.data.max_bad_rows + NUM_SHOWN:
                     break
                 continue
@@ -151,7 +151,7 @@ class _ConversationReader:
             if longest <= self.sft.max_tokens:
                 found.append(pair)
                 continue
-            too_long.append(f"{tables.where(number)}: {longest:,} tokens")
+            too_long.append(f"{tables.locate_row(number)}: {longest:,} tokens")
             found += self._shortened(pair)
         self._judge(path, bad, too_long, tables)
         if not found:

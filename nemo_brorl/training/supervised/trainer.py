@@ -60,7 +60,7 @@ class SftTrainer:
         stop: StopRequest,
     ) -> None:
         self.config = config
-        self.sizes = RunSizes.of(config)
+        self.sizes = RunSizes.from_config(config)
         self.parts = parts
         self.lessons = lessons
         self.stop = stop

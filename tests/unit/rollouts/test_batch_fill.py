@@ -39,7 +39,7 @@ class SlowGenerator(FakeGenerator):
 
 def make_batches(config: BroRLConfig, generator: FakeGenerator, period: int = 3) -> Batches:
     config.rollouts.num_per_prompt, config.rollouts.prompts_per_step = 8, 2
-    sizes = replace(RunSizes.of(config), num_engines=2)
+    sizes = replace(RunSizes.from_config(config), num_engines=2)
     sampler = Sampler(generator, FakeVerifier(period), Console(), chunk_size=8, seed=1)
     return Batches(config.rollouts, config.dynamic_sampling, config.policy.optim, sizes, FakePrompts(), sampler)
 

@@ -8,7 +8,7 @@ import pytest
 from brorl_lab.trace_reader import read_spans, timeline_steps
 
 from nemo_brorl.core.stall_watch import Heartbeat
-from nemo_brorl.core.timeline import BETWEEN, Exchange, Span, Timeline, Work, chunk_key, top_stages
+from nemo_brorl.core.timeline import BETWEEN, Exchange, Timeline, TimelineSpan, Work, chunk_key, top_stages
 from nemo_brorl.rollouts.chunk_spans import ChunkSpans
 from nemo_brorl.training.step_timeline import chunks_by_part, with_rollouts
 from nemo_brorl.training.trainer import BroRLTrainer
@@ -146,7 +146,7 @@ def test_of_ranks_that_share_a_replica_the_first_has_the_chunks() -> None:
     spans = []
     for rank in (0, 1):
         details = {"mini_batch": 0, "data_rank": 0}
-        spans.append(Span(f"policy rank {rank}", "stages", "mini-batch 1 of 1", 0.0, 1.0, details=details))
+        spans.append(TimelineSpan(f"policy rank {rank}", "stages", "mini-batch 1 of 1", 0.0, 1.0, details=details))
     filled = with_rollouts(tuple(spans), {(0, 0): ("a/0",)})
     assert [span.rollouts for span in filled] == [("a/0",), ()]
 
@@ -154,7 +154,7 @@ def test_of_ranks_that_share_a_replica_the_first_has_the_chunks() -> None:
 def test_an_exchange_of_another_step_is_forgotten() -> None:
     timeline = Timeline(now=Clock())
     timeline.begin(1)
-    timeline.note("engine 0", [Work("sample", 1.0, 2.0)], Exchange(0.0, 5.0, 6.0, 1.0))
+    timeline.record_work("engine 0", [Work("sample", 1.0, 2.0)], Exchange(0.0, 5.0, 6.0, 1.0))
     first = timeline.end()
     timeline.begin(2)
     second = timeline.end()

@@ -225,7 +225,7 @@ def test_micro_batches_hold_several_conversations_within_the_budget() -> None:
     config.policy.tokens_per_micro_batch = 40
     config.policy.data_parallel_size = 2
     examples = [Example("chat", np.arange(5, dtype=np.int32), np.arange(10, dtype=np.int32)) for _ in range(8)]
-    sizes = RunSizes.of(config)
+    sizes = RunSizes.from_config(config)
     plan = supervised_plan(examples, config.sft, sizes, seed=1, step=0, num_mini_batches=1, num_steps=10, version=1)
     for micro_batches in plan.mini_batches[0]:
         assert [micro.num_tokens for micro in micro_batches] == [30, 30]
