@@ -13,7 +13,7 @@ Who owns what while a batch is filled, each fact once:
     GroupLedger (in RolloutStream)  groups being sampled, and their rollouts that are out, finished or partial
     DynamicSampling                 order of admission, groups that closed in this step, groups kept
     Leftovers (in CarryOver)        partial groups and prompts for the next step, completed groups
-    BatchFill                       the phase, and which groups were cut
+    BatchFill                       the state, and which groups were cut
 
 A fill of 2 groups of 8 with `rollouts.unfinished: resume`, `min_fraction` ½ and a step deadline:
 
@@ -138,7 +138,7 @@ class BatchFill:
 
     def finish(self) -> FilledBatch:
         """Take the batch of a fill that is done."""
-        assert self.is_done, f"the batch was taken while it was {self.phase.value}"
+        assert self.is_done, f"the batch was taken while it was {self.state.value}"
         completed = self.carry_over.take_completed()
         batch = (*self.dynamic_sampling.take_batch(), *completed)
         sampled = self.dynamic_sampling.sampled()
