@@ -130,7 +130,7 @@ class RetiringPool:
             taken += self._unretired(num - len(taken))
         return taken
 
-    def learn(self, sampled: Sequence[ScoredGroup]) -> None:
+    def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
         """Take in the groups of a step that is over."""
         self.counts.forget()
         # In the order of uids, not of engines: equal rollouts lead to equal counts.
