@@ -277,8 +277,8 @@ def _records(scored_chunks: Sequence[ScoredChunk]) -> tuple[TurnRecord | None, .
 
 def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledMass:
     """Probability that a group's rollouts have seen, whole responses taken as the tokens of the theory
-    (`docs/explanation/theory.md`): from every rollout's key, log-prob and reward, [N] each. Equal responses are taken to have equal
-    rewards."""
+    (`docs/explanation/theory.md`): from every rollout's key, log-prob and reward, [N] each. Equal responses are taken
+    to have equal rewards."""
     _, first, counts = np.unique(keys, return_index=True, return_counts=True)
     # The square of a long response's probability is zero in float32
     different = log_probs[first].astype(np.float64)
