@@ -57,7 +57,7 @@ ISOLATIONS = ("test", "program")
 VARIABLE = "BRORL_CODE_SETTINGS"  # environment variable that programs do not see
 DEFAULT_S = 20.0  # seconds for all tests of a response
 
-_runners: dict[int, Runner] = {}  # by process id: a sandbox serves the process that started it, and no fork of it
+_runners: dict[int, Runner] = {}  # process id -> its sandbox, which serves no fork of that process
 
 
 class _Opening(NamedTuple):

@@ -234,7 +234,7 @@ def _asserts_in_vain(tree: ast.Module, used: set[str]) -> bool:
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:
-    """Return the names that a script reads anywhere in it, and the names that it defines, of its global scope."""
+    """Return the global names that a test script reads, and those that it defines."""
     top = symtable.symtable(source, "tests.py", "exec")
     read = {MARK, COPY}
     bound = {MARK, COPY}

@@ -97,7 +97,7 @@ def read_tests(payload: Payload) -> list[Test]:
 
 
 def same_text(got: str, expected: str, rules: Rules) -> bool:
-    """Return whether the printed text equals the expected one by these rules."""
+    """Return whether a program printed the expected text, compared by these rules."""
     if rules.is_exact:
         return got == expected
     got_lines = _lines_of_words(got)
@@ -118,7 +118,7 @@ def _lines_of_words(text: str) -> list[list[str]]:
 
 
 def same_value(got: Any, expected: Any, rules: Rules) -> bool:
-    """Return whether a function returned the expected value by these rules.
+    """Return whether a function returned the expected value, compared by these rules.
 
     The expected value is JSON, so tuples count as lists and keys as texts.
     """
