@@ -36,10 +36,10 @@ from nemo_brorl.policy.rows.packed_rows import GroupArrays, Row, segments_of
 from nemo_brorl.scoring.response_arrays import turn_ends
 from nemo_brorl.types import ChunkArrays, Int32, MicroBatch, PlannedGroup, UpdatePlan
 
-LEAST_SHARED = 32
+MIN_SHARED_TOKENS = 32
 NUM_OBSERVED = 16
 SIDES = {
-    "tree": Sharing(least_tokens=LEAST_SHARED),
+    "tree": Sharing(min_tokens=MIN_SHARED_TOKENS),
     "prompt": Sharing(),
     "plain": Sharing(prompt=False),
 }
@@ -116,7 +116,7 @@ def measure(learner: Learner, arguments: argparse.Namespace) -> dict[str, Any]:
     gradients: dict[str, policy_packing.Gradients] = {}
     for name, sharing in SIDES.items():
         settings = learner.state.row_settings
-        learner.state.row_settings = replace(settings, least_shared=sharing.least_tokens)
+        learner.state.row_settings = replace(settings, min_shared_tokens=sharing.min_tokens)
         rows, num_planned = make_rows(learner, drawn, sharing, arguments.budget)
         counted[name] = {
             "micro_batches": len(rows),

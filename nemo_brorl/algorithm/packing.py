@@ -66,7 +66,7 @@ def levels_of(
     prompt_length: int,
     lengths: Int32,
     turn_ends: TurnEnds | None,
-    least_shared: int,
+    min_shared_tokens: int,
 ) -> Levels:
     """A prompt, at most `DEEPEST` ends of turns, and whole responses. Where a turn ends too soon after the last level,
     its level is empty: the tokens belong to the next."""
@@ -77,7 +77,7 @@ def levels_of(
     if turn_ends is not None:
         for turn in range(min(turn_ends.lengths.shape[1], DEEPEST)):
             end = turn_ends.lengths[:, turn]
-            is_enough = end - start >= least_shared
+            is_enough = end - start >= min_shared_tokens
             start = np.where(is_enough, end, start)
             ends.append(start)
             keys.append(np.where(is_enough, turn_ends.keys[:, turn], np.uint64(0)))
@@ -161,7 +161,7 @@ class Sharing(NamedTuple):
     """What the responses of a group have one copy of, in a micro-batch."""
 
     prompt: bool = True  # False: of nothing
-    least_tokens: int = 0  # and of what they share beyond it, if it has so many tokens; 0: of no more
+    min_tokens: int = 0  # and of what they share beyond it, if it has so many tokens; 0: of no more
 
 
 def plan_update(
@@ -233,7 +233,7 @@ def plan_step(
         num_mini_batches=algorithm.num_mini_batches,
         data_parallel_size=sizes.data_parallel,
         token_budget=sizes.row_tokens,
-        sharing=Sharing(policy.shared_prompt, policy.least_shared_tokens),
+        sharing=Sharing(policy.shared_prompt, policy.min_shared_tokens),
         version=version,
         learning_rate=learning_rate,
         objective=algorithm.loss,
@@ -283,7 +283,7 @@ class Packer:
     tokens of each response [N] the loss counts (None: all), and the ends of their turns (None: not known).
 
     What responses share is known by those ends, in levels: their prompt, the first turn, the second, and so on. A level
-    of less than `sharing.least_tokens` counts as part of the next one, as in a row (`policy/rows/stretches.py`).
+    of less than `sharing.min_tokens` counts as part of the next one, as in a row (`policy/rows/stretches.py`).
     """
 
     def __init__(
@@ -301,9 +301,9 @@ class Packer:
         self._levels: list[Levels] = []
         ends_of_groups = turn_ends or [None] * len(prompt_lengths)
         for prompt, lengths, ends in zip(prompt_lengths, response_lengths, ends_of_groups, strict=True):
-            if sharing.least_tokens == 0:
+            if sharing.min_tokens == 0:
                 ends = None
-            self._levels.append(levels_of(prompt, lengths, ends, sharing.least_tokens))
+            self._levels.append(levels_of(prompt, lengths, ends, sharing.min_tokens))
         # One width for all groups, so that `_run` can stack them
         most = max(levels.ends.shape[1] for levels in self._levels)
         self._levels = [levels.with_columns(most) for levels in self._levels]

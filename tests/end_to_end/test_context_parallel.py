@@ -100,7 +100,7 @@ def test_losses_that_look_beyond_a_rank_do_not_depend_on_the_layout(layout: dict
 
 
 def trees(model_folder: Path, policy: dict, shared: bool = True) -> Scenario:
-    case = scenario(model_folder, {**policy, "least_shared_tokens": 3}, num=2, shared=shared)
+    case = scenario(model_folder, {**policy, "min_shared_tokens": 3}, num=2, shared=shared)
     return replace(case, plans=tuple(as_trajectories(plan) for plan in case.plans))
 
 

@@ -47,7 +47,7 @@ class RowSettings:
     context_rank: int = 0
     context_size: int = 1
     attention: str = "sdpa"  # a backend of `attention`
-    least_shared: int = 0  # as `stretches_of`
+    min_shared_tokens: int = 0  # as `stretches_of`
 
 
 @dataclass(frozen=True)

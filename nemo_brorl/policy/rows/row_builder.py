@@ -41,7 +41,7 @@ def build_row(
 ) -> Row:
     """Segments laid out as a row. It is padded with a document of its own to `at_least` tokens, a multiple of
     `settings.multiple`."""
-    stretches = stretches_of(segments, settings.least_shared)
+    stretches = stretches_of(segments, settings.min_shared_tokens)
     choose_owners(stretches, settings.context_size)
     draft = _Draft(settings, len(stretches))
     # Cut stretches come first: `Packing.num_cut` says how many of the row's first tokens travel to other ranks.

@@ -86,9 +86,9 @@ class Stretch:
         return values[self.first_token : end]
 
 
-def stretches_of(segments: Sequence[PackedSegment], least_shared: int = 0) -> list[Stretch]:
+def stretches_of(segments: Sequence[PackedSegment], min_shared_tokens: int = 0) -> list[Stretch]:
     """Segments of a single stretch by length, then every tree, each stretch before its branches. Empty responses take
-    no place. `least_shared`: tokens of a shared stretch that is not a prompt; 0: only prompts are shared."""
+    no place. `min_shared_tokens`: tokens of a shared stretch that is not a prompt; 0: only prompts are shared."""
     documents: list[Stretch] = []
     trees: list[Stretch] = []
     for segment in segments:
@@ -97,7 +97,7 @@ def stretches_of(segments: Sequence[PackedSegment], least_shared: int = 0) -> li
         )
         if not any(len(response.token_ids) for response in segment.responses):
             continue
-        root = _tree(segment, least_shared)
+        root = _tree(segment, min_shared_tokens)
         if root.children:
             trees += _in_order(root)
         else:
@@ -112,7 +112,7 @@ def stretches_of(segments: Sequence[PackedSegment], least_shared: int = 0) -> li
     return stretches
 
 
-def _tree(segment: PackedSegment, least_shared: int) -> Stretch:
+def _tree(segment: PackedSegment, min_shared_tokens: int) -> Stretch:
     """The root of the tree of a segment's responses.
 
     In the order of their tokens, responses that share a prefix are neighbours, and what a run of them shares is the
@@ -132,7 +132,7 @@ def _tree(segment: PackedSegment, least_shared: int) -> Stretch:
         run = responses[low:high]
         start = _end(parent)
         common = min(shared[low + 1 : high], default=len(run[0].token_ids))
-        is_branch = len(run) == 1 or _is_enough(common - start, least_shared, parent)
+        is_branch = len(run) == 1 or _is_enough(common - start, min_shared_tokens, parent)
         if parent is None:
             # The root holds the prompt in any case, and what all responses share only where that is enough.
             end = common if is_branch else 0
@@ -170,9 +170,9 @@ def _end(stretch: Stretch | None) -> int:
     return stretch.first_token + stretch.length - stretch.num_given
 
 
-def _is_enough(num_tokens: int, least_shared: int, parent: Stretch | None) -> bool:
+def _is_enough(num_tokens: int, min_shared_tokens: int, parent: Stretch | None) -> bool:
     depth = 0 if parent is None else 1 + len(parent.ancestors)
-    return 0 < least_shared <= num_tokens and depth <= DEEPEST
+    return 0 < min_shared_tokens <= num_tokens and depth <= DEEPEST
 
 
 def _in_order(stretch: Stretch) -> Iterator[Stretch]:

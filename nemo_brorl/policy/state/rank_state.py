@@ -105,5 +105,5 @@ def _row_settings(
         context_rank=context_rank,
         context_size=layout.context,
         attention=attention,
-        least_shared=policy.least_shared_tokens,
+        min_shared_tokens=policy.min_shared_tokens,
     )

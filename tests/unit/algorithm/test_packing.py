@@ -150,21 +150,21 @@ def test_turns_that_trajectories_share_count_once_and_lie_side_by_side() -> None
     lengths = [np.array([80, 50, 80, 50, 50], np.int32)]
     ends = [ends_of([a, ac], [b, (50, 4)], [a, ac], [b, (50, 5)], [a, (50, 6)])]
     everything = [(0, rollout) for rollout in range(5)]
-    packer = Packer([100], lengths, 1000, Sharing(least_tokens=20), turn_ends=ends)
+    packer = Packer([100], lengths, 1000, Sharing(min_tokens=20), turn_ends=ends)
     ((micro,),) = packer.pack(everything, 1)
     assert micro.segments[0].rollouts in {(4, 0, 2, 1, 3), (0, 2, 4, 1, 3)}
     assert micro.num_tokens == 100 + 40 + 30 + 10 + 10 + 10 + 40 + 10 + 10
     ((plain,),) = Packer([100], lengths, 1000, Sharing(), turn_ends=ends).pack(everything, 1)
     assert plain.num_tokens == 100 + 310
     # 30 tokens more are too few: they are part of what follows
-    ((less,),) = Packer([100], lengths, 1000, Sharing(least_tokens=31), turn_ends=ends).pack(everything, 1)
+    ((less,),) = Packer([100], lengths, 1000, Sharing(min_tokens=31), turn_ends=ends).pack(everything, 1)
     assert less.num_tokens == 100 + 40 + 40 + 40 + 10 + 40 + 10 + 10
 
 
 def test_a_cut_copies_what_lies_on_both_sides_and_the_budget_counts_it() -> None:
     lengths = [np.array([50, 50, 50, 50], np.int32)]
     ends = [ends_of(*([(40, 1), (50, 2 + rollout)] for rollout in range(4)))]
-    packer = Packer([10], lengths, 75, Sharing(least_tokens=20), turn_ends=ends)
+    packer = Packer([10], lengths, 75, Sharing(min_tokens=20), turn_ends=ends)
     (ranks,) = packer.pack([(0, rollout) for rollout in range(4)], 1)
     assert [micro.num_tokens for micro in ranks] == [70, 70]
     first, second = packer.pack([(0, rollout) for rollout in range(4)], 2)

@@ -32,7 +32,7 @@ SEGMENTS: tuple[tuple[int, tuple[tuple[str, int], ...]], ...] = (
     (4, (("0", 1), ("1", 0))),
     (6, (("01234", 5), ("0", 3), ("1", 3), ("234", 29), ("2", 1), ("3", 9), ("5", 2))),
 )
-LEAST_SHARED = 4
+MIN_SHARED_TOKENS = 4
 NUM_HEADS, NUM_KV, HEAD_SIZE = 4, 2, 8
 NUM_IDS = 1 + sum(prompt + sum(length for _, length in parts) for prompt, parts in SEGMENTS)  # 0 is padding
 
@@ -75,7 +75,7 @@ def sees(query: Token, key: Token) -> bool:
 def rows_of(context_size: int) -> list[Row]:
     segments, _ = make_segments()
     return [
-        build_row(segments, 1.0, RowSettings(CPU, 4, rank, context_size, "flex", LEAST_SHARED))
+        build_row(segments, 1.0, RowSettings(CPU, 4, rank, context_size, "flex", MIN_SHARED_TOKENS))
         for rank in range(context_size)
     ]
 
@@ -174,7 +174,7 @@ def test_bf16_goes_through_fp32_on_cpu() -> None:
     assert torch.equal(output, in_fp32.bfloat16()), "rounded once, at the end"
 
 
-def random_row(generator: np.random.Generator, least_shared: int) -> Row:
+def random_row(generator: np.random.Generator, min_shared_tokens: int) -> Row:
     """Some prompts with up to six responses each, one of which makes a document, padded to a multiple of eight. All
     tokens are the same, so shared stretches stand on each other."""
     segments = []
@@ -186,7 +186,7 @@ def random_row(generator: np.random.Generator, least_shared: int) -> Row:
             for index, length in enumerate(lengths)
         )
         segments.append(PackedSegment(prompt, responses))
-    return build_row(segments, 1.0, RowSettings(CPU, 8, least_shared=least_shared))
+    return build_row(segments, 1.0, RowSettings(CPU, 8, min_shared_tokens=min_shared_tokens))
 
 
 def outputs_and_gradients(backend: Any, row: Row, parts: list[Tensor], grad: Tensor) -> list[Tensor]:
@@ -200,7 +200,7 @@ def test_flash_is_sdpa_over_random_packings(num_kv: int, monkeypatch: pytest.Mon
     """Queries of a prompt are cut into sequences of at most five here, in place of 4,096."""
     monkeypatch.setattr(attention_flash, "_QUERIES", 5)
     for seed in range(30):
-        row = random_row(np.random.default_rng(seed), least_shared=3 * (seed % 2))
+        row = random_row(np.random.default_rng(seed), min_shared_tokens=3 * (seed % 2))
         torch.manual_seed(seed)
         num_tokens = row.token_ids.size(1)
         parts = [torch.randn(num_tokens, num, HEAD_SIZE) for num in (6, num_kv, num_kv)]

@@ -88,9 +88,9 @@ def test_an_empty_response_takes_no_place() -> None:
     assert laid.token_ids.tolist() == [[1, 10]]
 
 
-def trunk(*responses: list[int], least_shared: int = 2, prompt: tuple[int, ...] = (1, 2)) -> Row:
+def trunk(*responses: list[int], min_shared_tokens: int = 2, prompt: tuple[int, ...] = (1, 2)) -> Row:
     """Responses to one prompt, in a row that shares stretches of so many tokens."""
-    settings = RowSettings(CPU, least_shared=least_shared)
+    settings = RowSettings(CPU, min_shared_tokens=min_shared_tokens)
     return build_row([segment(0, list(prompt), list(responses))], 1.0, settings)
 
 
@@ -128,7 +128,7 @@ def test_what_all_responses_share_lengthens_the_prompt() -> None:
 
 
 def test_too_little_in_common_is_not_shared_but_what_goes_on_from_there_is() -> None:
-    laid = trunk([5, 6, 10], [5, 6, 11], [5, 7, 8, 9], [5, 7, 8], least_shared=3)
+    laid = trunk([5, 6, 10], [5, 6, 11], [5, 7, 8, 9], [5, 7, 8], min_shared_tokens=3)
     # 5 and 5 6 are too short; 5 7 8 is not, and one of its responses ends with it
     assert laid.token_ids.tolist() == [[1, 2, 5, 6, 10, 5, 6, 11, 5, 7, 8, 9]]
     assert laid.num_loss_tokens == 13
@@ -139,7 +139,7 @@ def test_equal_responses_are_one_document_and_nothing_is_shared_without_being_as
     laid = trunk(*twice)
     assert laid.packing.blocks == (Block(1, 5),)
     assert (laid.num_loss_tokens, len(laid.packing.targets)) == (6, 3)
-    alone = trunk(*twice, least_shared=0)
+    alone = trunk(*twice, min_shared_tokens=0)
     assert alone.token_ids.size(1) == 8
     assert alone.score_index is None
 
@@ -151,7 +151,7 @@ def test_a_shared_token_counts_only_where_it_was_sampled() -> None:
     responses = tuple(
         Response(0, index, tokens, zeros, 1.0, True, is_sampled=np.array(mask)) for index, mask in enumerate(masks)
     )
-    laid = build_row([PackedSegment(np.array([1], np.int32), responses)], 1.0, RowSettings(CPU, least_shared=2))
+    laid = build_row([PackedSegment(np.array([1], np.int32), responses)], 1.0, RowSettings(CPU, min_shared_tokens=2))
     assert laid.packing.targets.tolist() == [5, 6, 7]
     assert laid.score_index is not None
     assert (laid.score_index.tolist(), laid.response_index.tolist()) == ([0, 1, 2, 0], [0, 0, 0, 1])
@@ -170,13 +170,13 @@ def test_a_plan_that_knows_the_ends_of_turns_only_counts_the_tokens_of_its_rows(
     ends = turn_ends(data, 3)
     assert ends.lengths[0].tolist() == np.cumsum([len(turn) for turn in texts[0]]).tolist()
     lengths = [np.diff(offsets).astype(np.int32)]
-    packer = Packer([5], lengths, 200, Sharing(least_tokens=16), turn_ends=[ends])
+    packer = Packer([5], lengths, 200, Sharing(min_tokens=16), turn_ends=[ends])
     (micros,) = packer.pack([(0, rollout) for rollout in range(24)], 1)
     assert len(micros) > 1
     for micro in micros:
         mine = [responses[rollout].tolist() for rollout in micro.segments[0].rollouts]
         assert micro.num_tokens <= 200
-        assert micro.num_tokens == trunk(*mine, least_shared=16, prompt=(1, 2, 3, 4, 5)).token_ids.size(1)
+        assert micro.num_tokens == trunk(*mine, min_shared_tokens=16, prompt=(1, 2, 3, 4, 5)).token_ids.size(1)
 
 
 def test_observed_tokens_are_read_and_not_predicted_and_the_last_of_them_predicts_the_next_turn() -> None:
@@ -273,7 +273,7 @@ def test_ranks_together_count_every_shared_token_once_in_each_response(num: int)
     made = segment(0, [1, 2], responses)
     seen = []
     for rank in range(num):
-        laid = build_row([made], 1.0, RowSettings(CPU, 4, rank, num, least_shared=5))
+        laid = build_row([made], 1.0, RowSettings(CPU, 4, rank, num, min_shared_tokens=5))
         assert laid.score_index is not None
         targets = laid.packing.targets[laid.score_index].tolist()
         for target, index, place in zip(targets, laid.response_index, laid.token_index, strict=True):

@@ -125,22 +125,22 @@ def prompt_routes(token_ids: list[int]) -> Any:
     return np.repeat(np.array(token_ids, np.int8)[:, None, None], 2, axis=2)
 
 
-@pytest.mark.parametrize("least_shared", [0, 2])
+@pytest.mark.parametrize("min_shared_tokens", [0, 2])
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_routes_lie_in_a_row_where_their_tokens_do(least_shared: int, num_ranks: int) -> None:
+def test_routes_lie_in_a_row_where_their_tokens_do(min_shared_tokens: int, num_ranks: int) -> None:
     """Three responses of a prompt, two of which begin alike; 7 stands twice unless it is shared."""
     responses = (routed([5, 6, 7, 8]), routed([5, 6, 9, 10, 11], 1), routed([12], 2))
     segment = PackedSegment(np.array([1, 2, 3], np.int32), responses, prompt_routes([1, 2, 3]))
     known = []
     for rank in range(num_ranks):
-        settings = RowSettings(torch.device("cpu"), 1, rank, num_ranks, least_shared=least_shared)
+        settings = RowSettings(torch.device("cpu"), 1, rank, num_ranks, min_shared_tokens=min_shared_tokens)
         row = build_row([segment], 1.0, settings)
         assert row.packing.routes is not None
         assert row.packing.routes.shape == (row.token_ids.size(1), 1, 2)
         for token, route in zip(row.token_ids[0].tolist(), row.packing.routes[:, 0].tolist(), strict=True):
             assert route in ([token, token], [-1, -1])
             known += [token] if route[0] >= 0 else []
-    shared = [5, 6] if least_shared else [5, 5, 6, 6]
+    shared = [5, 6] if min_shared_tokens else [5, 5, 6, 6]
     assert sorted(known) == [1, 2, 3, *shared, 7, 9, 10], "8, 11 and 12 are last tokens"
 
 

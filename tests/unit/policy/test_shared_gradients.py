@@ -70,7 +70,7 @@ def test_the_gradients_of_a_tree_of_trajectories_are_those_of_plain_packing(
 ) -> None:
     rng = np.random.default_rng(1)
     config = make_config()
-    config.policy.least_shared_tokens = 4
+    config.policy.min_shared_tokens = 4
     learner = new_learner(model_folder, config)
     prompt = rng.integers(0, VOCAB_SIZE, 5, dtype=np.int32)
     responses = trajectories(rng)
