@@ -48,7 +48,7 @@ class TokenBatch:
     advantages: Tensor
     weights: Tensor  # weight of each token in the mean, see `token_weights`
     sequences: Sequences
-    is_held: Tensor | None = None  # bool: held by the parameter `covariance`; None: none is
+    covariance_mask: Tensor | None = None  # bool: held by the parameter `covariance`; None: none is
 
 
 @dataclass(frozen=True)

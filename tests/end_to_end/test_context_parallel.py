@@ -94,7 +94,7 @@ def sequence_level(model_folder: Path, layout: dict) -> Scenario:
 def test_losses_that_look_beyond_a_rank_do_not_depend_on_the_layout(layout: dict, model_folder: Path) -> None:
     expected = outcomes_of(sequence_level(model_folder, {}))[0].metrics
     assert 0 < expected[1]["policy/importance_masked"] < 1
-    assert 0.05 < expected[1]["policy/held_tokens"] <= 0.1
+    assert 0.05 < expected[1]["policy/covariance_tokens"] <= 0.1
     case = sequence_level(model_folder, layout)
     check_equal(case, run_scenario(case), expected)
 

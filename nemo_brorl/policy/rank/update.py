@@ -21,8 +21,8 @@ from nemo_brorl.algorithm.token_batch import MiniBatchSize, Sequences, TokenBatc
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.router_replay import RouterReplay, take_replay_metrics
 from nemo_brorl.policy.process.rank_progress import PROGRESS
+from nemo_brorl.policy.rank.covariance_masks import compute_covariance_masks
 from nemo_brorl.policy.rank.fp8_check import Fp8Check
-from nemo_brorl.policy.rank.held_tokens import held_tokens
 from nemo_brorl.policy.rank.measured_gain import MeasuredGain
 from nemo_brorl.policy.rank.pipeline import RowLoss, score_rows, train_rows
 from nemo_brorl.policy.rank.score_sums import ScoreSums
@@ -180,10 +180,10 @@ class Update:
             data_rank=parallel_state.get_data_parallel_rank(),
         )
         covariance = state.settings.algorithm.covariance
-        held: RowTokens = [None] * len(rows)
+        covariance_masks: RowTokens = [None] * len(rows)
         if covariance.kind != "none" and not self.is_supervised:
-            held = held_tokens(rows, covariance, self.plan.version, state.row_settings.device)
-        loss = self._loss(index, old, reference, held)
+            covariance_masks = compute_covariance_masks(rows, covariance, self.plan.version, state.row_settings.device)
+        loss = self._loss(index, old, reference, covariance_masks)
         values = train_rows(state.chunks, rows, loss)
         PROGRESS.step("optimizer")
         losses = [row_values["policy/loss"] for row_values in values]
@@ -201,7 +201,7 @@ class Update:
         index: int,
         old: RowLogProbs,
         reference: RowLogProbs,
-        held: RowTokens,
+        covariance_masks: RowTokens,
     ) -> RowLoss:
         """The loss sum and metric sums of a row of mini-batch `index`."""
         algorithm = self.state.settings.algorithm
@@ -227,7 +227,7 @@ class Update:
                 old_log_probs = current.log_probs
                 self.scores.add(row, current)
             batch = _token_batch(
-                row, scores, old_log_probs, reference[number], held[number], size, algorithm.aggregation
+                row, scores, old_log_probs, reference[number], covariance_masks[number], size, algorithm.aggregation
             )
             if measures_gain:
                 self.gain.add(batch, row.is_measured)
@@ -243,7 +243,7 @@ def _token_batch(
     scores: TokenScores,
     old: Tensor,
     reference: Tensor | None,
-    is_held: Tensor | None,
+    covariance_mask: Tensor | None,
     size: MiniBatchSize,
     aggregation: str,
 ) -> TokenBatch:
@@ -267,7 +267,7 @@ def _token_batch(
         advantages=row.advantages,
         weights=token_weights(aggregation, token_lengths, size),
         sequences=Sequences(index, lengths, group),
-        is_held=is_held,
+        covariance_mask=covariance_mask,
     )
 
 
