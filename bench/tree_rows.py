@@ -32,7 +32,7 @@ from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.process import process_groups
 from nemo_brorl.policy.rank.learner import Learner
 from nemo_brorl.policy.rank.pipeline import train_rows
-from nemo_brorl.policy.rows.packed_rows import GroupArrays, Row, segments_of
+from nemo_brorl.policy.rows.packed_rows import GroupArrays, Row, build_packed_groups
 from nemo_brorl.scoring.response_arrays import turn_ends
 from nemo_brorl.types import ChunkArrays, Int32, MicroBatch, PlannedGroup, UpdatePlan
 
@@ -99,7 +99,7 @@ def make_rows(learner: Learner, drawn: Trajectories, sharing: Sharing, budget: i
     (micro_batches,) = packer.pack([(0, rollout) for rollout in range(len(drawn.lengths))], 1)
     plan = UpdatePlan(1, "ppo_clip", 0.0, (drawn.group,), ((micro_batches,),))
     arrays = {0: GroupArrays([drawn.data])}
-    rows = [learner.state.row(segments_of(plan, micro, arrays), 1.0) for micro in micro_batches]
+    rows = [learner.state.row(build_packed_groups(plan, micro, arrays), 1.0) for micro in micro_batches]
     return rows, sum(micro.num_tokens for micro in micro_batches)
 
 

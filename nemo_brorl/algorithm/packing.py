@@ -32,11 +32,11 @@ from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.types import (
     Bool,
+    GroupSlice,
     Int32,
     Int64,
     MicroBatch,
     PlannedGroup,
-    Segment,
     TrainBatch,
     TurnEnds,
     UInt64,
@@ -356,13 +356,13 @@ class Packer:
 
     def _micro_batch(self, run: Run, low: int, high: int) -> MicroBatch:
         items = run.items[low:high]
-        segments = []
+        slices = []
         if self.shares_prompt:
             for group, members in groupby(items, key=itemgetter(0)):
                 rollouts = tuple(rollout for _, rollout in members)
-                segments.append(Segment(group, rollouts))
+                slices.append(GroupSlice(group, rollouts))
         else:
             for group, rollout in items:
-                segments.append(Segment(group, (rollout,)))
+                slices.append(GroupSlice(group, (rollout,)))
         num_loss_tokens = sum(int(self.num_sampled[group][rollout]) for group, rollout in items)
-        return MicroBatch(tuple(segments), run.tokens_between(low, high), num_loss_tokens)
+        return MicroBatch(tuple(slices), run.tokens_between(low, high), num_loss_tokens)

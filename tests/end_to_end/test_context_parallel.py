@@ -42,8 +42,8 @@ def make_plan(data_parallel_size: int, seed: int, shared: bool = True) -> Update
         make_group(rng, 5, [33, 47, 2, 3]),
         make_group(rng, 4, [7, 1]),
     )
-    segments = [[(0, range(14)), (2, [0])], [(1, range(4)), (2, [1])]]
-    micros = [micro_batch(groups, segment, shared) for segment in segments]
+    packed_groups = [[(0, range(14)), (2, [0])], [(1, range(4)), (2, [1])]]
+    micros = [micro_batch(groups, packed_group, shared) for packed_group in packed_groups]
     size = PIECES // data_parallel_size
     ranks = tuple(tuple(micros[rank * size : (rank + 1) * size]) for rank in range(data_parallel_size))
     return UpdatePlan(1, "ppo_clip", 1e-3, groups, (ranks, ranks))

@@ -16,20 +16,20 @@ NUM_HEADS, NUM_KV, HEAD_SIZE = 8, 2, 64
 
 
 def make_row(prompt_length: int, lengths: list[int], min_shared_tokens: int = 0) -> Any:
-    """A shared segment and a document, padded for FlexAttention. All tokens are the same: where more than the prompt is
+    """A shared prompt and a document, padded for FlexAttention. All tokens are the same: where more than the prompt is
     shared, stretches stand on each other."""
     from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
-    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, RowSettings
+    from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, RowSettings
     from nemo_brorl.policy.rows.row_builder import build_row
 
-    def segment(prompt: int, responses: list[int]) -> PackedSegment:
+    def packed_group(prompt: int, responses: list[int]) -> PackedGroup:
         made = [
             Response(0, i, np.ones(n, np.int32), np.zeros(n, np.float32), 0.0, True) for i, n in enumerate(responses)
         ]
-        return PackedSegment(np.ones(prompt, np.int32), tuple(made))
+        return PackedGroup(np.ones(prompt, np.int32), tuple(made))
 
     settings = RowSettings(torch.device("cuda"), ROW_MULTIPLE, attention="flex", min_shared_tokens=min_shared_tokens)
-    return build_row([segment(prompt_length, lengths), segment(11, [17])], 1.0, settings)
+    return build_row([packed_group(prompt_length, lengths), packed_group(11, [17])], 1.0, settings)
 
 
 def outputs_and_gradients(attend: Any, row: Any, dtype: torch.dtype) -> list[torch.Tensor]:

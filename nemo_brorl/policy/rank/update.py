@@ -27,7 +27,7 @@ from nemo_brorl.policy.rank.measured_gain import MeasuredGain
 from nemo_brorl.policy.rank.pipeline import RowLoss, score_rows, train_rows
 from nemo_brorl.policy.rank.score_sums import ScoreSums
 from nemo_brorl.policy.rank.token_sums import TokenSums, of_all_ranks
-from nemo_brorl.policy.rows.packed_rows import Row, fetch_groups, segments_of
+from nemo_brorl.policy.rows.packed_rows import Row, build_packed_groups, fetch_groups
 from nemo_brorl.policy.state.optimizer import gather_weights, guarded_step
 from nemo_brorl.policy.state.rank_state import RankState
 from nemo_brorl.types import MicroBatch, UpdatePlan, UpdateReport
@@ -124,10 +124,10 @@ class Update:
         for mini_batch in mine:
             micro_batches += mini_batch
         groups = fetch_groups(self.plan, micro_batches)
-        segments = [segments_of(self.plan, micro_batch, groups) for micro_batch in micro_batches]
+        packed_groups = [build_packed_groups(self.plan, micro_batch, groups) for micro_batch in micro_batches]
         temperature = 1.0 if self.is_supervised else self.state.settings.rollouts.temperature
         # All mini-batches at once: under virtual stages rows that run together have one length.
-        rows = self.state.rows(segments, temperature)
+        rows = self.state.rows(packed_groups, temperature)
         return _like(mine, rows)
 
     def _old_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:

@@ -116,8 +116,8 @@ class Packing(PackedSeqParams):
 class Response:
     """One response with what the loss needs."""
 
-    segment: int  # index of its segment in the row's input
-    index: int  # within the segment
+    packed_group: int  # index of its group in the row's input
+    index: int  # within the packed group
     token_ids: Int32  # [T]
     log_probs: Float32  # [T], when it was sampled
     advantage: float | Float32  # [K] where its turns have their own
@@ -161,7 +161,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class PackedSegment:
+class PackedGroup:
     """A prompt and the responses that share it."""
 
     prompt_ids: Int32  # [P], at least one token
@@ -257,7 +257,7 @@ def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[
     """The arrays of the groups that these micro-batches use, in one call to the object store."""
     used: set[int] = set()
     for micro_batch in micro_batches:
-        used.update(segment.group for segment in micro_batch.segments)
+        used.update(group_slice.group for group_slice in micro_batch.slices)
     wanted: list[Any] = []
     for group in sorted(used):
         wanted += plan.groups[group].chunks
@@ -272,22 +272,22 @@ def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[
     return groups
 
 
-def segments_of(
+def build_packed_groups(
     plan: UpdatePlan,
     micro_batch: MicroBatch,
     groups: Mapping[int, GroupArrays],
-) -> list[PackedSegment]:
+) -> list[PackedGroup]:
     """What a micro-batch of the plan holds."""
-    segments = []
-    for number, segment in enumerate(micro_batch.segments):
-        planned = plan.groups[segment.group]
-        group = groups[segment.group]
+    packed_groups = []
+    for number, group_slice in enumerate(micro_batch.slices):
+        planned = plan.groups[group_slice.group]
+        group = groups[group_slice.group]
         responses = []
-        for index, rollout in enumerate(segment.rollouts):
+        for index, rollout in enumerate(group_slice.rollouts):
             token_ids, log_probs, is_sampled = group.response(rollout)
             advantage = planned.advantages[rollout]
             response = Response(
-                segment=number,
+                packed_group=number,
                 index=index,
                 token_ids=token_ids,
                 log_probs=log_probs,
@@ -295,9 +295,9 @@ def segments_of(
                 is_fresh=planned.staleness == 0,
                 is_measured=planned.is_measured,
                 is_sampled=is_sampled,
-                place=(segment.group, rollout),
+                place=(group_slice.group, rollout),
                 routes=group.routes(rollout),
             )
             responses.append(response)
-        segments.append(PackedSegment(planned.prompt_ids, tuple(responses), group.prompt_routes()))
-    return segments
+        packed_groups.append(PackedGroup(planned.prompt_ids, tuple(responses), group.prompt_routes()))
+    return packed_groups

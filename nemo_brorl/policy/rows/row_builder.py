@@ -1,4 +1,4 @@
-"""The row of tokens that this rank's model reads, laid out from the segments of a micro-batch.
+"""The row of tokens that this rank's model reads, laid out from the packed groups of a micro-batch.
 
 Order within a row is free, so it is chosen for the attention (`row_layout.Block`): stretches of equal length lie side
 by side, and what stands on a shared stretch lies together (`stretches`).
@@ -21,7 +21,7 @@ from torch import Tensor
 from nemo_brorl.policy.rows.packed_rows import (
     HIDDEN,
     Block,
-    PackedSegment,
+    PackedGroup,
     Packing,
     Response,
     Row,
@@ -34,14 +34,14 @@ from nemo_brorl.types import Float32, Int32, Int64
 
 
 def build_row(
-    segments: Sequence[PackedSegment],
+    packed_groups: Sequence[PackedGroup],
     temperature: float,
     settings: RowSettings,
     at_least: int = 1,
 ) -> Row:
-    """Segments laid out as a row. It is padded with a document of its own to `at_least` tokens, a multiple of
+    """Packed groups laid out as a row. It is padded with a document of its own to `at_least` tokens, a multiple of
     `settings.multiple`."""
-    stretches = stretches_of(segments, settings.min_shared_tokens)
+    stretches = stretches_of(packed_groups, settings.min_shared_tokens)
     choose_owners(stretches, settings.context_size)
     draft = _Draft(settings, len(stretches))
     # Cut stretches come first: `Packing.num_cut` says how many of the row's first tokens travel to other ranks.

@@ -1,8 +1,8 @@
 """Stretches of a row: tokens that attend to each other, and the context-parallel rank each belongs to.
 
-The responses of a segment are a tree of stretches. Its root holds their prompt; where responses agree token by token
-for long enough, the tokens stand once, in a stretch that all of them run through, and what comes after is its branches.
-A stretch attends to its ancestors and to itself.
+The responses of a packed group are a tree of stretches. Its root holds their prompt; where responses agree token by
+token for long enough, the tokens stand once, in a stretch that all of them run through, and what comes after is its
+branches. A stretch attends to its ancestors and to itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from nemo_brorl.algorithm.packing import DEEPEST
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Span
+from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, Span
 from nemo_brorl.types import (
     NO_ROUTE,
     Int32,
@@ -86,18 +86,18 @@ class Stretch:
         return values[self.first_token : end]
 
 
-def stretches_of(segments: Sequence[PackedSegment], min_shared_tokens: int = 0) -> list[Stretch]:
-    """Segments of a single stretch by length, then every tree, each stretch before its branches. Empty responses take
-    no place. `min_shared_tokens`: tokens of a shared stretch that is not a prompt; 0: only prompts are shared."""
+def stretches_of(packed_groups: Sequence[PackedGroup], min_shared_tokens: int = 0) -> list[Stretch]:
+    """Packed groups of a single stretch by length, then every tree, each stretch before its branches. Empty responses
+    take no place. `min_shared_tokens`: tokens of a shared stretch that is not a prompt; 0: only prompts are shared."""
     documents: list[Stretch] = []
     trees: list[Stretch] = []
-    for segment in segments:
-        assert len(segment.prompt_ids), (
+    for packed_group in packed_groups:
+        assert len(packed_group.prompt_ids), (
             "a prompt has at least one token: nothing else predicts the first response token"
         )
-        if not any(len(response.token_ids) for response in segment.responses):
+        if not any(len(response.token_ids) for response in packed_group.responses):
             continue
-        root = _tree(segment, min_shared_tokens)
+        root = _tree(packed_group, min_shared_tokens)
         if root.children:
             trees += _in_order(root)
         else:
@@ -112,14 +112,14 @@ def stretches_of(segments: Sequence[PackedSegment], min_shared_tokens: int = 0) 
     return stretches
 
 
-def _tree(segment: PackedSegment, min_shared_tokens: int) -> Stretch:
-    """The root of the tree of a segment's responses.
+def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Stretch:
+    """The root of the tree of a packed group's responses.
 
     In the order of their tokens, responses that share a prefix are neighbours, and what a run of them shares is the
     least of what its neighbours share. So a run is a stretch of what it shares, if that is enough, and then the runs in
     which it goes on.
     """
-    responses = [response for response in segment.responses if len(response.token_ids)]
+    responses = [response for response in packed_group.responses if len(response.token_ids)]
     # Sorted, any two responses share what the least of the neighbours between them share, so neighbours are enough.
     responses.sort(key=_sorting_key)
     shared = [0]  # tokens that a response shares with the one before
@@ -136,9 +136,9 @@ def _tree(segment: PackedSegment, min_shared_tokens: int) -> Stretch:
         if parent is None:
             # The root holds the prompt in any case, and what all responses share only where that is enough.
             end = common if is_branch else 0
-            token_ids = np.concatenate([segment.prompt_ids, run[0].token_ids[:end]])
-            parent = Stretch(token_ids, len(segment.prompt_ids), tuple(run) if end else ())
-            parent.prompt_routes = segment.prompt_routes
+            token_ids = np.concatenate([packed_group.prompt_ids, run[0].token_ids[:end]])
+            parent = Stretch(token_ids, len(packed_group.prompt_ids), tuple(run) if end else ())
+            parent.prompt_routes = packed_group.prompt_routes
             root = parent
         elif is_branch and common > start:
             branch = Stretch(run[0].token_ids[start:common], 0, tuple(run), start, parent)
