@@ -283,7 +283,7 @@ class Packer:
     tokens of each response [N] the loss counts (None: all), and the ends of their turns (None: not known).
 
     What responses share is known by those ends, in levels: their prompt, the first turn, the second, and so on. A level
-    of less than `sharing.min_tokens` counts as part of the next one, as in a row (`policy/rows/stretches.py`).
+    of less than `sharing.min_tokens` counts as part of the next one, as in a row (`policy/rows/segments.py`).
     """
 
     def __init__(

@@ -17,7 +17,7 @@ NUM_HEADS, NUM_KV, HEAD_SIZE = 8, 2, 64
 
 def make_row(prompt_length: int, lengths: list[int], min_shared_tokens: int = 0) -> Any:
     """A shared prompt and a document, padded for FlexAttention. All tokens are the same: where more than the prompt is
-    shared, stretches stand on each other."""
+    shared, segments stand on each other."""
     from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
     from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, RowSettings
     from nemo_brorl.policy.rows.row_builder import build_row

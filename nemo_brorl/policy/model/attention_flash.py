@@ -1,6 +1,6 @@
 """Attention over a packed row by flash kernels for sequences of many lengths, forward and backward by hand.
 
-The first call is causal: every stretch of the row attends to itself. What stretches see besides (their prompt, what
+The first call is causal: every segment of the row attends to itself. What segments see besides (their prompt, what
 else they share, under context parallelism their own past) is a further call for every level, not causal, in which some
 rows of queries and a span of keys are a sequence. Softmax over several sets of keys is the merge of the softmaxes over
 each set (the log-sum-exps say with what weights; Milakov and Gimelshein, arXiv 1805.02867), and flash attention's
@@ -261,13 +261,13 @@ def _append(pairs: list[_Pair], pair: _Pair) -> None:
 
 
 def _pairs_of_block(start: int, block: Block, span: Span) -> Iterator[_Pair]:
-    """A block that begins at row `start`: all of its rows with one span, or each stretch with its own."""
+    """A block that begins at row `start`: all of its rows with one span, or each segment with its own."""
     if span.stride == 0:
         yield _Pair(slice(start, start + block.num_tokens), slice(span.start, span.start + span.length))
         return
-    for stretch in range(block.num):
-        first = start + stretch * block.length
-        first_key = span.start + stretch * span.stride
+    for segment in range(block.num):
+        first = start + segment * block.length
+        first_key = span.start + segment * span.stride
         yield _Pair(slice(first, first + block.length), slice(first_key, first_key + span.length))
 
 

@@ -176,7 +176,7 @@ def test_bf16_goes_through_fp32_on_cpu() -> None:
 
 def random_row(generator: np.random.Generator, min_shared_tokens: int) -> Row:
     """Some prompts with up to six responses each, one of which makes a document, padded to a multiple of eight. All
-    tokens are the same, so shared stretches stand on each other."""
+    tokens are the same, so shared segments stand on each other."""
     packed_groups = []
     for number in range(int(generator.integers(1, 4))):
         prompt = np.ones(generator.integers(1, 20), np.int32)

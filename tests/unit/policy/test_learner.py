@@ -105,7 +105,7 @@ def test_a_response_that_weighs_one_percent_more_is_seen_in_the_gradient(
 
 
 def test_trees_of_trajectories_change_no_metric(new_learner: NewLearner, model_folder: Path) -> None:
-    """The loss looks at whole responses, whose tokens lie in several stretches; two optimizer steps."""
+    """The loss looks at whole responses, whose tokens lie in several segments; two optimizer steps."""
     config = make_config(min_shared_tokens=1)
     config.algorithm.aggregation = "sequence_turn_mean"
     config.algorithm.importance_correction.kind = "sequence_tis"

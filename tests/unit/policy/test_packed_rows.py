@@ -89,7 +89,7 @@ def test_an_empty_response_takes_no_place() -> None:
 
 
 def trunk(*responses: list[int], min_shared_tokens: int = 2, prompt: tuple[int, ...] = (1, 2)) -> Row:
-    """Responses to one prompt, in a row that shares stretches of so many tokens."""
+    """Responses to one prompt, in a row that shares segments of so many tokens."""
     settings = RowSettings(CPU, min_shared_tokens=min_shared_tokens)
     return build_row([packed_group(0, list(prompt), list(responses))], 1.0, settings)
 
@@ -226,7 +226,7 @@ def test_a_rollout_knows_which_of_its_tokens_were_sampled() -> None:
     assert [group.response(rollout)[2].tolist() for rollout in range(2)] == [[True, False], [True]]
 
 
-def test_a_long_stretch_is_cut_into_an_early_and_a_late_piece_for_every_rank() -> None:
+def test_a_long_segment_is_cut_into_an_early_and_a_late_piece_for_every_rank() -> None:
     first, second = ranks(packed_group(0, [1, 2], [[3, 4, 5, 6, 7]]))  # 7 tokens, padded to 4 pieces of 2
     assert first.token_ids.tolist() == [[1, 2, 7, 0]]
     assert second.token_ids.tolist() == [[3, 4, 5, 6]]
