@@ -86,7 +86,7 @@ def levels_of(
     return Levels(prompt_length + np.stack(ends, axis=1), np.stack(keys, axis=1))
 
 
-class Run:
+class RolloutSpan:
     """Rollouts in the order of their paths, to be cut into contiguous parts. Cutting one into many sizes costs little:
     with long tails of lengths, hundreds are tried before every part is within the budget."""
 
@@ -316,8 +316,8 @@ class Packer:
         hold all rollouts in order, each as full as the fullest must be.
         """
         items = sorted(items, key=self._path)
-        bounds = self._run(items).bounds(data_parallel_size)
-        shares = [self._run(items[low:high]) for low, high in pairwise(bounds)]  # one a rank
+        bounds = self._rollout_span(items).bounds(data_parallel_size)
+        shares = [self._rollout_span(items[low:high]) for low, high in pairwise(bounds)]  # one a rank
         # Ranks have equally many micro-batches, and none may be empty
         most = min(len(share.items) for share in shares)
         most_tokens = max(share.num_tokens for share in shares)
@@ -339,7 +339,7 @@ class Packer:
         group, rollout = item
         return (group, *self._levels[group].keys[rollout].tolist(), rollout)
 
-    def _run(self, items: Sequence[Item]) -> Run:
+    def _rollout_span(self, items: Sequence[Item]) -> RolloutSpan:
         """The items, which are in order of their paths, with what they share."""
         groups = np.array([group for group, _ in items])
         ends = np.stack([self._levels[group].ends[rollout] for group, rollout in items])
@@ -352,10 +352,10 @@ class Packer:
             is_after_other = np.logical_or.accumulate(is_other, axis=1)
             # The last level is the end of the whole response, which no other rollout shares
             is_new[1:, :-1] = is_after_other[:, :-1]
-        return Run(items, np.diff(ends, axis=1, prepend=0), is_new)
+        return RolloutSpan(items, np.diff(ends, axis=1, prepend=0), is_new)
 
-    def _micro_batch(self, run: Run, low: int, high: int) -> MicroBatch:
-        items = run.items[low:high]
+    def _micro_batch(self, span: RolloutSpan, low: int, high: int) -> MicroBatch:
+        items = span.items[low:high]
         slices = []
         if self.shares_prompt:
             for group, members in groupby(items, key=itemgetter(0)):
@@ -365,4 +365,4 @@ class Packer:
             for group, rollout in items:
                 slices.append(GroupSlice(group, (rollout,)))
         num_loss_tokens = sum(int(self.num_sampled[group][rollout]) for group, rollout in items)
-        return MicroBatch(tuple(slices), run.tokens_between(low, high), num_loss_tokens)
+        return MicroBatch(tuple(slices), span.tokens_between(low, high), num_loss_tokens)
