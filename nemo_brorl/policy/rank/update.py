@@ -17,7 +17,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from nemo_brorl.algorithm.losses import SUPERVISED, find_loss
-from nemo_brorl.algorithm.token_batch import MiniBatchSize, Sequences, TokenBatch, TokenLengths, token_weights
+from nemo_brorl.algorithm.token_batch import MiniBatchSize, ResponseIndex, TokenBatch, TokenLengths, token_weights
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.router_replay import RouterReplay, take_replay_metrics
 from nemo_brorl.policy.process.rank_progress import PROGRESS
@@ -266,7 +266,7 @@ def _token_batch(
         reference_log_probs=reference,
         advantages=row.advantages,
         weights=token_weights(aggregation, token_lengths, size),
-        sequences=Sequences(index, lengths, group),
+        sequences=ResponseIndex(index, lengths, group),
         covariance_mask=covariance_mask,
     )
 
