@@ -33,7 +33,7 @@ _QUERIES = 4096
 
 
 @dataclass(frozen=True)
-class Sequences:
+class AttentionSequences:
     """Queries and keys that lie end to end: those of a sequence attend to each other."""
 
     query_ends: Tensor  # [n + 1] int32: 0, then where each sequence ends
@@ -51,7 +51,7 @@ class Kernel(Protocol):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        sequences: Sequences,
+        sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
         """Output [R, H, D] and log-sum-exps."""
@@ -64,7 +64,7 @@ class Kernel(Protocol):
         value: Tensor,
         output: Tensor,
         log_sums: Tensor,
-        sequences: Sequences,
+        sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of query, key and value. `output` and `log_sums` may be of more keys than these."""
@@ -78,7 +78,7 @@ class FlashKernel:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        sequences: Sequences,
+        sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
         """See `Kernel`."""
@@ -105,7 +105,7 @@ class FlashKernel:
         value: Tensor,
         output: Tensor,
         log_sums: Tensor,
-        sequences: Sequences,
+        sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel`."""
@@ -183,13 +183,13 @@ class _Look(NamedTuple):
 
     runs: tuple[slice, ...]  # rows of the queries
     spans: tuple[slice, ...]  # rows of the context, one of each sequence
-    sequences: Sequences
+    sequences: AttentionSequences
 
 
 class _Plan(NamedTuple):
     """The calls for a row."""
 
-    own: Sequences
+    own: AttentionSequences
     looks: tuple[_Look, ...]
 
 
@@ -221,8 +221,8 @@ def _sequences(
     key_lengths: Sequence[int],
     device: torch.device,
     is_causal: bool,
-) -> Sequences:
-    return Sequences(
+) -> AttentionSequences:
+    return AttentionSequences(
         _ends(query_lengths, device),
         _ends(key_lengths, device),
         max(query_lengths),
