@@ -47,7 +47,7 @@ def attend_on_cpu(
     if context is not None:
         keys = context[0].float()
         values = context[1].float()
-    output = _Attention.apply(
+    output = _CpuAttention.apply(
         query.float(),
         key.float(),
         value.float(),
@@ -60,7 +60,7 @@ def attend_on_cpu(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _CpuPlan:
     """The blocks sorted by what is done with them."""
 
     blocks: tuple[Block, ...]
@@ -68,7 +68,7 @@ class _Plan:
     past: list[tuple[slice, Block, Span]]  # every segment its own
 
 
-def _plan(packing: Packing) -> _Plan:
+def _plan(packing: Packing) -> _CpuPlan:
     levels: defaultdict[int, list[SpanRows]] = defaultdict(list)  # prompts, what is shared beyond them, and so on
     past: list[tuple[slice, Block, Span]] = []
     start = 0
@@ -83,7 +83,7 @@ def _plan(packing: Packing) -> _Plan:
     shared: list[SpanRows] = []
     for level in sorted(levels):
         shared += _merged(levels[level])
-    return _Plan(packing.blocks, shared, past)
+    return _CpuPlan(packing.blocks, shared, past)
 
 
 def _merged(shared: Sequence[SpanRows]) -> list[SpanRows]:
@@ -101,7 +101,7 @@ def _merged(shared: Sequence[SpanRows]) -> list[SpanRows]:
     return merged
 
 
-class _Attention(torch.autograd.Function):
+class _CpuAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -110,7 +110,7 @@ class _Attention(torch.autograd.Function):
         value: Tensor,
         keys: Tensor | None,
         values: Tensor | None,
-        plan: _Plan,
+        plan: _CpuPlan,
         scale: float,
     ) -> Tensor:
         output = torch.empty_like(query)
@@ -205,7 +205,7 @@ def _backward_of_seen(
     return parts[1:]
 
 
-def _by_block(plan: _Plan, *tensors: Tensor) -> Iterator[list[Tensor]]:
+def _by_block(plan: _CpuPlan, *tensors: Tensor) -> Iterator[list[Tensor]]:
     """Per block the views [B, H, L, ...] of tensors [T, H, ...]; one split of each, because there are many blocks."""
     sizes = [block.num_tokens for block in plan.blocks]
     split = [tensor.split(sizes) for tensor in tensors]

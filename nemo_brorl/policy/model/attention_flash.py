@@ -159,7 +159,7 @@ def attend_with_flash(
         packing.caches["flash"] = _plan(packing.blocks, query.device)
     plan = packing.caches["flash"]
     seen_key, seen_value = (None, None) if context is None else context
-    return _Attention.apply(
+    return _FlashAttention.apply(
         query,
         key,
         value,
@@ -186,14 +186,14 @@ class _Look(NamedTuple):
     sequences: AttentionSequences
 
 
-class _Plan(NamedTuple):
+class _FlashPlan(NamedTuple):
     """The calls for a row."""
 
     own: AttentionSequences
     looks: tuple[_Look, ...]
 
 
-def _plan(blocks: Sequence[Block], device: torch.device) -> _Plan:
+def _plan(blocks: Sequence[Block], device: torch.device) -> _FlashPlan:
     lengths: list[int] = []
     for block in blocks:
         lengths += [block.length] * block.num
@@ -209,7 +209,7 @@ def _plan(blocks: Sequence[Block], device: torch.device) -> _Plan:
         key_lengths = [_length(pair.keys) for pair in pairs]
         sequences = _sequences(query_lengths, key_lengths, device, is_causal=False)
         looks.append(_Look(runs, spans, sequences))
-    return _Plan(own, tuple(looks))
+    return _FlashPlan(own, tuple(looks))
 
 
 def _length(rows: slice) -> int:
@@ -281,7 +281,7 @@ def _joined(parts: Sequence[slice]) -> tuple[slice, ...]:
     return tuple(runs)
 
 
-class _Attention(torch.autograd.Function):
+class _FlashAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -290,7 +290,7 @@ class _Attention(torch.autograd.Function):
         value: Tensor,
         seen_key: Tensor | None,
         seen_value: Tensor | None,
-        plan: _Plan,
+        plan: _FlashPlan,
         scale: float,
         kernel: Kernel,
     ) -> Tensor:
