@@ -43,7 +43,7 @@ def build_row(
     `settings.multiple`."""
     segments = build_segments(packed_groups, settings.min_shared_tokens)
     choose_owners(segments, settings.context_size)
-    draft = _Draft(settings, len(segments))
+    draft = _RowDraft(settings, len(segments))
     # Cut segments come first: `Packing.num_cut` says how many of the row's first tokens travel to other ranks.
     cut = [segment for segment in segments if segment.owner is None]
     for alike in runs_of_equals(cut):
@@ -59,7 +59,7 @@ def build_row(
     return draft.finish(segments, temperature)
 
 
-class _Draft:
+class _RowDraft:
     """A row being written."""
 
     def __init__(self, settings: RowSettings, num_segments: int) -> None:
