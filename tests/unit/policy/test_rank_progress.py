@@ -8,7 +8,7 @@ from types import FrameType, SimpleNamespace
 from typing import cast
 
 from nemo_brorl.core.timeline import Timeline, Work
-from nemo_brorl.policy.driver.stalled_ranks import Answer, stalled_ranks, values_of
+from nemo_brorl.policy.driver.stalled_ranks import RankStatus, stalled_ranks, values_of
 from nemo_brorl.policy.process.rank_progress import SHORTEST_S, ProgressMarks, RankAnswer, RankProgress, _collective_of
 
 NOW = 1000.0
@@ -16,8 +16,8 @@ NOW = 1000.0
 
 def answer(
     place: str, num_marks: int, seconds: float, collective: str | None = None, heard_s_ago: float = 1.0
-) -> Answer:
-    return Answer(
+) -> RankStatus:
+    return RankStatus(
         RankProgress(place, num_marks, seconds, is_idle=False, collective=collective, process=1), NOW - heard_s_ago
     )
 
@@ -38,7 +38,7 @@ def test_a_rank_that_does_not_answer_comes_before_one_that_computes_and_those_th
 
 
 def test_ranks_that_move_or_have_done_their_part_are_not_stalled() -> None:
-    done = Answer(RankProgress("idle", 0, 500, is_idle=True, collective=None, process=1), NOW - 1)
+    done = RankStatus(RankProgress("idle", 0, 500, is_idle=True, collective=None, process=1), NOW - 1)
     assert stalled_ranks({0: done, 1: answer("load", 0, 20)}, NOW, 60) == []
 
 
