@@ -304,7 +304,7 @@ class Packer:
             if sharing.min_tokens == 0:
                 ends = None
             self._levels.append(levels_of(prompt, lengths, ends, sharing.min_tokens))
-        # One width for all groups, so that `_run` can stack them
+        # One width for all groups, so that `_rollout_span` can stack them
         most = max(levels.ends.shape[1] for levels in self._levels)
         self._levels = [levels.with_columns(most) for levels in self._levels]
 

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 from nemo_brorl.policy.cpu.attention import attend_on_cpu
 from nemo_brorl.policy.model import attention_flash
 from nemo_brorl.policy.model.attention_blocks import attend_by_blocks
-from nemo_brorl.policy.model.attention_flash import FlashKernel, Sequences, attend_with_flash
+from nemo_brorl.policy.model.attention_flash import AttentionSequences, FlashKernel, attend_with_flash
 from nemo_brorl.policy.model.attention_flex import attend_with_flex, mask_mod
 from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, Row, RowSettings
 from nemo_brorl.policy.rows.row_builder import build_row
@@ -227,7 +227,7 @@ def test_torch_takes_the_arguments_of_the_flash_kernel() -> None:
     with FakeTensorMode():
         query, key, value = (torch.empty(8, num, 64, device="cuda", dtype=torch.bfloat16) for num in (6, 2, 2))
         fake_ends = torch.empty(3, device="cuda", dtype=torch.int32)
-        sequences = Sequences(fake_ends, fake_ends, 5, 5, is_causal=True)
+        sequences = AttentionSequences(fake_ends, fake_ends, 5, 5, is_causal=True)
         output, log_sums = FlashKernel().forward(query, key, value, sequences, 0.1)
         grads = FlashKernel().backward(output, query, key, value, output, log_sums, sequences, 0.1)
     assert (output.shape, log_sums.shape, log_sums.dtype) == (query.shape, (6, 8), torch.float32)
