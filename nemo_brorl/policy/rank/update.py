@@ -111,7 +111,7 @@ class Update:
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
-        PROGRESS.part(part)
+        PROGRESS.mark_part(part)
         start = time.perf_counter()
         yield
         self.seconds[part] += time.perf_counter() - start
@@ -174,7 +174,7 @@ class Update:
     ) -> float | None:
         """One optimizer step on mini-batch `index`; its gradient norm, or None when all ranks skipped it."""
         state = self.state
-        PROGRESS.part(
+        PROGRESS.mark_part(
             f"mini-batch {index + 1} of {len(self.plan.mini_batches)}",
             mini_batch=index,
             data_rank=parallel_state.get_data_parallel_rank(),
@@ -185,7 +185,7 @@ class Update:
             covariance_masks = compute_covariance_masks(rows, covariance, self.plan.version, state.row_settings.device)
         loss = self._loss(index, old, reference, covariance_masks)
         values = train_rows(state.chunks, rows, loss)
-        PROGRESS.step("optimizer")
+        PROGRESS.mark_step("optimizer")
         losses = [row_values["policy/loss"] for row_values in values]
         # One number for all rows, read once: it is the only wait for the device before the step.
         is_finite = not losses or math.isfinite(torch.stack(losses).sum())

@@ -55,9 +55,9 @@ def test_marks_are_read_while_their_thread_is_held_up() -> None:
 
     def work() -> None:
         with marks.method("update"):
-            marks.part("mini-batch 1 of 4")
-            marks.step("micro-batch 1 of 8")
-            marks.step("micro-batch 2 of 8")
+            marks.mark_part("mini-batch 1 of 4")
+            marks.mark_step("micro-batch 1 of 8")
+            marks.mark_step("micro-batch 2 of 8")
             is_there.set()
             may_go.wait(60)
 
@@ -88,10 +88,10 @@ def test_the_outermost_function_of_a_collectives_file_is_named() -> None:
 def test_a_ranks_next_answer_brings_its_methods_and_their_parts_once() -> None:
     marks = ProgressMarks()
     with marks.method("update"):
-        marks.part("fetch")
+        marks.mark_part("fetch")
         time.sleep(2 * SHORTEST_S)
-        marks.part("nothing")
-        marks.part("mini-batch 1 of 1", mini_batch=0, data_rank=3)
+        marks.mark_part("nothing")
+        marks.mark_part("mini-batch 1 of 1", mini_batch=0, data_rank=3)
         time.sleep(2 * SHORTEST_S)
     answer = marks.answer("report", received_at=5.0)
     fetch, mini_batch, update = answer.work
