@@ -32,7 +32,7 @@ def shares(planned: RolePlan) -> Counter[Bundle]:
     """Of the GPUs of every bundle, how many are reserved."""
     held: Counter[Bundle] = Counter()
     for place in [*planned.policy, *(place for engine in planned.engines for place in engine)]:
-        gpus = planned.nodes[place.node][place.bundle]
+        gpus = planned.nodes[place.node][place.index]
         held[place] += planned.share * gpus
     return held
 
