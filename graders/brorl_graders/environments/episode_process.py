@@ -59,13 +59,13 @@ class Batch:
         if self.num_missing == 0:
             self.done.set()
 
-    def whole(self) -> list[EpisodeOutcome]:
+    def all_outcomes(self) -> list[EpisodeOutcome]:
         """Its outcomes, in order, once it is done."""
-        found = []
+        outcomes = []
         for outcome in self.outcomes:
             assert outcome is not None, "no step of a batch that is done is missing"
-            found.append(outcome)
-        return found
+            outcomes.append(outcome)
+        return outcomes
 
     def fail(self, error: BroRLError) -> None:
         """End it without outcomes."""
@@ -118,7 +118,7 @@ class EpisodeProcess:
         """Whether others had better not wait for it."""
         return not self.is_free and time.monotonic() - self._oldest().since > PATIENCE_S
 
-    def give(self, number: int, turn: Turn) -> None:
+    def send_turn(self, number: int, turn: Turn) -> None:
         """Hand it a turn. Raises OSError when it does not take it."""
         turn.since = time.monotonic()
         self.used_at = turn.since
@@ -127,13 +127,13 @@ class EpisodeProcess:
         ended, self.ended = self.ended, []
         self.connection.send((number, turn.step, turn.seconds, ended))
 
-    def tell_ended(self) -> None:
+    def send_ended(self) -> None:
         """Have an idle process forget episodes. Raises OSError."""
         if self.ended and not self.turns:
             ended, self.ended = self.ended, []
             self.connection.send((None, None, 0.0, ended))
 
-    def next_look(self) -> float:
+    def next_check(self) -> float:
         """When to see how long it has taken."""
         if not self.turns:
             return math.inf
@@ -151,7 +151,7 @@ class EpisodeProcess:
         deadlines."""
         now = time.monotonic()
         if self.kind.is_async:
-            return now > self.next_look()
+            return now > self.next_check()
         if not self.turns:
             return False
         oldest = self._oldest()
@@ -172,15 +172,15 @@ class EpisodeProcesses:
         self,
         fork_server: ForkServer,
         num_processes: int,
-        first_words: tuple[int, str],
+        first_message: tuple[int, str],
     ) -> None:
         """`num_processes` of a kind are at work at once; a new one is told `first_words`."""
         self.fork_server = fork_server
         self.num_processes = num_processes
-        self.first_words = first_words
+        self.first_message = first_message
         self.all: list[EpisodeProcess] = []
         self.homes: dict[str, EpisodeProcess] = {}
-        self._has_said_gaps = False
+        self._has_logged_gaps = False
 
     def settle_in(self, episode: str, process: EpisodeProcess) -> bool:
         """Have an episode live in a process; whether it lived there before."""
@@ -197,7 +197,7 @@ class EpisodeProcesses:
             process.ended.append(episode)
         return process
 
-    def free(self, kind: Kind) -> EpisodeProcess | None:
+    def find_free(self, kind: Kind) -> EpisodeProcess | None:
         """One that takes a turn of this kind now, with the fewest at work; a new one where there may be one more."""
         same = []
         num_stuck = 0
@@ -246,11 +246,11 @@ class EpisodeProcesses:
         self.end(oldest)
         return True
 
-    def _say_gaps(self) -> None:
+    def _log_gaps(self) -> None:
         """What the walls of this machine leave open, once."""
-        if self._has_said_gaps:
+        if self._has_logged_gaps:
             return
-        self._has_said_gaps = True
+        self._has_logged_gaps = True
         gaps = self.fork_server.gaps()
         if gaps:
             log.warning("an environment could %s", "; ".join(gaps))
@@ -259,16 +259,16 @@ class EpisodeProcesses:
         connection, theirs = Pipe()
         is_closed = not kind.is_open
         if is_closed:
-            self._say_gaps()
+            self._log_gaps()
         with theirs:
             number = self.fork_server.fork(theirs.fileno(), is_closed, SERVE)
         process = EpisodeProcess(number, connection, kind)
         process.limit_transfers()
-        connection.send((kind.is_async, *self.first_words))
+        connection.send((kind.is_async, *self.first_message))
         self.all.append(process)
         return process
 
 
-def late(turn: Turn) -> str:
+def late_reason(turn: Turn) -> str:
     """Reason of an episode whose step took too long."""
     return f"{LATE} {turn.seconds:g} s"
