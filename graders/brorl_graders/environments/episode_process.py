@@ -83,7 +83,7 @@ class Turn:
     kind: Kind = NO_KIND
     has_crashed: bool = False  # with the process that had it first
     seconds: float = 0.0  # its deadline
-    since: float = 0.0  # when a process was given it
+    started_at: float = 0.0  # when a process was given it
 
 
 @dataclass(eq=False)
@@ -97,7 +97,7 @@ class EpisodeProcess:
     waiting: deque[Turn] = field(default_factory=deque)  # of episodes that live here
     episodes: set[str] = field(default_factory=set)
     ended: list[str] = field(default_factory=list)  # episodes that it has not been told to forget
-    cpu_since: float = 0.0  # its CPU time when it was given a turn
+    cpu_at_start: float = 0.0  # its CPU time when it was given a turn
     used_at: float = 0.0
 
     def limit_transfers(self) -> None:
@@ -116,13 +116,13 @@ class EpisodeProcess:
     @property
     def is_stuck(self) -> bool:
         """Whether others had better not wait for it."""
-        return not self.is_free and time.monotonic() - self._oldest().since > PATIENCE_S
+        return not self.is_free and time.monotonic() - self._oldest().started_at > PATIENCE_S
 
     def send_turn(self, number: int, turn: Turn) -> None:
         """Hand it a turn. Raises OSError when it does not take it."""
-        turn.since = time.monotonic()
-        self.used_at = turn.since
-        self.cpu_since = cpu_time(self.process)
+        turn.started_at = time.monotonic()
+        self.used_at = turn.started_at
+        self.cpu_at_start = cpu_time(self.process)
         self.turns[number] = turn
         ended, self.ended = self.ended, []
         self.connection.send((number, turn.step, turn.seconds, ended))
@@ -138,13 +138,13 @@ class EpisodeProcess:
         if not self.turns:
             return math.inf
         if self.kind.is_async:
-            first_end = min(turn.since + turn.seconds for turn in self.turns.values())
+            first_end = min(turn.started_at + turn.seconds for turn in self.turns.values())
             return first_end + GRACE_S
         oldest = self._oldest()
-        patient_until = oldest.since + PATIENCE_S
+        patient_until = oldest.started_at + PATIENCE_S
         if time.monotonic() < patient_until:
             return patient_until
-        return oldest.since + oldest.seconds
+        return oldest.started_at + oldest.seconds
 
     def is_late(self) -> bool:
         """Whether a turn has taken too long. One that is starved of a CPU is not blamed, up to `MAX_STARVED`
@@ -155,9 +155,9 @@ class EpisodeProcess:
         if not self.turns:
             return False
         oldest = self._oldest()
-        taken = now - oldest.since
+        taken = now - oldest.started_at
         if taken <= MAX_STARVED * oldest.seconds and wants_to_run(self.process):
-            taken = min(taken, cpu_time(self.process) - self.cpu_since)
+            taken = min(taken, cpu_time(self.process) - self.cpu_at_start)
         return taken >= oldest.seconds
 
     def _oldest(self) -> Turn:
@@ -225,7 +225,7 @@ class EpisodeProcesses:
         process.connection.close()
         self.fork_server.end(process.process)
 
-    def forget(self) -> None:
+    def close_all(self) -> None:
         """Let all of them go: the fork server takes them along."""
         for process in self.all:
             process.connection.close()

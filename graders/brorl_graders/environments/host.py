@@ -44,7 +44,7 @@ from brorl_graders.verifiers.registry import Template, templates
 
 log = logging.getLogger(__name__)
 
-MIN_LOOK_S = 0.02
+MIN_CHECK_S = 0.02
 IDLE_S = 5.0
 MAX_LOGGED = 20  # failures written to the log in full
 TRAITS = "brorl_graders.environments.registry:find_traits"
@@ -181,7 +181,7 @@ class EpisodeHost:
         needs = (name, *_templates(step))
         if needs not in self._traits:
             name_and_task = (name, dict(step.task))
-            answer = self._fork_server.ask(TRAITS, name_and_task)
+            answer = self._fork_server.call_function(TRAITS, name_and_task)
             self._traits[needs] = Traits(*answer)
         traits = self._traits[needs]
         owner = ""
@@ -246,12 +246,12 @@ class EpisodeHost:
         for process in self._processes.all:
             connections.append(process.connection)
             next_check = min(next_check, process.next_check())
-        timeout = max(next_check - now, MIN_LOOK_S)
+        timeout = max(next_check - now, MIN_CHECK_S)
         if self._inbox.arrived:
             timeout = 0.0
         ready = wait([self._inbox.bell, *connections], timeout)
         if self._inbox.bell in ready:
-            self._inbox.heard()
+            self._inbox.silence()
         for process in list(self._processes.all):
             if process.connection in ready:
                 self._receive_from(process)
@@ -268,7 +268,7 @@ class EpisodeHost:
             return
         episode = turn.step.episode
         before = self._seconds.get(episode, 0.0)
-        seconds = time.monotonic() - turn.since
+        seconds = time.monotonic() - turn.started_at
         self._seconds[episode] = before + seconds
         if outcome.has_ended:
             self._forget([episode])
@@ -363,7 +363,7 @@ class EpisodeHost:
             turns += arrived
         for turn in turns:
             turn.batch.fail(error)
-        self._processes.forget()
+        self._processes.close_all()
         self._seconds.clear()
         self._waiting.clear()
         self._traits.clear()

@@ -385,12 +385,12 @@ class Sandbox:
         """What holds programs, as a fork server says first. Raises SandboxError when it does not start."""
         self._control.settimeout(START_LIMIT_S)
         try:
-            first_word = self._control.recv(MAX_MESSAGE)
+            first_message = self._control.recv(MAX_MESSAGE)
         except TimeoutError as error:
             self.close()
             raise SandboxError(f"the sandbox did not start within {START_LIMIT_S:.0f} s") from error
-        if first_word:
-            return Layers(**json.loads(first_word))
+        if first_message:
+            return Layers(**json.loads(first_message))
         code = self._process.wait()
         self.close()
         kind = _UsersRefusedError if code == NO_USERS else SandboxError

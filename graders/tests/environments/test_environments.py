@@ -45,7 +45,7 @@ def play(
     processes: EpisodeProcesses, name: str, task: dict[str, Any], *actions: str, **settings: Any
 ) -> list[EpisodeOutcome]:
     """Play one episode in a process of its own, and return the outcome of each turn."""
-    is_open, is_async, *_ = processes.fork_server.ask(TRAITS, (name, task))
+    is_open, is_async, *_ = processes.fork_server.call_function(TRAITS, (name, task))
     episode = f"{name} {actions} {settings}"
     process = processes.find_free(Kind(name, is_open, is_async, owner=episode))
     assert process is not None
