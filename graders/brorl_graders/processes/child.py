@@ -94,9 +94,9 @@ def enter_walls(walls: Walls) -> None:
     if walls.rules is not None:
         linux.landlock_restrict(walls.rules)
     if walls.can_filter:
-        code = seccomp.build(True, os.getpid(), guard_files=True, guard_starts=True)
+        code = seccomp.build_filter(True, os.getpid(), guard_files=True, guard_starts=True)
         assert code is not None, "the filter was tried"
-        seccomp.install(code)
+        seccomp.install_filter(code)
 
 
 def _library_folders() -> list[str]:

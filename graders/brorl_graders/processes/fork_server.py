@@ -36,7 +36,7 @@ from brorl_graders.base.private_folder import scratch_home
 from brorl_graders.processes import child
 from brorl_graders.processes.child import VERIFIER_ERRORS, die_with_parent, run_child
 from brorl_graders.sandbox import linux
-from brorl_graders.sandbox.cleanup import own_children
+from brorl_graders.sandbox.cleanup import find_children
 from brorl_graders.verifiers.registry import Template, prepare
 
 READY = "ready"
@@ -246,7 +246,7 @@ def _kill_strays(children: Collection[int]) -> None:
     """Kill what is left of children that have ended: processes that left their group, orphans now."""
     processes = os.open("/proc", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        while strays := set(own_children(processes)).difference(children):
+        while strays := set(find_children(processes)).difference(children):
             for process in strays:
                 _kill(process)  # whose own children come here in turn
     finally:
