@@ -37,7 +37,7 @@ def measure(config: BroRLConfig, model_folder: Path, plan: UpdatePlan, repeats: 
     """One rank's part: seconds of everything, `repeats` times."""
     from tests.support.policy_ranks import _DEVICE
 
-    learner = Learner(RankSettings.of(config), model_folder, _DEVICE)
+    learner = Learner(RankSettings.from_config(config), model_folder, _DEVICE)
     gc.freeze()  # as a rank does
     seconds: dict[str, list[float]] = {}
 

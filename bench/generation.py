@@ -201,7 +201,7 @@ def compare_engines(
     """Two engines against one on twice the prompts each, in turns. Only a machine with two idle cores shows what they
     are worth."""
     config = replace(config, generation=replace(config.generation, num_engines=2))
-    two = VllmPool(config.generation, RunSizes.of(config), folder)
+    two = VllmPool(config.generation, RunSizes.from_config(config), folder)
     two.wait_ready()
     rates: dict[str, list[float]] = {"one": [], "two": []}
     for repeat in range(options.repeats + 1):
@@ -239,11 +239,11 @@ def main() -> None:
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.model or make_model(Path(scratch), room)
-        arguments = device.engine_settings(config.generation, RunSizes.of(config), folder, 0).arguments
-        pool = VllmPool(config.generation, RunSizes.of(config), folder)
-        raw = ray.remote(**(device.actor_options(RunSizes.of(config)) | {"max_concurrency": 1}))(RawVllm).remote(
-            arguments
-        )
+        arguments = device.engine_settings(config.generation, RunSizes.from_config(config), folder, 0).arguments
+        pool = VllmPool(config.generation, RunSizes.from_config(config), folder)
+        raw = ray.remote(**(device.actor_options(RunSizes.from_config(config)) | {"max_concurrency": 1}))(
+            RawVllm
+        ).remote(arguments)
         maker = PromptMaker(json.loads((folder / "config.json").read_text())["vocab_size"])
         pool.wait_ready()
         print("engines are ready: pool and raw vLLM in turns", flush=True)

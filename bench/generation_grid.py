@@ -185,7 +185,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = make_model(Path(scratch), config.generation.max_model_len)
         maker = PromptMaker(json.loads((folder / "config.json").read_text())["vocab_size"])
-        pool = VllmPool(config.generation, RunSizes.of(config), folder)
+        pool = VllmPool(config.generation, RunSizes.from_config(config), folder)
         pool.wait_ready()
         measure_cell(pool, maker, options.prompt_tokens[0], options.response_tokens[0], options.samples, 1)  # warms up
         cells = []

@@ -197,7 +197,7 @@ def main() -> None:
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as scratch:
         folder = make_model(Path(scratch) / "folder")
-        pool = VllmPool(config.generation, RunSizes.of(config), folder)
+        pool = VllmPool(config.generation, RunSizes.from_config(config), folder)
         publish(pool, make_model(Path(scratch) / "published"))
         prompts = PromptMaker(json.loads((folder / "config.json").read_text())["vocab_size"]).make(options.prompts, 70)
         sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=options.response_tokens)

@@ -234,7 +234,7 @@ def main() -> None:
     process_groups.open_groups(layout, 0, torch.distributed.HashStore(), DEVICE, seed=1)
     with tempfile.TemporaryDirectory() as name:
         folder = make_model_folder(Path(name))
-        learner = Learner(RankSettings.of(config), folder, DEVICE)
+        learner = Learner(RankSettings.from_config(config), folder, DEVICE)
         results = [measure(learner, folder, length, arguments) for length in arguments.prompts]
     print(table(results))
     process_groups.close_groups()

@@ -105,7 +105,7 @@ class PolicyRank:
         config.policy.optim = OptimConfig(lr=LR, betas=list(BETAS), eps=EPS, clip_grad=CLIP)
         config.algorithm.kl.coefficient = 0.0
         process_groups.open_groups(layout_of(config), rank, dist.FileStore(meeting, world_size), device, seed=1)
-        self.learner = Learner(RankSettings.of(config), folder, device)
+        self.learner = Learner(RankSettings.from_config(config), folder, device)
 
     def prepare(self, documents: np.ndarray) -> Any:
         """A packed row; a document is a prompt of one token and its response."""

@@ -109,7 +109,7 @@ class StandInGenerator:
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         generation = self.config.generation
-        placement = ChunkPlacement([], RunSizes.of(self.config).max_num_seqs, forecast=forecast)
+        placement = ChunkPlacement([], RunSizes.from_config(self.config).max_num_seqs, forecast=forecast)
         return VllmSession(self.handles, placement, generation, self.call_ids, {0}, self.transport)
 
     def stats(self) -> list[EngineStats]:
@@ -130,7 +130,7 @@ class BulkPrompts:
     def __init__(self) -> None:
         self.num_taken = 0
 
-    def take(self, num: int) -> list[Prompt]:
+    def take_prompts(self, num: int) -> list[Prompt]:
         numbers = range(self.num_taken, self.num_taken + num)
         self.num_taken += num
         return [self._prompt(number) for number in numbers]
@@ -142,7 +142,7 @@ class BulkPrompts:
         tokens = tuple(random.integers(3, VOCAB_SIZE, PROMPT_TOKENS).tolist())
         return Prompt(f"train/{number}", "bulk", "exact_match", tokens, {"answer": "1", "rate": rate})
 
-    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+    def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
         return []
 
     def state_dict(self) -> dict[str, Any]:

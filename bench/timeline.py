@@ -64,14 +64,14 @@ def note_step(timeline: Timeline, num_chunks: int) -> None:
         for process, name in ((f"engine {number % NUM_ENGINES}", "sample"), ("verifier 0", "score")):
             now = time.time()
             work = Work(name, now, now, "chunks", keys, details)
-            timeline.note(process, [work], Exchange(now, now, now, now))
+            timeline.record_work(process, [work], Exchange(now, now, now, now))
     for rank in range(NUM_RANKS):
         now = time.time()
         pieces = []
         for number in range(NUM_MINI_BATCHES):
             details = {"mini_batch": number, "data_rank": rank}
             pieces.append(Work(f"mini-batch {number + 1}", now, now, details=details))
-        timeline.note(f"policy rank {rank}", pieces, Exchange(now, now, now, now))
+        timeline.record_work(f"policy rank {rank}", pieces, Exchange(now, now, now, now))
 
 
 if __name__ == "__main__":

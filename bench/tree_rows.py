@@ -174,7 +174,7 @@ def main() -> None:
     process_groups.open_groups(layout, 0, torch.distributed.HashStore(), policy_packing.DEVICE, seed=1)
     with tempfile.TemporaryDirectory() as name:
         folder = policy_packing.make_model_folder(Path(name))
-        learner = Learner(RankSettings.of(config), folder, policy_packing.DEVICE)
+        learner = Learner(RankSettings.from_config(config), folder, policy_packing.DEVICE)
         result = measure(learner, arguments)
     print(table(result))
     process_groups.close_groups()

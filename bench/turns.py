@@ -114,8 +114,8 @@ class ThinkingVerifier:
         return [self.judged(self.waiting.pop(answer)) for answer in due]
 
     def judged(self, chunk: RolloutChunk) -> ScoredChunk:
-        scores, ended, goes_on = self.judge.judge(chunk, fetch(chunk.data))
-        return scored_chunk(chunk, scores, ended, None if goes_on is None else ray.put(goes_on))
+        scores, ended, unfinished = self.judge.judge(chunk, fetch(chunk.data))
+        return scored_chunk(chunk, scores, ended, None if unfinished is None else ray.put(unfinished))
 
     def pending(self) -> list[Any]:
         return list(self.waiting)
@@ -212,7 +212,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = make_model(Path(scratch), config.generation.max_model_len)
         vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
-        pool = VllmPool(config.generation, RunSizes.of(config), folder)
+        pool = VllmPool(config.generation, RunSizes.from_config(config), folder)
         pool.wait_ready()
         judge = TurnJudge(
             NoText(None, None, {}),  # type: ignore[arg-type]

@@ -120,8 +120,8 @@ def measure(folder: Path, other: Path, transport: str, keep: bool, options: argp
     config.generation.weight_transport = transport
     config.generation.keep_published = keep
     config.algorithm.kl.coefficient = 0.0
-    pool = VllmPool(config.generation, RunSizes.of(config), other)
-    policy = MegatronPolicy(RankSettings.of(config), folder)
+    pool = VllmPool(config.generation, RunSizes.from_config(config), other)
+    policy = MegatronPolicy(RankSettings.from_config(config), folder)
     try:
         policy.wait_ready()
         pool.wait_ready()

@@ -55,9 +55,9 @@ def main(argv: Sequence[str]) -> list[float]:
             if plan is None:
                 console.line(f"step {step}: every prompt was all right or all wrong, nothing to learn from")
                 continue
-            with handover.policy_turn(watch) as turn:
+            with handover.policy_phase(watch) as phase:
                 update = policy.update(plan)
-                turn.made(update.version)  # published to the engines at the end of the turn
+                phase.set_version(update.version)  # published to the engines at the end of the turn
             loss = update.metrics["policy/loss"]
             console.line(f"step {step}: reward {rewards[-1]:.3f}, {len(plan.groups)} groups, loss {loss:.4f}")
     return rewards
@@ -67,7 +67,7 @@ def sample_batch(config: BroRLConfig, prompts: PromptStream, sampler: Sampler) -
     """N rollouts of each of the next prompts, scored."""
     rollouts = config.rollouts
     sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens)
-    drawn = prompts.take(rollouts.prompts_per_step)
+    drawn = prompts.take_prompts(rollouts.prompts_per_step)
     return sampler.sample(drawn, rollouts.num_per_prompt, sampling, "generate")
 
 
@@ -87,7 +87,7 @@ def plan_step(config: BroRLConfig, groups: Sequence[ScoredGroup], step: int, num
         ),
         num_mini_batches=config.algorithm.num_mini_batches,
         data_parallel_size=num_ranks,
-        token_budget=RunSizes.of(config).row_tokens,
+        token_budget=RunSizes.from_config(config).row_tokens,
         sharing=Sharing(config.policy.shared_prompt),
         version=step,
         learning_rate=config.policy.optim.lr,

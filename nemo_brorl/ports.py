@@ -29,10 +29,10 @@ from nemo_brorl.types import (
 class PromptSource(Protocol):
     """An endless, seeded, resumable stream of prompts."""
 
-    def take(self, num: int) -> list[Prompt]:
+    def take_prompts(self, num: int) -> list[Prompt]:
         """The next `num` prompts; each is handed out exactly once."""
 
-    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+    def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
         """Take in what a step's prompts came to, each with its share of correct rollouts, in an order that is always
         the same: the next prompts may be easier or harder. A line about each change."""
 
@@ -52,10 +52,10 @@ class PromptPool(Protocol):
     def begin_step(self) -> None:
         """Hear that another batch is filled: `metrics` counts from here."""
 
-    def take(self, num: int) -> list[Prompt]:
+    def take_prompts(self, num: int) -> list[Prompt]:
         """Return the next `num` prompts. Raises StarvationError when there are none left to ask."""
 
-    def learn(self, sampled: Sequence[ScoredGroup]) -> None:
+    def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
         """Take in all groups that a step has sampled, once it is over."""
 
     def metrics(self) -> dict[str, float]:
@@ -75,7 +75,7 @@ class Forecast(Protocol):
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
         """Tokens still to be sampled for one rollout of a request, on average, when it has `age` now."""
 
-    def watch(
+    def record_progress(
         self,
         request: RolloutRequest,
         num_ended: int,
@@ -84,7 +84,7 @@ class Forecast(Protocol):
     ) -> None:
         """How far an engine has come with a request: those running have `age` tokens, on average."""
 
-    def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
+    def record_finished(self, request: RolloutRequest, lengths: Int32) -> None:
         """A request is done: the lengths of those of its rollouts that ended."""
 
 

@@ -225,7 +225,7 @@ class ScoredChunk:
     answers: tuple[str | None, ...] | None = None
     evidence: RewardEvidence | None = None  # None: not looked for
     turns: TurnRecord | None = None  # [n] trajectories, with their last turn; None: of no environment
-    goes_on: PartialRollouts | None = None  # trajectories of the chunk as sampled that have not ended, not in `chunk`
+    unfinished: PartialRollouts | None = None  # sampled trajectories that have not ended; `chunk` leaves them out
     period: Period | None = None  # of the verifier; None: not known
     # [n] what the verifier says of each score, why it failed for one; "": nothing. Empty: nothing of any
     reasons: tuple[str, ...] = ()
@@ -291,7 +291,9 @@ class ScoredGroup:
     num_failed: int
     repetition: Float32  # [N], as in ScoredChunk
     mass: SampledMass
-    learn_from: Int64 | None = None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
+    train_indices: Int64 | None = (
+        None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
+    )
     answers: tuple[str | None, ...] | None = None  # [N], as in ScoredChunk
     evidence: tuple[RewardEvidence, ...] = ()  # of its chunks, where it was looked for
     records: tuple[TurnRecord | None, ...] = ()  # of its chunks; none: of no environment
@@ -338,7 +340,7 @@ class ScoredGroup:
 
 
 @dataclass(frozen=True)
-class Withdrawn:
+class WithdrawnGroup:
     """The finished rollouts of a group that did not close: nobody learns from them."""
 
     group: ScoredGroup
@@ -351,7 +353,7 @@ class FilledBatch:
 
     batch: tuple[ScoredGroup, ...]  # to learn from, completed groups of earlier steps last
     sampled: tuple[ScoredGroup, ...]  # every group that closed, informative or not
-    withdrawn: tuple[Withdrawn, ...]
+    withdrawn: tuple[WithdrawnGroup, ...]
     loss_scale: float  # of the batch, where batches vary in size
     metrics: Mapping[str, float]
     generate_s: float  # until the last rollout was sampled

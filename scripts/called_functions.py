@@ -29,11 +29,11 @@ TRACER = """
 import ast, builtins, importlib.machinery, os, sys
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-noted = set()
+recorded = set()
 
-def note(place):
-    if place not in noted:
-        noted.add(place)
+def record_call(place):
+    if place not in recorded:
+        recorded.add(place)
         with open(os.path.join(os.environ["TRACE_FOLDER"], f"{os.getpid()}.calls"), "a") as file:
             file.write(place + chr(10))
 
@@ -44,7 +44,7 @@ class Loader(importlib.machinery.SourceFileLoader):
         for node in ast.walk(tree):
             if isinstance(node, FUNCTIONS):
                 line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                call = ast.parse(f"__note_call__({f'{path}:{line}'!r})").body[0]
+                call = ast.parse(f"__record_call__({f'{path}:{line}'!r})").body[0]
                 has_docstring = ast.get_docstring(node, clean=False) is not None
                 for part in ast.walk(call):
                     ast.copy_location(part, node.body[0])
@@ -61,8 +61,8 @@ class Finder:
             spec.loader = Loader(name, spec.origin)
         return spec
 
-builtins.__note_call__ = note
-os.register_at_fork(after_in_child=noted.clear)
+builtins.__record_call__ = record_call
+os.register_at_fork(after_in_child=recorded.clear)
 sys.meta_path.insert(0, Finder)
 """
 

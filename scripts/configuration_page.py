@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nemo_brorl.config.schema import Group, Setting, groups
+from nemo_brorl.config.schema import Setting, SettingSection, groups
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
@@ -42,7 +42,7 @@ def page() -> str:
     return INTRODUCTION + "".join(sections)
 
 
-def section(group: Group, shown: dict[str, str]) -> str:
+def section(group: SettingSection, shown: dict[str, str]) -> str:
     """A heading, and a table with one row for each setting. `shown`: sections that have said the same of a setting;
     what several settings share with one of them is named below the heading and has no row."""
     shared = _shared(group, shown)
@@ -57,7 +57,7 @@ def section(group: Group, shown: dict[str, str]) -> str:
     return text
 
 
-def _shared(group: Group, shown: dict[str, str]) -> dict[str, list[Setting]]:
+def _shared(group: SettingSection, shown: dict[str, str]) -> dict[str, list[Setting]]:
     found: dict[str, list[Setting]] = {}
     for setting in group.settings:
         if _said(setting) in shown:

@@ -62,9 +62,13 @@ def start(config: BroRLConfig, engine_model: Path, policy_model: Path | None = N
 
     cpu = {} if config.trainer.gpus_per_node else {"num_cpus": 2, "num_gpus": 0}
     ray.init(include_dashboard=False, logging_level="ERROR", object_store_memory=8 * GIB if not cpu else GIB, **cpu)
-    places = Places(plan_roles(RunSizes.of(config)))
-    pool = VllmPool(config.generation, RunSizes.of(config), engine_model, places)
-    policy = MegatronPolicy(RankSettings.of(config), policy_model, places=places) if policy_model is not None else None
+    places = Places(plan_roles(RunSizes.from_config(config)))
+    pool = VllmPool(config.generation, RunSizes.from_config(config), engine_model, places)
+    policy = (
+        MegatronPolicy(RankSettings.from_config(config), policy_model, places=places)
+        if policy_model is not None
+        else None
+    )
     try:
         pool.wait_ready()
         if policy is not None:

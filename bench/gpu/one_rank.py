@@ -49,7 +49,7 @@ class OneRank:
         from nemo_brorl.policy.process.device import forget_compiled
         from nemo_brorl.policy.rank.learner import Learner
 
-        made = Learner(RankSettings.of(config), folder, self.device)
+        made = Learner(RankSettings.from_config(config), folder, self.device)
         try:
             yield made
         finally:

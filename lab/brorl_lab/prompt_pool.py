@@ -10,7 +10,7 @@ step's prompts are retired ones that are asked again, however many are retired: 
 is known. Old rollouts count less than new ones, and a prompt whose newest were wrong too often comes back.
 
 Only prompts that come again profit. The coin is a hash of seed and uid, and counts change between steps alone, so a
-restart asks the same. `docs/when_n_pays.md` has what it is worth.
+restart asks the same. `docs/explanation/when_n_pays.md` has what it is worth.
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ class RetiringPool:
         self.num_rechecked = 0
         self.num_unretired = 0
 
-    def take(self, num: int) -> list[Prompt]:
+    def take_prompts(self, num: int) -> list[Prompt]:
         """Return the next `num` prompts that are asked. Raises StarvationError when all are retired."""
         taken: list[Prompt] = []
         while len(taken) < num:
             taken += self._unretired(num - len(taken))
         return taken
 
-    def learn(self, sampled: Sequence[ScoredGroup]) -> None:
+    def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
         """Take in the groups of a step that is over."""
         self.counts.forget()
         # In the order of uids, not of engines: equal rollouts lead to equal counts.
@@ -170,7 +170,7 @@ class RetiringPool:
         """Those of the stream's next prompts, `num` at a time, that are not left out; at least one."""
         num_seen = 0
         while num_seen < MAX_RETIRED:
-            left = [prompt for prompt in self.prompts.take(num) if not self._leave_out(prompt)]
+            left = [prompt for prompt in self.prompts.take_prompts(num) if not self._leave_out(prompt)]
             num_seen += num
             if left:
                 return left

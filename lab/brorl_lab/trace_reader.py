@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.timeline import Span
+from nemo_brorl.core.timeline import TimelineSpan
 from nemo_brorl.training.trace_files import FOLDER, MICRO, ROLLOUTS, Event, file_name, micros, steps_in
 
 
@@ -21,7 +21,7 @@ def timeline_steps(run_folder: Path) -> list[int]:
 def read_spans(
     run_folder: Path,
     step: int,
-) -> list[Span]:
+) -> list[TimelineSpan]:
     """Spans of a step: the first is the driver's "step", as long as the step was, the others are by start. Raises
     DataError for a step that is not there, or a damaged file."""
     path = run_folder / FOLDER / file_name(step)
@@ -40,7 +40,7 @@ def read_spans(
 def _spans(
     events: Sequence[Event],
     zero: int,
-) -> Iterator[Span]:
+) -> Iterator[TimelineSpan]:
     processes: dict[int, str] = {}
     names: dict[int, str] = {}
     for event in events:
@@ -52,7 +52,7 @@ def _spans(
         if event["ph"] != "X":
             continue
         details = dict(event["args"])
-        yield Span(
+        yield TimelineSpan(
             process=processes[event["pid"]],
             lane=names[event["tid"]],
             name=event["name"],

@@ -78,7 +78,7 @@ def score(folder: Path, tokens: Tensor) -> dict[str, Tensor]:
     config = BroRLConfig()
     config.policy.precision = "bf16"
     process_groups.open_groups(layout_of(config), 0, dist.HashStore(), device, seed=1)
-    learner = Learner(RankSettings.of(config), folder, device)
+    learner = Learner(RankSettings.from_config(config), folder, device)
     found = {}
     for name, product in HEADS.items():
         log_probs.product = product

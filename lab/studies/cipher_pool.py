@@ -57,7 +57,7 @@ class Epochs:
         self.order: list[int] = []
         self.num_taken = 0
 
-    def take(self, num: int) -> list[Prompt]:
+    def take_prompts(self, num: int) -> list[Prompt]:
         """The next `num` prompts."""
         while len(self.order) < num:
             order = torch.randperm(len(self.places), generator=self.generator)
@@ -70,7 +70,7 @@ class Epochs:
             self.num_taken += 1
         return taken
 
-    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+    def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
         """Nothing: questions have no levels."""
         return []
 
@@ -107,7 +107,7 @@ class PooledRun(Run):
     def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
         """The step's rollouts, of the prompts that are asked next."""
         self.pool.begin_step()
-        asked = self.pool.take(self.num_prompts)
+        asked = self.pool.take_prompts(self.num_prompts)
         places = [prompt.payload["place"] for prompt in asked]
         prompts = self.questions.prompts[places]
         responses = sample(self.model, prompts, self.size, self.questions.end, self.generator)

@@ -135,10 +135,10 @@ def main() -> None:
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.model or make_model(Path(scratch), config.generation.max_model_len)
-        arguments = device.engine_settings(config.generation, RunSizes.of(config), folder, 0).arguments
-        timer = ray.remote(**(device.actor_options(RunSizes.of(config)) | {"max_concurrency": 1}))(StepTimer).remote(
-            arguments
-        )
+        arguments = device.engine_settings(config.generation, RunSizes.from_config(config), folder, 0).arguments
+        timer = ray.remote(**(device.actor_options(RunSizes.from_config(config)) | {"max_concurrency": 1}))(
+            StepTimer
+        ).remote(arguments)
         maker = PromptMaker(json.loads((folder / "config.json").read_text())["vocab_size"])
         points = measure(timer, maker, options)
         prompts = [maker.make(16, max(options.prompts)) for _ in range(options.repeats)]

@@ -76,7 +76,7 @@ def sample(folder: Path, vocab_size: int, num_responses: int) -> tuple[Prompt, C
 
     ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
     config = replayed_config()
-    pool = VllmPool(config.generation, RunSizes.of(config), folder, records_routes=True)
+    pool = VllmPool(config.generation, RunSizes.from_config(config), folder, records_routes=True)
     token_ids = np.random.default_rng(0).integers(3, vocab_size, PROMPT_TOKENS)
     prompt = Prompt("a", "task", "verifier", tuple(token_ids.tolist()), {})
     sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=RESPONSE_TOKENS)
@@ -120,7 +120,7 @@ def score(folder: Path, prompt: Prompt, arrays: ChunkArrays) -> list[tuple[float
 
     config = replayed_config()
     process_groups.open_groups(layout_of(config), 0, dist.HashStore(), device, seed=1)
-    learner = Learner(RankSettings.of(config), folder, device)
+    learner = Learner(RankSettings.from_config(config), folder, device)
     group = GroupArrays([arrays])
     responses = []
     for rollout in range(len(arrays.offsets) - 1):

@@ -25,8 +25,8 @@ NUM_PROMPTS = 40
 class CircledPrompts(FakePrompts):
     """The same prompts again and again, each time under another uid."""
 
-    def take(self, num: int) -> list[Prompt]:
-        prompts = super().take(num)
+    def take_prompts(self, num: int) -> list[Prompt]:
+        prompts = super().take_prompts(num)
         return [replace(prompt, token_ids=(number_of(prompt),)) for prompt in prompts]
 
 
@@ -54,7 +54,7 @@ def test_a_prompt_is_retired_by_its_own_rollouts_of_all_steps() -> None:
     pool.counts.observe(solved, 8, 8)  # 2 + 8 of 4 + 8
     assert pool.is_retired(solved)
     assert not pool.is_retired(unseen)  # whatever is believed of its task
-    assert 0 not in [number_of(prompt) for prompt in pool.take(30)]
+    assert 0 not in [number_of(prompt) for prompt in pool.take_prompts(30)]
     num_come = -(-prompts.position // NUM_PROMPTS)  # of the solved one, rounded up
     assert pool.metrics()["rollouts/prompts_retired"] == num_come
 
@@ -76,7 +76,7 @@ def test_a_run_that_has_retired_everything_says_so(recheck: float) -> None:
     for number in range(NUM_PROMPTS):
         pool.counts.observe(numbered(number), 8, 8)
     with pytest.raises(StarvationError, match="retire_from=0.9 of their rollouts or more: write a higher one, or give"):
-        pool.take(64)
+        pool.take_prompts(64)
 
 
 @pytest.mark.parametrize("num_solved", [4, 20, 36])
@@ -84,7 +84,7 @@ def test_a_share_of_those_asked_are_retired_ones_however_many_are_retired(num_so
     pool = pool_of(retire_from=0.9, recheck=0.1)
     for number in range(num_solved):
         pool.counts.observe(numbered(number), 16, 16)
-    asked = pool.take(4_000)
+    asked = pool.take_prompts(4_000)
     asked_again = [prompt for prompt in asked if number_of(prompt) < num_solved]
     # of 40 prompts that come up 4, 20 or 36 are retired: with 4 of them every one is asked, which is 0.1 of them all
     assert len(asked_again) / len(asked) == pytest.approx(0.1, abs=0.01)
@@ -96,8 +96,8 @@ def test_what_is_asked_does_not_depend_on_how_many_are_taken_at_once() -> None:
     for pool in pools:
         for number in range(NUM_PROMPTS // 2):
             pool.counts.observe(numbered(number), 16, 16)
-    at_once = pools[0].take(60)
-    one_by_one = [pools[1].take(1)[0].uid for _ in range(60)]
+    at_once = pools[0].take_prompts(60)
+    one_by_one = [pools[1].take_prompts(1)[0].uid for _ in range(60)]
     assert one_by_one == [prompt.uid for prompt in at_once]
 
 

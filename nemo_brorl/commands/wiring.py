@@ -42,7 +42,7 @@ from nemo_brorl.training.observers import Observer
 from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.parity import NUM_PROMPTS, check_parity
 from nemo_brorl.training.parts import Parts
-from nemo_brorl.training.run_observers import Events, MassBalance, StepLine, StoredRollouts
+from nemo_brorl.training.run_observers import Events, MassBalanceMetrics, StepLine, StoredRollouts
 from nemo_brorl.training.samples import Samples
 from nemo_brorl.training.step_timeline import Timelines
 from nemo_brorl.training.store.store import make_store
@@ -81,7 +81,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
 
     Raises ModelError, DataError, ConfigError for a verifier of the user's own, and as `check_verifiers`.
     """
-    device.check(config.generation, RunSizes.of(config))
+    device.check(config.generation, RunSizes.from_config(config))
     check_params()
     tokenizer = load_tokenizer(model_folder)
     for _, section in config.data.sources():
@@ -121,7 +121,7 @@ def start_actors(
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
             stack.enter_context(RayCluster(config.trainer))
-        sizes = RunSizes.of(config)
+        sizes = RunSizes.from_config(config)
         places = places_of(sizes)
         stack.callback(places.close)
         timeline = heartbeat.timeline if heartbeat is not None else None
@@ -129,7 +129,7 @@ def start_actors(
         stack.callback(generator.close)
         policy = None
         if with_policy:
-            policy = MegatronPolicy(RankSettings.of(config), model_folder, heartbeat, places)
+            policy = MegatronPolicy(RankSettings.from_config(config), model_folder, heartbeat, places)
             stack.callback(policy.close)
         record_folder = service_folder(Path(config.exp_manager.explicit_log_dir))
         verifier = VerifierPool(config.rewards, model_folder, verifiers, with_answers, record_folder)
@@ -191,7 +191,7 @@ def pass_parity(
             actors.generator,
             config.rollouts,
             config.parity,
-            bound=RunSizes.of(config).parity_bound,
+            bound=RunSizes.from_config(config).parity_bound,
             has_fp8=config.policy.fp8 is not None,
             seed=config.trainer.seed,
         )
@@ -224,7 +224,7 @@ def run_observers(
         Samples(run_folder, config.rollouts.save_samples, decode, console),
         StoredRollouts(store, config.dynamic_sampling),
         Events(run_folder),
-        MassBalance(),
+        MassBalanceMetrics(),
         *added,
         StepLine(console, config.trainer.max_steps, config.parity),
     ]
@@ -249,7 +249,7 @@ def trainer_parts(
         console,
     )
     return Parts(
-        sizes=RunSizes.of(config),
+        sizes=RunSizes.from_config(config),
         prompts=inputs.prompts,
         policy=actors.trained_policy(),
         generator=actors.generator,
@@ -278,9 +278,9 @@ def policy_alone(
     with contextlib.ExitStack() as stack:
         with start_limit(config.trainer.start_timeout_s):
             stack.enter_context(RayCluster(config.trainer))
-            places = places_of(RunSizes.of(config))
+            places = places_of(RunSizes.from_config(config))
             stack.callback(places.close)
-            policy = MegatronPolicy(RankSettings.of(config), model_folder, heartbeat, places)
+            policy = MegatronPolicy(RankSettings.from_config(config), model_folder, heartbeat, places)
             stack.callback(policy.close)
             policy.wait_ready()
         yield policy

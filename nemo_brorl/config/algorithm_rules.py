@@ -54,7 +54,7 @@ def reference_is_there(run: BroRLConfig) -> Iterator[str]:
 
 
 def groups_fill_mini_batches(run: BroRLConfig) -> Iterator[str]:
-    mini_batches, replicas = run.algorithm.num_mini_batches, RunSizes.of(run).data_parallel
+    mini_batches, replicas = run.algorithm.num_mini_batches, RunSizes.from_config(run).data_parallel
     trained = run.algorithm.train_rollouts
     for sampled, prompts in run.rollouts.stage_sizes():
         num = sampled if trained is None else min(sampled, trained)

@@ -27,7 +27,7 @@ def devices_are_of_the_kind(run: BroRLConfig) -> Iterator[str]:
 
 
 def engines_fill_their_devices(run: BroRLConfig) -> Iterator[str]:
-    sizes, generation, for_policy = RunSizes.of(run), run.generation, 0
+    sizes, generation, for_policy = RunSizes.from_config(run), run.generation, 0
     gpus = sizes.num_gpus
     degree, on_node = generation.tensor_parallel_size, run.trainer.gpus_per_node
     if gpus == 0:

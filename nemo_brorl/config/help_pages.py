@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 
-from nemo_brorl.config.schema import Group, Setting, groups, settings
+from nemo_brorl.config.schema import Setting, SettingSection, groups, settings
 from nemo_brorl.core.errors import ConfigError
 
 EVERYTHING = "all"
@@ -149,7 +149,7 @@ def _usage(command: str, description: str, default_config: str) -> list[str]:
     ]
 
 
-def _sections(chosen: list[Group] | tuple[Group, ...]) -> list[str]:
+def _sections(chosen: list[SettingSection] | tuple[SettingSection, ...]) -> list[str]:
     lines: list[str] = []
     for group in chosen:
         if group.settings:

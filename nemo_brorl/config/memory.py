@@ -69,7 +69,7 @@ def check_memory(config: BroRLConfig, with_policy: bool = True, folder: Path | N
 
 def lack_of_memory(config: BroRLConfig, needed: float, free: float) -> str:
     """Say that a run needs more GiB than are free, and what of it can be made smaller."""
-    sizes = RunSizes.of(config)
+    sizes = RunSizes.from_config(config)
     lowered = {
         "policy.data_parallel_size": sizes.data_parallel,
         "generation.num_engines": sizes.num_engines,
@@ -91,7 +91,7 @@ def fullest_micro_batch(config: BroRLConfig) -> int:
     share of a mini-batch, with every prompt and response as long as they may be, where that is less."""
     longest = config.rollouts.max_response_tokens
     prompt = config.data.max_prompt_tokens
-    sizes = RunSizes.of(config)
+    sizes = RunSizes.from_config(config)
     most = 1
     for num, prompts in config.rollouts.stage_sizes():
         trained = prompts * min(num, config.algorithm.train_rollouts or num)
@@ -109,7 +109,7 @@ def needed_gib(config: BroRLConfig, shape: ModelShape, with_policy: bool = True)
 
 def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemory:
     """Of a run on CPU, with micro-batches of `tokens` tokens on every rank."""
-    sizes = RunSizes.of(config)
+    sizes = RunSizes.from_config(config)
     size = num_parameters(shape)
     weights = NUMBER_BYTES[config.policy.precision] * size / GIB
     store = 3 * config.generation.weight_bucket_mib / 1024 + (weights if config.generation.keep_published else 0.0)
@@ -167,7 +167,7 @@ def _rank_gib(
 
 
 def _engine_gib(config: BroRLConfig, shape: ModelShape, size: int) -> dict[str, float]:
-    sizes, number = RunSizes.of(config), NUMBER_BYTES[config.generation.precision]
+    sizes, number = RunSizes.from_config(config), NUMBER_BYTES[config.generation.precision]
     logits = 3 * 4 * sizes.max_num_seqs * shape.vocab_size / GIB
     return {
         "process": ENGINE_GIB,

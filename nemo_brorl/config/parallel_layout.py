@@ -66,7 +66,7 @@ def layout_of(config: BroRLConfig) -> ParallelLayout:
     return ParallelLayout(
         tensor=policy.tensor_model_parallel_size,
         pipeline=policy.pipeline_model_parallel_size,
-        data=RunSizes.of(config).data_parallel,
+        data=RunSizes.from_config(config).data_parallel,
         context=policy.context_parallel_size,
         expert=policy.expert_model_parallel_size,
         virtual_pipeline=policy.virtual_pipeline_model_parallel_size,

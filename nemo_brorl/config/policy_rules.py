@@ -58,7 +58,7 @@ def fp8_is_possible(run: BroRLConfig) -> Iterator[str]:
 
 
 def policy_fills_its_devices(run: BroRLConfig) -> Iterator[str]:
-    sizes = RunSizes.of(run)
+    sizes = RunSizes.from_config(run)
     gpus, model_size, ranks = sizes.num_gpus, sizes.model_parallel, sizes.num_ranks
     is_chosen_later = gpus == 0 and run.policy.data_parallel_size is None
     experts, stage = run.policy.expert_model_parallel_size, ranks // run.policy.pipeline_model_parallel_size
@@ -88,7 +88,7 @@ def policy_fills_its_devices(run: BroRLConfig) -> Iterator[str]:
 
 def gathers_overlap_where_gradients_do(run: BroRLConfig) -> Iterator[str]:
     """Check Megatron's own rule for weights that are gathered while it computes (Megatron-LM, arguments.py)."""
-    if run.policy.overlap_param_gather and not RunSizes.of(run).overlaps_gradients:
+    if run.policy.overlap_param_gather and not RunSizes.from_config(run).overlaps_gradients:
         yield (
             "policy.overlap_param_gather=true needs gradients that overlap, and "
             f"policy.overlap_grad_reduce={as_yaml(run.policy.overlap_grad_reduce)} has them reduced in one piece here: "

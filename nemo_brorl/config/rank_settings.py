@@ -30,7 +30,7 @@ class RankSettings:
     profile_folder: Path
 
     @classmethod
-    def of(cls, config: BroRLConfig) -> RankSettings:
+    def from_config(cls, config: BroRLConfig) -> RankSettings:
         """Return the settings of a run's ranks."""
         return cls(
             policy=config.policy,
@@ -38,7 +38,7 @@ class RankSettings:
             rollouts=config.rollouts,
             generation=config.generation,
             profile=config.profile,
-            sizes=RunSizes.of(config),
+            sizes=RunSizes.from_config(config),
             layout=layout_of(config),
             seed=config.trainer.seed,
             profile_folder=Path(config.exp_manager.explicit_log_dir).absolute() / "profiles",

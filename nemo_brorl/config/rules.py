@@ -114,7 +114,7 @@ def heads_have_kernels(config: BroRLConfig) -> Iterator[str]:
 
 def parity_can_be_met(config: BroRLConfig) -> Iterator[str]:
     parity, is_bf16 = config.parity, "bf16" in (config.policy.precision, config.generation.precision)
-    if parity.enabled and is_bf16 and RunSizes.of(config).parity_bound < BF16_PARITY_BOUND:
+    if parity.enabled and is_bf16 and RunSizes.from_config(config).parity_bound < BF16_PARITY_BOUND:
         yield (
             f"parity.max_mean_abs_diff={parity.max_mean_abs_diff} is tighter than bf16 can meet: write "
             "parity.max_mean_abs_diff=auto, which is 0.05, or fp32 for policy.precision and generation.precision"

@@ -55,7 +55,7 @@ class RunSizes:
         return self.data_parallel * self.model_parallel
 
     @classmethod
-    def of(cls, config: BroRLConfig) -> RunSizes:
+    def from_config(cls, config: BroRLConfig) -> RunSizes:
         """Return the sizes of a run."""
         policy, generation, replicas = config.policy, config.generation, _data_parallel(config)
         sequences = generation.max_num_seqs or SEQUENCES

@@ -76,7 +76,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Group:
+class SettingSection:
     """One section of the YAML."""
 
     path: str  # "policy.optim"
@@ -86,7 +86,7 @@ class Group:
 
 
 @cache
-def groups() -> tuple[Group, ...]:
+def groups() -> tuple[SettingSection, ...]:
     """Every section of a configuration, outer before inner, in the order of their declarations."""
     return tuple(_walk(BroRLConfig, "", may_change=False))
 
@@ -100,10 +100,10 @@ def settings() -> dict[str, Setting]:
     return found
 
 
-def _walk(section: type, prefix: str, may_change: bool) -> list[Group]:
+def _walk(section: type, prefix: str, may_change: bool) -> list[SettingSection]:
     hints = get_type_hints(section)
     own: list[Setting] = []
-    inner: list[Group] = []
+    inner: list[SettingSection] = []
     for field in dataclasses.fields(section):
         path, hint, declared = f"{prefix}{field.name}", hints[field.name], declaration(field)
         may_field_change = may_change or declared.may_change
@@ -115,7 +115,7 @@ def _walk(section: type, prefix: str, may_change: bool) -> list[Group]:
             if isinstance(element, type) and dataclasses.is_dataclass(element):
                 inner += _walk(element, f"{path}[].", may_field_change)
     summary = " ".join((section.__doc__ or "").split())
-    group = Group(prefix.removesuffix("."), section.__name__, summary, tuple(own))
+    group = SettingSection(prefix.removesuffix("."), section.__name__, summary, tuple(own))
     return [group, *inner]
 
 

@@ -66,13 +66,13 @@ def resolve_sizes(
     chosen = _Chosen(config)
     prompt, response = config.data.max_prompt_tokens, longest_response(config)
     room = f"prompts of at most {prompt:,} tokens, responses of {response:,}"
-    chosen.take("generation.max_model_len", max_model_len(config), room)
+    chosen.fill_in("generation.max_model_len", max_model_len(config), room)
     if config.trainer.num_gpus:
         _fit_gpu(chosen, shape, machine, with_policy)
     else:
         _fit_cpu(chosen, shape, machine, with_policy)
     precision = f"policy in {config.policy.precision}, engines in {config.generation.precision}"
-    chosen.take("parity.max_mean_abs_diff", RunSizes.of(config).parity_bound, precision)
+    chosen.fill_in("parity.max_mean_abs_diff", RunSizes.from_config(config).parity_bound, precision)
     return chosen.config, tuple(chosen.sizes.values())
 
 
@@ -89,7 +89,7 @@ class _Chosen:
         section, name = setting.split(".")
         return getattr(getattr(self.given, section), name) is None
 
-    def take(self, setting: str, value: float, reason: str) -> None:
+    def fill_in(self, setting: str, value: float, reason: str) -> None:
         """Write a number, where none was given."""
         if not self.is_free(setting):
             return
@@ -117,15 +117,15 @@ class _CpuSizes:
         values, wishes = astuple(self), astuple(wanted)
         for setting, value, wish, reason in zip(CPU_SETTINGS, values, wishes, reasons, strict=True):
             short = f"{machine.free_gib or 0:.1f} GiB are free; with more {wish:g}"
-            chosen.take(setting, value, reason if value == wish else short)
-        ranks = RunSizes.of(chosen.config).num_ranks
-        chosen.take(THREADS, max(1, machine.cores // ranks), f"{cores}, {ranks} ranks")
-        cache = RunSizes.of(chosen.config).kv_cache_gib
+            chosen.fill_in(setting, value, reason if value == wish else short)
+        ranks = RunSizes.from_config(chosen.config).num_ranks
+        chosen.fill_in(THREADS, max(1, machine.cores // ranks), f"{cores}, {ranks} ranks")
+        cache = RunSizes.from_config(chosen.config).kv_cache_gib
         fitting = int(cache / _cache_gib(chosen.config, shape, 1))
         batch = chosen.config.generation.max_num_batched_tokens or SEQUENCES
         sequences = max(1, min(SEQUENCES, fitting, batch))
         held = f"what {cache:.2g} GiB of cache hold, at most {SEQUENCES}"
-        chosen.take("generation.max_num_seqs", sequences, held)
+        chosen.fill_in("generation.max_num_seqs", sequences, held)
 
 
 def _fit_cpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: bool) -> None:
@@ -243,24 +243,28 @@ def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
     """GPUs: engines and ranks fill them by count; micro-batches and the engines' share by what the other leaves."""
     config = chosen.config
     gpu = f"GPUs of {machine.gpu_gib:.0f} GiB"
-    chosen.take("policy.data_parallel_size", RunSizes.of(config).data_parallel, "all GPUs that the policy may have")
-    chosen.take("generation.num_engines", RunSizes.of(chosen.config).num_engines, "all GPUs that generation may have")
+    chosen.fill_in(
+        "policy.data_parallel_size", RunSizes.from_config(config).data_parallel, "all GPUs that the policy may have"
+    )
+    chosen.fill_in(
+        "generation.num_engines", RunSizes.from_config(chosen.config).num_engines, "all GPUs that generation may have"
+    )
     policy_gib = _policy_state_gib(chosen.config, shape) if with_policy else 0.0
     share, beside = GPU_SHARE_ALONE, "the policy is elsewhere"
-    if with_policy and RunSizes.of(config).shares_gpus:
+    if with_policy and RunSizes.from_config(config).shares_gpus:
         left = 1 - (policy_gib + max(GPU_BESIDE_GIB, _beside_gib(chosen.config, shape))) / machine.gpu_gib
         share = min(GPU_SHARES[1], max(GPU_SHARES[0], math.floor(20 * left) / 20))
         beside = f"{policy_gib:.0f} GiB of policy beside it, {gpu}"
-    chosen.take("generation.gpu_memory_utilization", share, beside)
+    chosen.fill_in("generation.gpu_memory_utilization", share, beside)
     sequences = min(SEQUENCES, config.generation.max_num_batched_tokens or SEQUENCES)
-    chosen.take("generation.max_num_seqs", sequences, "vLLM admits what its cache holds")
+    chosen.fill_in("generation.max_num_seqs", sequences, "vLLM admits what its cache holds")
     engine_gib = 0.0
-    if RunSizes.of(config).shares_gpus and config.generation.sleep == "off":
-        engine_gib = RunSizes.of(chosen.config).gpu_share * machine.gpu_gib
+    if RunSizes.from_config(config).shares_gpus and config.generation.sleep == "off":
+        engine_gib = RunSizes.from_config(chosen.config).gpu_share * machine.gpu_gib
     free = machine.gpu_gib - policy_gib - engine_gib - GPU_BESIDE_GIB
     tokens = _fitting_tokens(chosen.config, shape, SHARE_TAKEN * free)
     reason = f"{max(0.0, free):.0f} GiB for activations, {gpu}"
-    chosen.take("policy.tokens_per_micro_batch", max(_longest_row(config), tokens), reason)
+    chosen.fill_in("policy.tokens_per_micro_batch", max(_longest_row(config), tokens), reason)
 
 
 def _policy_state_gib(config: BroRLConfig, shape: ModelShape) -> float:

@@ -53,7 +53,7 @@ def locked(
     with naming(folder / LOCK):
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = _take(folder, watch_s)
+        descriptor = _acquire(folder, watch_s)
         _write(descriptor, _owner(command))
     ended = threading.Event()
     thread = threading.Thread(target=_touch, args=(descriptor, touch_s, ended), name="run lock", daemon=True)
@@ -66,7 +66,7 @@ def locked(
         _release(folder, descriptor, is_new)
 
 
-def _take(folder: Path, watch_s: float) -> int:
+def _acquire(folder: Path, watch_s: float) -> int:
     """A descriptor of the file that is in the folder, locked. Raises CheckpointError."""
     path = folder / LOCK
     while True:

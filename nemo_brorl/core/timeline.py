@@ -1,7 +1,7 @@
 """Timeline of a step: who did what when, on one clock.
 
 Processes note `Work` by their own clocks and send it along with answers that travel anyway. The driver keeps all of it
-in a `Timeline`, which makes `Span`s of one step on the driver's clock; `training/trace_files.py` writes them.
+in a `Timeline`, which makes `TimelineSpan`s of one step on the driver's clock; `training/trace_files.py` writes them.
 
 Clocks are aligned as Cristian's algorithm does (1989): a question is received after it was asked, and its answer is
 known after it was given, so every answer bounds the offset of the two clocks from both sides. Clocks that nothing
@@ -50,7 +50,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Span:
+class TimelineSpan:
     """A piece of work on the driver's clock."""
 
     process: str  # "driver", "engine 0", "verifier 1", "policy rank 3"
@@ -109,7 +109,7 @@ class StepTimeline:
     step: int
     began_at: float  # unix seconds of the driver
     seconds: float
-    spans: tuple[Span, ...]  # the step itself, then by start
+    spans: tuple[TimelineSpan, ...]  # the step itself, then by start
     clocks: Mapping[str, ClockOffset]  # by process
     num_left_out: int = 0
 
@@ -124,7 +124,7 @@ class Timeline:
 
     timeline.begin(7)
     with timeline.stage("collect"): …                 # the driver's own lane
-    timeline.note("engine 0", [work], exchange)       # what an answer brought along
+    timeline.record_work("engine 0", [work], exchange)       # what an answer brought along
     done = timeline.end()
     """
 
@@ -149,9 +149,9 @@ class Timeline:
         try:
             yield
         finally:
-            self.note(DRIVER, [Work(name, began_at, self.now())])
+            self.record_work(DRIVER, [Work(name, began_at, self.now())])
 
-    def note(self, process: str, work: Iterable[Work], exchange: Exchange | None = None) -> None:
+    def record_work(self, process: str, work: Iterable[Work], exchange: Exchange | None = None) -> None:
         """Work of a process, and the answer that brought it."""
         if not self.is_on:
             return
@@ -177,12 +177,12 @@ class Timeline:
             return None
         ended_at = self.now()
         seconds = ended_at - self._began_at
-        spans: list[Span] = []
+        spans: list[TimelineSpan] = []
         for process, piece in work:
             offset = clocks[process].seconds if process in clocks else 0.0
             spans.append(_span(process, piece, self._began_at + offset))
         spans += _between(spans, seconds)
-        whole = Span(DRIVER, STAGES, STEP, 0.0, seconds)
+        whole = TimelineSpan(DRIVER, STAGES, STEP, 0.0, seconds)
         ordered = sorted(_in_lanes(spans), key=_order)
         return StepTimeline(
             step=step,
@@ -194,9 +194,9 @@ class Timeline:
         )
 
 
-def top_stages(spans: Sequence[Span]) -> list[Span]:
+def top_stages(spans: Sequence[TimelineSpan]) -> list[TimelineSpan]:
     """Return the driver's stages that are in no other but the step, by start: together they are the step."""
-    found: list[Span] = []
+    found: list[TimelineSpan] = []
     stages = [span for span in spans if (span.process, span.lane) == (DRIVER, STAGES) and span.name != STEP]
     for stage in sorted(stages, key=_order):
         if not found or stage.start_s >= found[-1].end_s - TICK_S:
@@ -204,8 +204,8 @@ def top_stages(spans: Sequence[Span]) -> list[Span]:
     return found
 
 
-def _span(process: str, work: Work, zero: float) -> Span:
-    return Span(
+def _span(process: str, work: Work, zero: float) -> TimelineSpan:
+    return TimelineSpan(
         process=process,
         lane=work.lane,
         name=work.name,
@@ -216,23 +216,23 @@ def _span(process: str, work: Work, zero: float) -> Span:
     )
 
 
-def _order(span: Span) -> tuple[float, float]:
+def _order(span: TimelineSpan) -> tuple[float, float]:
     """Order by start, the one around another first."""
     return span.start_s, -span.seconds
 
 
-def _between(spans: Sequence[Span], seconds: float) -> Iterator[Span]:
+def _between(spans: Sequence[TimelineSpan], seconds: float) -> Iterator[TimelineSpan]:
     """Yield the spans of the driver that fill its step where no stage was."""
     reached = 0.0
     for stage in top_stages(spans):
         if stage.start_s - reached >= SHORTEST_S:
-            yield Span(DRIVER, STAGES, BETWEEN, reached, stage.start_s - reached)
+            yield TimelineSpan(DRIVER, STAGES, BETWEEN, reached, stage.start_s - reached)
         reached = max(reached, stage.end_s)
     if seconds - reached >= SHORTEST_S:
-        yield Span(DRIVER, STAGES, BETWEEN, reached, seconds - reached)
+        yield TimelineSpan(DRIVER, STAGES, BETWEEN, reached, seconds - reached)
 
 
-def _in_lanes(spans: Iterable[Span]) -> Iterator[Span]:
+def _in_lanes(spans: Iterable[TimelineSpan]) -> Iterator[TimelineSpan]:
     """Yield spans that go on side by side, each in the first lane of its process that is free: "chunks 1", "chunks
     2"."""
     busy_until: dict[str, list[float]] = {}  # by process and lane

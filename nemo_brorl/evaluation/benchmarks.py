@@ -111,7 +111,7 @@ def held_out_prompts(
     DataError when there are none."""
     source = sources.split("held_out", EVALUATION_SEED)
     stream = PromptStream(source, tokenizer, data, split="held_out")
-    prompts = stream.take(evaluation.first_prompt + evaluation.num_prompts)
+    prompts = stream.take_prompts(evaluation.first_prompt + evaluation.num_prompts)
     chosen = prompts[evaluation.first_prompt :]
     if not chosen:
         raise DataError(

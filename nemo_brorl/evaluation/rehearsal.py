@@ -143,7 +143,7 @@ def learning_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Polic
         responses.append(response_ids(group, 0))
     num_tokens = sum(map(len, prompts)) + sum(map(len, responses))
     if config.trainer.num_gpus:
-        num_times = max(1, RunSizes.of(config).micro_batch_tokens // num_tokens)
+        num_times = max(1, RunSizes.from_config(config).micro_batch_tokens // num_tokens)
         prompts *= num_times
         responses *= num_times
         num_tokens *= num_times
@@ -157,4 +157,4 @@ def learning_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Polic
     passes = FORWARD_PASSES + (mini_batches - 1) / mini_batches
     passes += config.algorithm.kl.coefficient > 0
     passes += config.policy.recompute == "full"
-    return passes * num * num_prompts * mean_tokens * per_token / RunSizes.of(config).data_parallel
+    return passes * num * num_prompts * mean_tokens * per_token / RunSizes.from_config(config).data_parallel

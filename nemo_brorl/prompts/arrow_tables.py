@@ -23,7 +23,7 @@ class _NumberedRows:
 
     path: Path
 
-    def where(self, index: int) -> str:
+    def locate_row(self, index: int) -> str:
         """File and row, counted from 1."""
         return f"{self.path}, row {index + 1}"
 

@@ -31,7 +31,7 @@ NAMED_BY = {
 }
 
 
-class Asked(NamedTuple):
+class RenderedQuestion(NamedTuple):
     """A question as the model gets it."""
 
     messages: list[dict[str, str]]
@@ -51,7 +51,7 @@ def place_of_answer(verifier: str, payload: Mapping[str, Any], chosen: str) -> s
     return place if "math" in names and place in INSTRUCTIONS else None
 
 
-def ask(question: Question, system_prompt: str | None, config: DataConfig) -> Asked:
+def ask(question: Question, system_prompt: str | None, config: DataConfig) -> RenderedQuestion:
     """The conversation that asks a question, with the sentence about the answer's place where nobody says it."""
     messages = conversation(question.messages or question.text, system_prompt)
     place = place_of_answer(question.verifier, question.payload, config.answer_format)
@@ -59,11 +59,11 @@ def ask(question: Question, system_prompt: str | None, config: DataConfig) -> As
     if place is not None and config.answer_format != "auto":
         payload = {**payload, "answer_format": place}
     if place is None or config.answer_instruction == "":
-        return Asked(messages, payload, "")
+        return RenderedQuestion(messages, payload, "")
     told = "\n".join(message["content"] for message in messages)
     if NAMED_BY[place].search(told):
-        return Asked(messages, payload, "")
+        return RenderedQuestion(messages, payload, "")
     instruction = config.answer_instruction or INSTRUCTIONS[place]
     last = messages[-1]
     with_it = {**last, "content": f"{last['content']}\n\n{instruction}"}
-    return Asked([*messages[:-1], with_it], payload, instruction)
+    return RenderedQuestion([*messages[:-1], with_it], payload, instruction)

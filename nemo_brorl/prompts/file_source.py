@@ -59,7 +59,7 @@ class QuestionFile:
         """The question in row `row`, which `rows` holds."""
         question = self.reader.read(self.tables.row(row))
         if isinstance(question, BadRow):
-            where = self.tables.where(row)
+            where = self.tables.locate_row(row)
             raise DataError(f"{where}: {question.reason}; it was usable at the start: was the file changed meanwhile?")
         return question
 
@@ -156,7 +156,7 @@ def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) 
             continue
         # It asks for code or an address that no setting names: `max_bad_rows` does not let that pass.
         if question.is_refused:
-            raise DataError(f"{tables.where(number)}: {question.reason}")
+            raise DataError(f"{tables.locate_row(number)}: {question.reason}")
         bad.append((number, question.reason))
         if len(bad) >= enough:
             break
@@ -165,7 +165,7 @@ def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) 
         hashes=np.array(hashes, np.uint64),
     )
     for repeated, first in found.repeated[:enough]:
-        reason = f"the same question as {tables.where(first)}"
+        reason = f"the same question as {tables.locate_row(first)}"
         bad.append((repeated, reason))
     _judge(tables, bad, config.max_bad_rows, path)
     if len(found.rows) == 0:
@@ -228,7 +228,7 @@ def _judge(
 ) -> None:
     """Raise DataError when too many rows are bad; warn about those that are left out."""
     first = sorted(bad)[:NUM_SHOWN]
-    shown = "; ".join(f"{tables.where(number)}: {reason}" for number, reason in first)
+    shown = "; ".join(f"{tables.locate_row(number)}: {reason}" for number, reason in first)
     if len(bad) > allowed:
         more = "; …" if len(bad) > NUM_SHOWN else ""
         raise DataError(f"{path} has rows that cannot be used, more than data.max_bad_rows={allowed}: {shown}{more}")

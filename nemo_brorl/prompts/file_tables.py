@@ -17,7 +17,7 @@ from nemo_brorl.prompts.questions import Row
 BATCH_ROWS = 512  # rows that a scan holds at a time
 
 
-class Table(Protocol):
+class RowTable(Protocol):
     """Rows of one file, by number; only an index of them is held in memory."""
 
     path: Path
@@ -29,14 +29,14 @@ class Table(Protocol):
     def read(self, start: int, stop: int) -> list[Row]:
         """Rows [start, stop)."""
 
-    def where(self, index: int) -> str:
+    def locate_row(self, index: int) -> str:
         """Row `index` for a message: file and line."""
 
 
 class Tables:
     """Files as one table, in order."""
 
-    def __init__(self, parts: Sequence[Table]) -> None:
+    def __init__(self, parts: Sequence[RowTable]) -> None:
         self.parts = tuple(parts)
         num_rows = 0
         self._starts = [0]  # first row of each part, and the number of rows
@@ -52,10 +52,10 @@ class Tables:
         part, inside = self._find(index)
         return part.read(inside, inside + 1)[0]
 
-    def where(self, index: int) -> str:
+    def locate_row(self, index: int) -> str:
         """Row `index` for a message: file and line."""
         part, inside = self._find(index)
-        return part.where(inside)
+        return part.locate_row(inside)
 
     def scan(self) -> Iterator[tuple[int, Row]]:
         """Every row with its number, in order, a few at a time."""
@@ -68,7 +68,7 @@ class Tables:
                     yield number, row
                     number += 1
 
-    def _find(self, index: int) -> tuple[Table, int]:
+    def _find(self, index: int) -> tuple[RowTable, int]:
         number = bisect_right(self._starts, index) - 1
         inside = index - self._starts[number]
         return self.parts[number], inside
@@ -77,7 +77,7 @@ class Tables:
 def open_tables(files: Sequence[Path], columns: Sequence[str]) -> Tables:
     """Open files, each by its format: `.parquet`, `.arrow`, anything else as lines of JSON. Only `columns` are read
     where the format allows to leave others out. Raises DataError for a file that is empty, damaged or unreadable."""
-    parts: list[Table] = []
+    parts: list[RowTable] = []
     for path in files:
         if path.suffix == ".parquet":
             parts.append(ParquetTable(path, columns))

@@ -42,7 +42,7 @@ class JsonlTable:
             rows.append(parsed_row(line))
         return rows
 
-    def where(self, index: int) -> str:
+    def locate_row(self, index: int) -> str:
         """File and line, counted from 1."""
         # Lines are counted when a message needs one: to keep their numbers would take as much memory as the spans.
         end = int(self.spans[index, 0])

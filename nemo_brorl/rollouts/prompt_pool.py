@@ -26,12 +26,12 @@ class EveryPrompt:
     def begin_step(self) -> None:
         """See `PromptPool.begin_step`."""
 
-    def take(self, num: int) -> list[Prompt]:
-        """See `PromptPool.take`."""
-        return self.prompts.take(num)
+    def take_prompts(self, num: int) -> list[Prompt]:
+        """See `PromptPool.take_prompts`."""
+        return self.prompts.take_prompts(num)
 
-    def learn(self, sampled: Sequence[ScoredGroup]) -> None:
-        """See `PromptPool.learn`."""
+    def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
+        """See `PromptPool.record_groups`."""
 
     def metrics(self) -> dict[str, float]:
         """See `PromptPool.metrics`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.config.records import TimelineConfig
-from nemo_brorl.core.timeline import Span, Timeline, chunk_key
+from nemo_brorl.core.timeline import Timeline, TimelineSpan, chunk_key
 from nemo_brorl.training.observers import Observer
 from nemo_brorl.training.trace_files import TraceFiles
 from nemo_brorl.types import MicroBatch, TrainBatch, UpdatePlan
@@ -85,12 +85,12 @@ def _chunks_of(
 
 
 def with_rollouts(
-    spans: tuple[Span, ...],
+    spans: tuple[TimelineSpan, ...],
     learnt_from: Mapping[Part, tuple[str, ...]],
-) -> tuple[Span, ...]:
+) -> tuple[TimelineSpan, ...]:
     """Spans of mini-batches with their chunks; of ranks that share a data-parallel rank, on the first one."""
     left: dict[Any, tuple[str, ...]] = dict(learnt_from)
-    filled: list[Span] = []
+    filled: list[TimelineSpan] = []
     for span in spans:
         details = span.details
         part = (details.get("mini_batch"), details.get("data_rank"))

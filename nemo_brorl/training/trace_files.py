@@ -17,7 +17,7 @@ from typing import Any
 
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import replacing
-from nemo_brorl.core.timeline import DRIVER, Span, StepTimeline
+from nemo_brorl.core.timeline import DRIVER, StepTimeline, TimelineSpan
 
 FOLDER = "timeline"  # in the run folder
 PREFIX = "step_"
@@ -140,7 +140,7 @@ def _write(
         file.write(text.encode())
 
 
-def _places(spans: Sequence[Span]) -> Places:
+def _places(spans: Sequence[TimelineSpan]) -> Places:
     """(pid, tid) of every lane: the driver first, then processes by name."""
     found = {(span.process, span.lane) for span in spans}
     numbers: Places = {}

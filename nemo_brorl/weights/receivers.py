@@ -95,7 +95,7 @@ class WeightReceivers:
             if period is not None:
                 work = Work("load weights", period.began_at, period.ended_at, WEIGHTS)
                 exchange = Exchange(announced_at, period.received_at, period.ended_at, known_at)
-                self._timeline.note(f"engine {engine}", [work], exchange)
+                self._timeline.record_work(f"engine {engine}", [work], exchange)
 
     def _note_published(self, published: PublishedWeights, broadcast: WeightBroadcast) -> int:
         before = self._handles[0].published

@@ -102,7 +102,7 @@ def test_every_domain_of_the_recipe_is_sampled_verified_and_measured(tmp_path: P
     config = load_config("brorl_five_domains", overrides)
     configure(config)
     inputs = read_inputs(config, model)
-    prompts = inputs.prompts.take(20)
+    prompts = inputs.prompts.take_prompts(20)
     domains = {domain.name for domain in config.data.domains}
     assert {prompt.domain for prompt in prompts} == domains
     with start_actors(config, model, inputs.verifiers, Stopwatch(), with_policy=False) as actors:

@@ -142,7 +142,7 @@ def test_all_ranks_skip_a_mini_batch_that_is_not_finite_on_one(layout: dict, mod
 @pytest.fixture(scope="module")
 def actors(cluster: None, model_folder: Path) -> Iterator[MegatronPolicy]:
     """Two ranks; the last test that has them ends one."""
-    policy = MegatronPolicy(RankSettings.of(make_config(**TP2, offload="optimizer")), model_folder)
+    policy = MegatronPolicy(RankSettings.from_config(make_config(**TP2, offload="optimizer")), model_folder)
     policy.wait_ready()
     yield policy
     policy.close()
@@ -183,7 +183,7 @@ def test_a_dead_rank_is_named(actors: MegatronPolicy, monkeypatch: pytest.Monkey
 def test_a_truncated_weights_file_is_one_clear_error(cluster: None, model_folder: Path, tmp_path: Path) -> None:
     broken = make_model(tmp_path / "broken")
     (broken / "model.safetensors").write_bytes((model_folder / "model.safetensors").read_bytes()[:1000])
-    policy = MegatronPolicy(RankSettings.of(make_config()), broken)
+    policy = MegatronPolicy(RankSettings.from_config(make_config()), broken)
     try:
         with pytest.raises(ModelError, match="model.safetensors is not a whole safetensors file"):
             policy.wait_ready()

@@ -42,7 +42,7 @@ def four_gpus(placement: str, degree: int = 1, engines: int | None = None) -> Pl
     config.trainer.gpus_per_node = 4
     config.generation.placement, config.generation.tensor_parallel_size = placement, degree
     config.generation.num_engines, config.policy.data_parallel_size = engines, None
-    return Places(plan_roles(RunSizes.of(config)))
+    return Places(plan_roles(RunSizes.from_config(config)))
 
 
 def test_a_colocated_engine_is_on_the_gpu_of_its_rank(cluster: None) -> None:
@@ -85,7 +85,7 @@ def test_gpus_that_another_run_holds_are_not_waited_for_for_ever(
 
 
 def test_without_gpus_nothing_is_asked_for() -> None:
-    places = Places(plan_roles(RunSizes.of(BroRLConfig())))
+    places = Places(plan_roles(RunSizes.from_config(BroRLConfig())))
     assert (places.policy_options(0), places.engine_options(0), places.worker_environment(0)) == ({}, {}, {})
     places.close()
     assert os.environ.get("VLLM_RAY_BUNDLE_INDICES") is None

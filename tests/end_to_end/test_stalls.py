@@ -37,7 +37,7 @@ def test_a_stopped_rank_is_named_and_ends_the_run(
     heartbeat = Heartbeat()
     warnings: list[str] = []
     heartbeat.on_stall = lambda text, seconds: warnings.append(text)
-    settings = RankSettings.of(make_config(tensor_model_parallel_size=2))
+    settings = RankSettings.from_config(make_config(tensor_model_parallel_size=2))
     policy = MegatronPolicy(settings, make_model(tmp_path / "model"), heartbeat)
     policy.wait_ready()
     pids = [ray.get(rank.progress.options(concurrency_group=POLL_GROUP).remote()).process for rank in policy.ranks]

@@ -53,8 +53,8 @@ def stack(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     """A policy and engines that begin with other weights, and the folder of the policy's."""
     base = tmp_path_factory.mktemp("models")
     config, mine = transport_config("collective"), make_tiny_model(base / "policy", seed=1)
-    pool = VllmPool(config.generation, RunSizes.of(config), make_tiny_model(base / "engines", seed=0))
-    policy = MegatronPolicy(RankSettings.of(config), mine)
+    pool = VllmPool(config.generation, RunSizes.from_config(config), make_tiny_model(base / "engines", seed=0))
+    policy = MegatronPolicy(RankSettings.from_config(config), mine)
     policy.wait_ready()
     yield policy, pool, mine
     policy.close()

@@ -52,6 +52,6 @@ def new_gpu_learner(gpu_device: Any) -> Callable[[Path, BroRLConfig], Any]:
     def new(folder: Path, config: BroRLConfig) -> Learner:
         forget_compiled()  # variants of other models count against the limit of recompilations
         config.trainer.gpus_per_node = 1
-        return Learner(RankSettings.of(config), folder, gpu_device)
+        return Learner(RankSettings.from_config(config), folder, gpu_device)
 
     return new

@@ -44,8 +44,8 @@ def pool(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
 
     config = engine_config("fp32", eager=request.param == "eager")
     ray.init(include_dashboard=False, logging_level="ERROR")
-    places = Places(plan_roles(RunSizes.of(config)))
-    made = VllmPool(config.generation, RunSizes.of(config), folder, places)
+    places = Places(plan_roles(RunSizes.from_config(config)))
+    made = VllmPool(config.generation, RunSizes.from_config(config), folder, places)
     yield made
     made.close()
     places.close()

@@ -82,9 +82,13 @@ def test_a_colocated_engine_sleeps_and_wakes_with_published_weights(cluster: Non
     config.generation.sleep, config.generation.gpu_memory_utilization = mode, 0.3
     if mode == "cache" and not has_cache_release():
         pytest.skip("this vLLM cannot release the KV cache alone")
-    places = Places(plan_roles(RunSizes.of(config)))
-    pool = VllmPool(config.generation, RunSizes.of(config), make_tiny_model(tmp_path / "engine", seed=0), places)
-    policy = MegatronPolicy(RankSettings.of(config), make_tiny_model(tmp_path / "policy", seed=1), places=places)
+    places = Places(plan_roles(RunSizes.from_config(config)))
+    pool = VllmPool(
+        config.generation, RunSizes.from_config(config), make_tiny_model(tmp_path / "engine", seed=0), places
+    )
+    policy = MegatronPolicy(
+        RankSettings.from_config(config), make_tiny_model(tmp_path / "policy", seed=1), places=places
+    )
     try:
         pool.wait_ready()  # first, as the two share a GPU
         policy.wait_ready()

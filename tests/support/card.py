@@ -88,7 +88,7 @@ class CardPolicy(FakePolicy):
         self.config = plan.config
         self.terms = {term.name: term for term in plan.devices[0].terms if term.role == "policy"}
         self.memory = CachingAllocator(card, "policy")
-        self.gives_back = gives_back and RunSizes.of(plan.config).gives_memory_back
+        self.gives_back = gives_back and RunSizes.from_config(plan.config).gives_memory_back
         for name in ("contexts, NCCL", *STATE):
             self.memory.allocate(name, self.terms[name].at("start"))
 

@@ -36,7 +36,7 @@ def start_pool(
     config.generation.max_model_len = 256
     config.generation.kv_cache_gib = 0.0625
     config.generation.max_restarts = 2
-    return VllmPool(config.generation, RunSizes.of(config), folder, records_routes=router_replay)
+    return VllmPool(config.generation, RunSizes.from_config(config), folder, records_routes=router_replay)
 
 
 def prompt_of(length: int, uid: str = "a") -> Prompt:

@@ -43,8 +43,8 @@ def environment_prompt(uid: str = "train/0", **task: Any) -> Prompt:
 class EnvironmentPrompts(FakePrompts):
     """As FakePrompts, of environments."""
 
-    def take(self, num: int) -> list[Prompt]:
-        return [environment_prompt(prompt.uid) for prompt in super().take(num)]
+    def take_prompts(self, num: int) -> list[Prompt]:
+        return [environment_prompt(prompt.uid) for prompt in super().take_prompts(num)]
 
 
 class TurnGenerator(FakeGenerator):

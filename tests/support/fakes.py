@@ -80,13 +80,13 @@ class FakePrompts:
         self.position = 0
         self.taken: list[str] = []
 
-    def take(self, num: int) -> list[Prompt]:
+    def take_prompts(self, num: int) -> list[Prompt]:
         prompts = [make_prompt(f"train/{self.position + index}") for index in range(num)]
         self.position += num
         self.taken += [prompt.uid for prompt in prompts]
         return prompts
 
-    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+    def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
         return []
 
     def metrics(self) -> dict[str, float]:

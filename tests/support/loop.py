@@ -49,7 +49,7 @@ def make_trainer(
     sampler = Sampler(generator, verifier, console, config.rollouts.chunk_size, config.trainer.seed, heartbeat)
     observers = run_observers(config, folder, ListStore(), sampler.heartbeat.timeline, decode, console)
     parts = Parts(
-        sizes=RunSizes.of(config),
+        sizes=RunSizes.from_config(config),
         prompts=prompts or FakePrompts(),
         policy=FakePolicy(num_skipped),
         generator=generator,

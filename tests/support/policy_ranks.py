@@ -32,7 +32,7 @@ _outcomes: dict[bytes, list[Outcome]] = {}  # by pickled scenario
 
 def new_learner(config: BroRLConfig, model_folder: Path) -> Learner:
     """This rank's learner; its process groups are open."""
-    return Learner(RankSettings.of(config), model_folder, _DEVICE)
+    return Learner(RankSettings.from_config(config), model_folder, _DEVICE)
 
 
 def play(scenario: Scenario) -> Outcome:

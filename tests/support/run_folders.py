@@ -117,15 +117,15 @@ def put_timeline(folder: Path, step: int, num_chunks: int = 8) -> None:
         began_at = 1000.0 + number * 0.25
         sampled = Work("sample", began_at, began_at + 4.0, CHUNKS, (key,))
         scored = Work("score", began_at + 4.0, began_at + 4.25, CHUNKS, (key,))
-        timeline.note(f"engine {number % 2}", [sampled])
-        timeline.note(f"verifier {number % 2}", [scored])
+        timeline.record_work(f"engine {number % 2}", [sampled])
+        timeline.record_work(f"verifier {number % 2}", [scored])
     with timeline.stage("collect"):
         pass
     with timeline.stage("update"):
         first = Work("mini-batch 1 of 2", 1006.5, 1008.0, rollouts=tuple(keys[:4]))
         second = Work("mini-batch 2 of 2", 1008.0, 1009.5, rollouts=tuple(keys[4:]))
         for rank in range(2):
-            timeline.note(f"policy rank {rank}", [first, second])
+            timeline.record_work(f"policy rank {rank}", [first, second])
     done = timeline.end()
     assert done is not None
     TraceFiles(folder, keep_steps=100).write(done)

@@ -123,7 +123,7 @@ def _play(
     process_groups.open_groups(layout, rank, store, device, config.trainer.seed)
 
     def new_learner(folder: Path) -> Learner:
-        return Learner(RankSettings.of(config), folder, device)
+        return Learner(RankSettings.from_config(config), folder, device)
 
     result = function(new_learner, *arguments)
     dist.barrier()

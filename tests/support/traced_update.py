@@ -163,7 +163,7 @@ def _state(plan: Plan, layout: Any, watch: FakeValues) -> Any:
     with watch.counted_as("master weights, Adam"):
         optimizer = build_optimizer(chunks, config.policy.optim)
     reference = ReferenceWeights(models) if config.algorithm.kl.coefficient > 0 else None
-    settings = RankSettings.of(config)
+    settings = RankSettings.from_config(config)
     rows = _row_settings(settings, device, shape)
     return RankState(settings, device, shape, models, chunks, optimizer, reference, rows)
 

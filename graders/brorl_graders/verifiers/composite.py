@@ -1,15 +1,22 @@
-"""Several verifiers for one response, put together: a weighted mean, a product, or all of them.
+"""Combine several verifiers for one response, by a weighted mean, a product, or the rule that all must succeed.
 
 `payload["parts"]` is a list of `{"verifier": name, "weight": number, "options": {…}}`. Every part sees the rest of the
-payload, so that they share the row's `answer`, and its own `options` on top. Modes: `sum` is the mean weighted by
-`weight` (1 if not given); `product` multiplies the scores, each to the power of its weight, so that a part with score 0
-(a gate) takes everything; `all` is 1 when every part scores 1. A part that fails fails the whole. Parts are scored in
-order; after one that takes everything, no further one is, so a cheap gate stands first.
+payload, so that all parts share the row's `answer`, with its own `options` on top.
+
+Modes, in `payload["mode"]`:
+
+- `sum`: the mean weighted by `weight` (1 by default).
+- `product`: the product of the scores, each to the power of its weight. A part with score 0 (a gate) makes it 0.
+- `all`: 1 when every part scores 1, else 0.
+
+A part that fails makes the whole fail. Parts are scored in order, and the rest is skipped once the score cannot
+change. So a cheap gate comes first.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,34 +29,39 @@ REASONS_BETWEEN = "; "
 
 
 class Part(NamedTuple):
-    """One of the verifiers."""
+    """One verifier of a composition."""
 
     verifier: str
     weight: float
-    payload: dict[str, Any]  # what it sees
+    payload: dict[str, Any]  # shared payload with this part's options on top
 
 
 JudgePart = Callable[[Part, Sequence[str]], Verdicts]
 
 
 def parts_of(payload: Payload) -> list[Part]:
-    """The parts, in order."""
-    shared = dict(payload)
-    shared.pop("parts")
-    shared.pop("mode", None)
+    """Return the parts of a composition in order.
+
+    Options that are no object count as none: `check` reports them.
+    """
+    shared = {key: value for key, value in payload.items() if key not in ("parts", "mode")}
     parts = []
-    for given in payload["parts"]:
+    for given in payload.get("parts", ()):
+        options = given.get("options")
         part = Part(
             verifier=str(given.get("verifier")),
-            weight=float(given.get("weight", 1.0)),
-            payload={**shared, **given.get("options", {})},
+            weight=given.get("weight", 1.0),
+            payload={**shared, **options} if isinstance(options, Mapping) else shared,
         )
         parts.append(part)
     return parts
 
 
 def check(payload: Payload) -> Iterator[str]:
-    """What is wrong with a payload, whatever its parts' verifiers ask for."""
+    """Yield what is wrong with the payload of a composition.
+
+    It does not look at what the verifiers of its parts need.
+    """
     yield from check_choice(payload, "mode", MODES)
     parts: Any = payload.get("parts")
     if not is_list(parts) or not all(isinstance(part, Mapping) for part in parts):
@@ -67,9 +79,10 @@ def check(payload: Payload) -> Iterator[str]:
 
 
 def judged(payload: Payload, texts: Sequence[str], judge_part: JudgePart) -> Verdicts:
-    """Return what becomes of texts, and as the reason the scores of the parts that were asked.
+    """Score texts by the parts of a composition, and return the combined verdicts.
 
-    Parts are asked one after the other, and none about a text that an earlier one has decided.
+    `judge_part` scores texts by one part. Parts are asked in order, and only about texts that are still undecided. The
+    reason of a score lists the scores of the parts that were asked.
     """
     mode = payload.get("mode", MODES[0])
     weights: list[float] = []
@@ -80,7 +93,7 @@ def judged(payload: Payload, texts: Sequence[str], judge_part: JudgePart) -> Ver
     for part in parts_of(payload):
         if part.weight <= 0 or not waiting:
             continue
-        weights.append(part.weight)
+        weights.append(float(part.weight))
         verdicts = judge_part(part, [texts[place] for place in waiting])
         undecided = []
         for place, score, reason in zip(waiting, verdicts.scores, _reasons(verdicts), strict=True):
@@ -104,26 +117,29 @@ def _reasons(verdicts: Verdicts) -> list[str]:
 
 
 def _is_decided(mode: str, weights: Sequence[float], scores: Sequence[float]) -> bool:
-    """Whether no further part changes the composition of these scores."""
+    """Return whether no further part can change the combined score."""
     if not math.isfinite(scores[-1]):
         return True
     return mode != "sum" and combined(mode, weights, scores) == 0
 
 
 def part_reason(verifier: str, score: float, reason: str) -> str:
-    """What a composition says of one of its parts."""
+    """Return the text by which a composition reports the score and the reason of one part."""
     return f"{verifier} {score:g} {reason}".rstrip()
 
 
 def combined(mode: str, weights: Sequence[float], scores: Sequence[float]) -> float:
-    """The parts' scores put together; those behind one that takes everything may be missing."""
+    """Return the combined score of parts with these weights.
+
+    `scores` may be shorter than `weights`: parts after one that decided the result were not asked.
+    """
     total = 0.0
     product = 1.0
     for weight, score in zip(weights, scores, strict=False):
         total += weight * score
         if mode == "product":
             product *= max(score, 0.0) ** weight
-        elif not score >= SUCCESS_REWARD:  # nan is no success
+        elif not score >= SUCCESS_REWARD:  # NaN is no success
             product = 0.0
         if mode != "sum" and product == 0:
             return 0.0
@@ -139,7 +155,7 @@ def _wrong_part(part: Mapping[str, Any]) -> Iterator[str]:
     if unknown:
         yield f"a part has {', '.join(unknown)}; it takes verifier, weight and options"
     weight = part.get("weight", 1.0)
-    if not is_number(weight) or not 0 <= weight < math.inf:
+    if not is_number(weight) or not 0 <= weight <= sys.float_info.max:
         yield f"weight {weight!r} of a part; write a number from 0"
     options = part.get("options", {})
     if not isinstance(options, Mapping):

@@ -1,19 +1,19 @@
-"""Verifiers: from a response's text to its raw reward. One file each, named in `VERIFIERS`; `pool.py` runs them.
+"""Find verifiers, which turn the text of a response into its raw reward, by their names.
 
-A file of a verifier has `score(payload, response)`, and may have `check(payload)`, which yields what is wrong with a
-payload before anything is sampled, `load()`, which imports its libraries, and `answer(payload, response)`, the
-response's answer in one spelling, for votes. `Scorer` says what else one may declare. Imports of libraries are inside
-functions: a process loads only what its verifiers need, and the driver none of it.
+Each verifier of this package is a module with `score(payload, response)` and `check(payload)`. `check` yields what is
+wrong with a prompt's payload before anything is sampled. A module may also have `load()`, which imports its libraries,
+and `answer(payload, response)`, which returns the response's answer in one spelling, for votes. Imports of libraries
+are inside functions: a process loads only what its verifiers need, and the driver loads none of it.
 
-`find` is the only way from a name to a verifier, and no other module calls it. It takes names of this package and those
-that the settings give (`graders/brorl_graders/base/names.py`).
+`find` is the only way from a name to a verifier that scores, and no other module calls it. It accepts the verifiers of
+this package and those that the settings name (`graders/brorl_graders/base/names.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import NamedTuple, Protocol
 
 from brorl_graders.base.components import import_function, is_import_path, with_params
 from brorl_graders.base.errors import ConfigError, DataError, NotAllowedError
@@ -21,10 +21,9 @@ from brorl_graders.base.names import Names, allow, allowed, refused_verifier
 from brorl_graders.base.payload import (
     ENVIRONMENT,
     Answer,
-    Check,
-    Load,
     Payload,
     Score,
+    Scored,
     check_timeout,
     score_and_reason,
 )
@@ -35,7 +34,7 @@ from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.ifeval import instruction_following
 from brorl_graders.verifiers.math import answer as math_answer
 
-# What reading a payload that was made by a stranger may raise.
+# Errors that a malformed payload from untrusted data may raise while it is checked.
 MALFORMED = (
     ArithmeticError,
     AttributeError,
@@ -48,49 +47,185 @@ MALFORMED = (
 )
 
 
-def _nothing_wrong(payload: Payload) -> Iterator[str]:
-    yield from ()
-
-
-def _nothing_to_load() -> None:
-    pass
-
-
-def _no_settings(payload: Payload) -> str:
-    return ""
-
-
-def _nothing_to_prepare(settings: str) -> None:
-    pass
-
-
-def _asked_by_the_worker(payload: Payload, response: str) -> float:
-    raise ConfigError("a verifier behind a network is asked by scoring workers, not in this process")
-
-
 class Template(NamedTuple):
-    """What a scoring process has loaded before it is forked: nothing of a prompt or of a response."""
+    """A verifier that a process loads before it forks scoring processes. It holds nothing of a prompt or response."""
 
     verifier: str
-    settings: str = ""  # what the verifier prepares for many prompts at once
+    settings: str = ""  # JSON that describes what the verifier builds for many prompts at once
 
 
-class Scorer(NamedTuple):
-    """One verifier."""
+class Verifier:
+    """A verifier of one kind: what it needs from its process, what it checks, and how it scores a response."""
 
-    score: Score  # payload, text of a response -> raw reward, or that and a reason
-    check: Check = _nothing_wrong  # messages about a payload that it cannot score; quick, without its libraries
-    load: Load = _nothing_to_load  # imports what the first score would otherwise pay for
-    answer: Answer | None = None  # what a response answers, for votes; None: there is no such thing, as of programs
-    is_open: bool = False  # may use files, the network and processes, as a user's own and `code` with its sandbox
-    is_foreign: bool = False  # a library judges the response: a new process scores each prompt's
-    settings: Callable[[Payload], str] = _no_settings  # of a payload, for its `Template`
-    prepare: Callable[[str], object] = _nothing_to_prepare  # makes what these settings stand for, after `load`
+    is_open = False  # permission to use files, the network and processes
+    is_foreign = False  # True: another library judges, so each prompt gets a scoring process of its own
+    endpoint: Endpoint | None = None  # address that scoring workers ask over a network, instead of `score`
+    answer: Answer | None = None  # function that reads a response's answer for votes; None: no answers, as of programs
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def parts(self, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
+        """Yield each verifier that scores with a prompt's payload, and the payload that it sees.
+
+        A composition yields its parts, every other verifier only itself. Imports nothing.
+        """
+        yield self, payload
+
+    def check(self, payload: Payload) -> Iterator[str]:
+        """Yield one message for each reason why the verifier cannot score with a prompt's payload.
+
+        Imports none of the verifier's libraries.
+        """
+        yield from ()
+
+    def template(self, payload: Payload) -> Template:
+        """Return what a process must load before it can score responses to a prompt with this payload.
+
+        Imports nothing.
+        """
+        return Template(self.name)
+
+    def load(self, settings: str) -> None:
+        """Import the verifier's libraries, and build what a template's settings describe.
+
+        The deadline of the first response would pay for it otherwise.
+        """
+
+    def score(self, payload: Payload, response: str) -> Scored:
+        """Return the raw reward of a response, alone or with a text that explains it.
+
+        Raises whatever the verifier raises.
+        """
+        raise NotImplementedError
+
+
+class VerifierModule(Protocol):
+    """A module of this package that is a verifier. It may also have `load` and `answer`."""
+
+    def check(self, payload: Payload, /) -> Iterator[str]: ...
+    def score(self, payload: Payload, response: str, /) -> Scored: ...
+
+
+class ModuleVerifier(Verifier):
+    """A verifier of this package that consists of the functions of one module."""
+
+    def __init__(self, name: str, module: VerifierModule, is_open: bool = False, is_foreign: bool = False) -> None:
+        super().__init__(name)
+        self.is_open = is_open
+        self.is_foreign = is_foreign
+        self.answer = getattr(module, "answer", None)
+        self._module = module
+
+    def check(self, payload: Payload) -> Iterator[str]:
+        return self._module.check(payload)
+
+    def load(self, settings: str) -> None:
+        if hasattr(self._module, "load"):
+            self._module.load()
+
+    def score(self, payload: Payload, response: str) -> Scored:
+        return self._module.score(payload, response)
+
+
+class ReasoningGym(ModuleVerifier):
+    """The verifier of Reasoning Gym. Its templates hold the name of a task and its settings."""
+
+    def template(self, payload: Payload) -> Template:
+        return Template(self.name, reasoning_gym.settings(payload))
+
+    def load(self, settings: str) -> None:
+        super().load(settings)
+        reasoning_gym.prepare(settings)
+
+
+class Composition(Verifier):
+    """A verifier that combines others. It needs what its parts need, and nothing else."""
+
+    def parts(self, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
+        for part in composite.parts_of(payload):
+            yield from _verifier(part.verifier).parts(part.payload)
+
+    def check(self, payload: Payload) -> Iterator[str]:
+        wrong = list(composite.check(payload))
+        yield from wrong
+        if not wrong:
+            for part in composite.parts_of(payload):
+                yield from _wrong_payload(part.verifier, part.payload)
+
+    def score(self, payload: Payload, response: str) -> Scored:
+        def judge_part(part: composite.Part, texts: Sequence[str]) -> Verdicts:
+            score, reason = judge(part.verifier, part.payload, response)
+            return Verdicts([score], {0: reason})
+
+        verdicts = composite.judged(payload, [response], judge_part)
+        [score] = verdicts.scores
+        assert score is not None, "a part that fails raises"
+        return score, verdicts.reasons[0]
+
+
+class Service(Verifier):
+    """A verifier behind a network: a scoring service, or a language model that judges."""
+
+    is_open = True
+    endpoint: Endpoint
+
+    def __init__(self, name: str, endpoint: Endpoint) -> None:
+        super().__init__(name)
+        self.endpoint = endpoint
+
+    def check(self, payload: Payload) -> Iterator[str]:
+        return services.check(self.endpoint, payload)
+
+    def score(self, payload: Payload, response: str) -> Scored:
+        raise ConfigError("a verifier behind a network is asked by scoring workers, not in this process")
+
+
+class UserFunction(Verifier):
+    """A scoring function that a user wrote, known by its import path. Any payload passes its check."""
+
+    is_open = True
+
+    @cached_property
+    def _score(self) -> Score:
+        """The imported function with its parameters filled in.
+
+        Raises NotAllowedError if no setting names it, ConfigError if it cannot be imported or refuses its parameters.
+        """
+        params = allowed().verifiers.get(self.name)
+        if params is None:
+            raise refused_verifier(self.name)
+        function = import_function("verifier", self.name)
+        score: Score = with_params(f"rewards.verifiers[{self.name}].params", self.name, function, params)
+        return score
+
+    def load(self, settings: str) -> None:
+        self._score  # noqa: B018
+
+    def score(self, payload: Payload, response: str) -> Scored:
+        return self._score(payload, response)
+
+
+OURS = (
+    Composition("composite"),
+    ModuleVerifier("code", code, is_open=True),
+    ModuleVerifier("exact_match", exact_match),
+    ModuleVerifier("format", response_format),
+    ModuleVerifier("instruction_following", instruction_following),
+    ModuleVerifier("math", math_answer),
+    ModuleVerifier("multiple_choice", multiple_choice),
+    ReasoningGym("reasoning_gym", reasoning_gym, is_foreign=True),
+)
+# Verifiers of this package by name. Settings may name more: services by name or address, users' functions by path.
+VERIFIERS: dict[str, Verifier] = {verifier.name: verifier for verifier in OURS}
 
 
 def use_names(names: Names) -> None:
-    """Let this process, and those that it starts from now on, use the names that settings give. Imports none of them;
-    `check_params` does. Raises ConfigError where a service has the name of a verifier of ours."""
+    """Allow the names that the settings give, in this process and in those that it starts from now on.
+
+    Imports none of the named functions: `check_params` does. Raises ConfigError if a service has the name of a verifier
+    of this package.
+    """
     for name in names.endpoints:
         if name in VERIFIERS or name == ENVIRONMENT:
             raise ConfigError(f"rewards.services.endpoints: {name} has a meaning of its own: choose another name")
@@ -98,135 +233,57 @@ def use_names(names: Names) -> None:
 
 
 def check_params() -> None:
-    """Import the verifiers outside this package that settings give parameters to. Raises ConfigError where one cannot
-    be imported or does not take its parameters.
+    """Import the users' verifiers that have parameters in the settings, to find wrong parameters at the start.
 
-    Others are imported by workers alone: what they load may be large.
+    Raises ConfigError if one cannot be imported or refuses its parameters. Only workers import those without
+    parameters, because what they load may be large.
     """
     for name, params in allowed().verifiers.items():
         if params:
-            find(name)
+            find(name).load("")
 
 
 def prepare(template: Template) -> None:
-    """Import a verifier with its libraries and build what its settings describe, such as a task's dataset.
+    """Import a verifier with its libraries, and build what its settings describe, such as a dataset of Reasoning Gym.
 
-    Raises as `find`, and whatever the verifier raises.
+    Raises ConfigError for an unknown verifier, NotAllowedError for one that no setting names, and whatever the verifier
+    raises.
     """
-    scorer = find(template.verifier)
-    scorer.load()
-    scorer.prepare(template.settings)
+    find(template.verifier).load(template.settings)
 
 
 def score_of(name: str) -> Score:
-    """Return the function that scores a response. Raises as `find`."""
+    """Return the function that scores a response by the verifier of this name.
+
+    Raises ConfigError for an unknown verifier, NotAllowedError for one that no setting names.
+    """
     return find(name).score
 
 
 def judge(name: str, payload: Payload, response: str) -> tuple[float, str]:
-    """Score of a response by the verifier of this name, and what it says of it ("": nothing). Raises as `find`, and
-    whatever the verifier raises."""
+    """Score a response in this process, and return its raw reward and the verifier's reason ("" if it gives none).
+
+    Raises ConfigError for an unknown verifier, NotAllowedError for one that no setting names, and whatever the verifier
+    raises.
+    """
     return score_and_reason(score_of(name)(payload, response))
 
 
-def _score_composite(payload: Payload, response: str) -> tuple[float, str]:
-    verdicts = composite.judged(payload, [response], _judge_part)
-    [score] = verdicts.scores
-    assert score is not None, "a part that fails raises"
-    return score, verdicts.reasons[0]
+def find(name: str) -> Verifier:
+    """Return the verifier of this name. Imports nothing.
 
-
-def _judge_part(part: composite.Part, texts: Sequence[str]) -> Verdicts:
-    judged = [judge(part.verifier, part.payload, text) for text in texts]
-    return Verdicts([score for score, _ in judged], dict(enumerate(reason for _, reason in judged)))
-
-
-def _check_composite(payload: Payload) -> Iterator[str]:
-    wrong = list(composite.check(payload))
-    yield from wrong
-    if not wrong:
-        for part in composite.parts_of(payload):
-            yield from _wrong_payload(part.verifier, part.payload)
-
-
-def _answer_composite(payload: Payload, response: str) -> str | None:
-    """That of the first part whose verifier knows of one."""
-    for part in composite.parts_of(payload):
-        read = _answer_of(part.verifier)
-        if read is not None:
-            return read(part.payload, response)
-    return None
-
-
-# Prompt.verifier -> verifier. Settings may name others: services by name or address, and import paths of functions of
-# the user's own, which take the place of `score`.
-VERIFIERS: dict[str, Scorer] = {
-    "code": Scorer(
-        score=code.score,
-        check=code.check,
-        load=code.load,
-        is_open=True,
-    ),
-    "composite": Scorer(
-        score=_score_composite,
-        check=_check_composite,
-        answer=_answer_composite,
-    ),
-    "exact_match": Scorer(
-        score=exact_match.score,
-        check=exact_match.check,
-        answer=exact_match.answer,
-    ),
-    "format": Scorer(
-        score=response_format.score,
-        check=response_format.check,
-        load=response_format.load,
-    ),
-    "instruction_following": Scorer(
-        score=instruction_following.score_and_reason,
-        check=instruction_following.check,
-        load=instruction_following.load,
-    ),
-    "math": Scorer(
-        score=math_answer.score,
-        check=math_answer.check,
-        load=math_answer.load,
-        answer=math_answer.answer,
-    ),
-    "multiple_choice": Scorer(
-        score=multiple_choice.score,
-        check=multiple_choice.check,
-        answer=multiple_choice.answer,
-    ),
-    "reasoning_gym": Scorer(
-        score=reasoning_gym.score,
-        check=reasoning_gym.check,
-        load=reasoning_gym.load,
-        answer=reasoning_gym.answer,
-        is_foreign=True,
-        settings=reasoning_gym.settings,
-        prepare=reasoning_gym.prepare,
-    ),
-}
-
-
-def find(name: str) -> Scorer:
-    """Return the verifier of this name, imported if it is the user's own.
-
-    Raises ConfigError where there is none, NotAllowedError where no setting names it.
+    Raises ConfigError for an unknown verifier, NotAllowedError for one that no setting names.
     """
     check_name(name)
-    names = allowed()
-    if name in VERIFIERS:
-        return VERIFIERS[name]
-    if name in names.endpoints:
-        return Scorer(_asked_by_the_worker, check=partial(services.check, names.endpoints[name]), is_open=True)
-    return Scorer(_imported(name, names.verifiers[name]), is_open=True)
+    return _verifier(name)
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError for a word that is no verifier, NotAllowedError for an import path or an address that no
-    setting names. Imports nothing."""
+    """Raise unless a verifier has this name and may be used. Imports nothing.
+
+    Raises ConfigError for a word that is no verifier, NotAllowedError for an import path or address that no setting
+    names.
+    """
     names = allowed()
     if name in VERIFIERS or name in names.endpoints or name in names.verifiers:
         return
@@ -239,8 +296,11 @@ def check_name(name: str) -> None:
 
 
 def check_payload(name: str, payload: Payload) -> None:
-    """Raise DataError when a verifier of ours cannot score with this payload; as `check_name` for its name and those of
-    its parts. What a user's own verifier needs is not known: its payloads pass."""
+    """Raise DataError if the verifier of this name cannot score with a prompt's payload.
+
+    The payload of a user's own verifier always passes, since its needs are unknown. Raises ConfigError for an unknown
+    verifier, NotAllowedError for one that no setting names, also in a part of a composition.
+    """
     check_name(name)
     try:
         wrong = list(_wrong_payload(name, payload))
@@ -253,84 +313,68 @@ def check_payload(name: str, payload: Payload) -> None:
 
 
 def names_in(name: str, payload: Payload) -> list[str]:
-    """The verifiers that score this payload: the one of that name, or a composite one's parts."""
-    if name != "composite":
-        return [] if name == ENVIRONMENT else [name]
-    return [part["verifier"] for part in payload.get("parts", ())]
+    """Return the names of the verifiers that score responses to a prompt with this payload.
+
+    A composition is replaced by its parts. The list is empty where an environment scores.
+    """
+    return [verifier.name for verifier, _ in _parts(name, payload)]
 
 
 def templates(name: str, payload: Payload) -> list[Template]:
-    """What must be loaded to score this payload. Imports nothing."""
-    if services.is_remote(name) or (name == "composite" and "parts" not in payload):
-        return []
-    if name != "composite":
-        return [_template(name, payload)]
-    found = []
-    for part in composite.parts_of(payload):
-        if not services.is_remote(part.verifier):
-            template = _template(part.verifier, part.payload)
-            found.append(template)
-    return found
+    """Return what a process must load to score with this verifier and payload. Imports nothing."""
+    return [verifier.template(own) for verifier, own in _parts(name, payload) if verifier.endpoint is None]
 
 
 def is_open(name: str, payload: Payload) -> bool:
-    """Whether one of the verifiers that score this payload needs files, the network or processes."""
-    known = _known_in(name, payload)
-    if len(known) < len(names_in(name, payload)):
-        return True  # a user's own is among them
-    return any(scorer.is_open for scorer in known)
+    """Return whether a verifier that scores with this payload may use files, the network or processes."""
+    return any(verifier.is_open for verifier, _ in _parts(name, payload))
 
 
 def endpoints_in(name: str, payload: Payload) -> list[Endpoint]:
-    """The services and judges that are asked over a network to score this payload."""
-    endpoints = allowed().endpoints
-    return [endpoints[part] for part in names_in(name, payload) if part in endpoints]
+    """Return the services and judges that score with this payload over a network."""
+    endpoints = [verifier.endpoint for verifier, _ in _parts(name, payload)]
+    return [endpoint for endpoint in endpoints if endpoint is not None]
 
 
 def is_foreign(name: str, payload: Payload) -> bool:
-    """Whether a library judges responses to this payload."""
-    return any(scorer.is_foreign for scorer in _known_in(name, payload))
+    """Return whether the scorer of another library, such as Reasoning Gym, judges responses to this payload."""
+    return any(verifier.is_foreign for verifier, _ in _parts(name, payload))
 
 
-def answer_reader(name: str, payload: Payload) -> Answer | None:
-    """How a response's answer is read where this verifier, or a composite one's part, knows of answers; None where
-    not."""
-    if any(_answer_of(part) for part in names_in(name, payload)):
-        return _answer_of(name)
+def answer_reader(name: str, payload: Payload) -> Callable[[str], str | None] | None:
+    """Return a function that reads the answer in a response, or None if no verifier of this payload knows of answers.
+
+    In a composition the first part that knows of answers reads them.
+    """
+    for verifier, own in _parts(name, payload):
+        if verifier.answer is not None:
+            return partial(verifier.answer, own)
     return None
 
 
-def _answer_of(name: str) -> Answer | None:
-    return VERIFIERS[name].answer if name in VERIFIERS else None
+def _parts(name: str, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
+    return iter(()) if name == ENVIRONMENT else _verifier(name).parts(payload)
 
 
-def _known_in(name: str, payload: Payload) -> list[Scorer]:
-    """Ours among the verifiers that score this payload."""
-    return [VERIFIERS[part] for part in names_in(name, payload) if part in VERIFIERS]
+def _verifier(name: str) -> Verifier:
+    """Return the verifier of any name, without importing it.
 
-
-def _template(name: str, payload: Payload) -> Template:
-    if name not in VERIFIERS:
-        return Template(name)
-    return Template(name, VERIFIERS[name].settings(payload))
+    One that no setting names can be described. Its `load` and `score` raise NotAllowedError before they import it.
+    """
+    if name in VERIFIERS:
+        return VERIFIERS[name]
+    endpoint = allowed().endpoints.get(name)
+    return UserFunction(name) if endpoint is None else Service(name, endpoint)
 
 
 def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:
     try:
-        check_name(name)
+        verifier = find(name)
     except NotAllowedError:
         raise
     except ConfigError as error:
         yield str(error)
         return
     yield from check_timeout(payload)
-    if name in VERIFIERS or services.is_remote(name):
-        for message in find(name).check(payload):
-            yield f"verifier {services.shown_url(name)}: {message}"
-
-
-def _imported(path: str, params: Mapping[str, Any]) -> Score:
-    """Return a user's own `score` with its parameters. Raises ConfigError when it cannot be imported."""
-    function = import_function("verifier", path)
-    score: Score = with_params(f"rewards.verifiers[{path}].params", path, function, params)
-    return score
+    for message in verifier.check(payload):
+        yield f"verifier {services.shown_url(name)}: {message}"

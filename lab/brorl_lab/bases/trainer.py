@@ -62,7 +62,7 @@ def warm_up(
     `sft.new.max_pass_at_1`.
     """
     sft = config.sft
-    sizes = RunSizes.of(config)
+    sizes = RunSizes.from_config(config)
     start = time.monotonic()
     step = 0
     version = 0

@@ -99,7 +99,7 @@ class Replay:
         self.run_folder = run_folder
         self.recorded = recorded
         self.config = config
-        self.sizes = RunSizes.of(config)
+        self.sizes = RunSizes.from_config(config)
         self.resets = _reset_steps(run_folder)
 
     def learn(

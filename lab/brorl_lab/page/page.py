@@ -27,7 +27,7 @@ from brorl_lab.page.groups import Columns, StoreTables, group_table, success_rat
 from brorl_lab.page.runs import Run, overview, settings_table
 from brorl_lab.trace_reader import read_spans, timeline_steps
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.timeline import DRIVER, Span, top_stages
+from nemo_brorl.core.timeline import DRIVER, TimelineSpan, top_stages
 
 MAX_SPANS = 4_000  # of a step; the driver's and the longest
 WORDS = re.compile(r"(\d+)|(\D+)")
@@ -105,7 +105,7 @@ class _Numbers(dict[str, int]):
         return self[name]
 
 
-def _longest(spans: Sequence[Span], num: int) -> list[Span]:
+def _longest(spans: Sequence[TimelineSpan], num: int) -> list[TimelineSpan]:
     """By start: all of the driver's, and the longest of the others."""
     if len(spans) <= num:
         return list(spans)
@@ -116,9 +116,9 @@ def _longest(spans: Sequence[Span], num: int) -> list[Span]:
     return [span for span in spans if id(span) not in too_short]
 
 
-def _rows_of(spans: Iterable[Span]) -> list[Row]:
+def _rows_of(spans: Iterable[TimelineSpan]) -> list[Row]:
     """The row of each span. Spans come by start, one around others before them."""
-    open_spans: dict[tuple[str, str], list[Span]] = {}
+    open_spans: dict[tuple[str, str], list[TimelineSpan]] = {}
     rows: list[Row] = []
     for span in spans:
         lane = (span.process, span.lane)
@@ -144,7 +144,7 @@ def _words(name: str) -> list[tuple[int, str]]:
     return found
 
 
-def _stages(spans: Sequence[Span]) -> list[Part]:
+def _stages(spans: Sequence[TimelineSpan]) -> list[Part]:
     """What the step's time went into, longest first; stages of one name together."""
     seconds: dict[str, float] = {}
     for span in top_stages(spans):
@@ -160,9 +160,9 @@ def _stages(spans: Sequence[Span]) -> list[Part]:
     return sorted(stages, key=itemgetter("seconds"), reverse=True)
 
 
-def _busy(spans: Iterable[Span], whole: float) -> list[Part]:
+def _busy(spans: Iterable[TimelineSpan], whole: float) -> list[Part]:
     """Share of the step in which each process other than the driver did anything."""
-    by_process: dict[str, list[Span]] = {}
+    by_process: dict[str, list[TimelineSpan]] = {}
     for span in spans:
         if span.process != DRIVER:
             own = by_process.setdefault(span.process, [])
@@ -179,7 +179,7 @@ def _busy(spans: Iterable[Span], whole: float) -> list[Part]:
     return found
 
 
-def _covered(spans: Iterable[Span], whole: float) -> float:
+def _covered(spans: Iterable[TimelineSpan], whole: float) -> float:
     """Seconds of the step in which at least one span lies; spans come by start."""
     covered = 0.0
     reached = 0.0

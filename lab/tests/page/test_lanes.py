@@ -8,18 +8,18 @@ import pytest
 from brorl_lab.page.page import timeline, timelines
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.timeline import Span, StepTimeline
+from nemo_brorl.core.timeline import StepTimeline, TimelineSpan
 from nemo_brorl.training.trace_files import TraceFiles
 
 SPANS = (
-    Span("driver", "stages", "step", 0.0, 8.0),
-    Span("driver", "stages", "collect", 0.0, 5.0),
-    Span("engine 10", "chunks 1", "sample", 1.0, 2.0, ("p-1/0",)),
-    Span("engine 2", "chunks 1", "sample", 1.0, 3.0, ("p-1/64",)),
-    Span("engine 2", "chunks 2", "sample", 2.0, 4.0, ("p-1/128",)),
-    Span("driver", "stages", "wait", 3.0, 1.0),
-    Span("driver", "stages", "update", 5.0, 3.0),
-    Span("policy rank 0", "stages", "mini-batch 1 of 1", 5.5, 2.0, ("p-1/0", "p-1/64")),
+    TimelineSpan("driver", "stages", "step", 0.0, 8.0),
+    TimelineSpan("driver", "stages", "collect", 0.0, 5.0),
+    TimelineSpan("engine 10", "chunks 1", "sample", 1.0, 2.0, ("p-1/0",)),
+    TimelineSpan("engine 2", "chunks 1", "sample", 1.0, 3.0, ("p-1/64",)),
+    TimelineSpan("engine 2", "chunks 2", "sample", 2.0, 4.0, ("p-1/128",)),
+    TimelineSpan("driver", "stages", "wait", 3.0, 1.0),
+    TimelineSpan("driver", "stages", "update", 5.0, 3.0),
+    TimelineSpan("policy rank 0", "stages", "mini-batch 1 of 1", 5.5, 2.0, ("p-1/0", "p-1/64")),
 )
 
 

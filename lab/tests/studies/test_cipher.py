@@ -106,7 +106,7 @@ def test_the_pool_asks_solved_questions_once_and_then_the_others_alone(solved_in
 def test_a_run_filled_until_full_goes_on_from_the_same_place_and_counts_what_it_sampled(solved_in_part: Path) -> None:
     questions = Questions(solved_in_part / "questions.jsonl", 16)
     run = cipher_pool.PooledRun(questions, size=8, seed=1, pool=None, places=range(4), rollouts=4 * 8)
-    asked = {prompt.payload["place"] for prompt in run.pool.prompts.take(8)}
+    asked = {prompt.payload["place"] for prompt in run.pool.prompts.take_prompts(8)}
     assert asked == {0, 1, 2, 3}
     run.filled_step(limit=32 * 100)
     assert run.num_updates == 1 and run.num_sampled % 32 == 0

@@ -49,7 +49,7 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
     yield judge_count(wanted, seen.data)
     devices = seen.data["devices"]
     if devices:
-        yield judge_memory(RunSizes.of(config).gpu_share, devices)
+        yield judge_memory(RunSizes.from_config(config).gpu_share, devices)
     if overview is None:
         found = "nvidia-smi is not here or does not answer: driver, errors and other processes were not looked at"
         yield Check("gpu driver", WARN, found)

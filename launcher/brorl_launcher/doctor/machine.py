@@ -219,7 +219,7 @@ def _processes(config: BroRLConfig) -> int:
     """Number of processes of one node, about: ranks, engines and their workers, verifiers, Ray's own."""
     nodes = max(config.trainer.num_nodes, 1)
     verifiers = 2 * config.rewards.num_workers
-    sizes = RunSizes.of(config)
+    sizes = RunSizes.from_config(config)
     actors = sizes.num_ranks + 2 * sizes.num_engines
     return 16 + verifiers + actors // nodes
 

@@ -115,7 +115,7 @@ def engine_plan(
         weights -= (number - 1) * parameters.linear / GIB
     rows = shape.padded_vocab_size(tensor)  # logits are gathered
     ffn = shape.ffn_size if shape.moe is None else shape.moe.experts_per_token * shape.moe.ffn_size
-    sizes = RunSizes.of(config)
+    sizes = RunSizes.from_config(config)
     batch = (sizes.engine_batch_tokens or 0) * number * (4 * shape.hidden_size + 3 * ffn / tensor)
     logits = 2 * 4 * sizes.max_num_seqs * rows
     working = (batch + logits) / GIB
@@ -200,7 +200,7 @@ def _policy_terms(
         term("contexts, NCCL", f"{num_communicators(layout)} communicators", **moments(contexts, False)),
         term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", start=buckets, publish=buckets),
     ]
-    if not RunSizes.of(config).gives_memory_back:
+    if not RunSizes.from_config(config).gives_memory_back:
         kept = activations + backward + lost
         found.append(term("kept by torch", "freed after the update, for the next one", generate=kept, publish=kept))
     if held.fp8_copies:
@@ -225,7 +225,7 @@ def _engine_terms(config: BroRLConfig, engine: EnginePlan) -> list[Term]:
     weights = dict.fromkeys(with_weights, engine.weights_gib)
     batch = dict.fromkeys(with_cache, engine.working_gib)
     cache = dict.fromkeys(with_cache, max(0.0, engine.cache_gib))
-    cache_note = f"of {RunSizes.of(config).gpu_share:g} of the GPU: {engine.cache_tokens:,} tokens"
+    cache_note = f"of {RunSizes.from_config(config).gpu_share:g} of the GPU: {engine.cache_tokens:,} tokens"
     context = dict.fromkeys(MOMENTS, engine.beyond_gib)
     return [
         engine_term("engine weights", f"{generation.precision}, over {generation.tensor_parallel_size}", **weights),

@@ -116,6 +116,6 @@ def _object_store_gib(config: BroRLConfig, work: Workload, published: float) -> 
     rollouts = surplus * work.sampled * work.response_tokens * ROLLOUT_TOKEN_BYTES / GIB
     kept = published if config.generation.keep_published else 0.0
     on_the_way = min(published, 3 * config.generation.weight_bucket_mib / 1024)
-    if RunSizes.of(config).weight_transport == "object_store":
+    if RunSizes.from_config(config).weight_transport == "object_store":
         on_the_way = published
     return rollouts + kept + on_the_way

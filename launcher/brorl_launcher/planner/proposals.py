@@ -130,7 +130,7 @@ def _policy_layouts(search: _Search) -> Iterator[dict[str, Any]]:
     config, shape = search.config, search.shape
     ranks = search.hardware.num_devices
     if config.generation.placement == "disaggregated":
-        ranks = RunSizes.of(config).num_ranks
+        ranks = RunSizes.from_config(config).num_ranks
     tensors = _divisors(search.hardware.per_node, 8)
     pipelines = (1, 2, 4, 8)
     contexts: tuple[int, ...] = (1, 2, 4, 8)
@@ -171,7 +171,7 @@ def _engine_layouts(search: _Search) -> Iterator[dict[str, Any]]:
     for tensor in _divisors(search.hardware.per_node, 8):
         changes: dict[str, Any] = {"generation.tensor_parallel_size": tensor}
         if config.generation.num_engines is not None:
-            devices = RunSizes.of(config).num_engines * config.generation.tensor_parallel_size
+            devices = RunSizes.from_config(config).num_engines * config.generation.tensor_parallel_size
             if devices % tensor:
                 continue
             changes["generation.num_engines"] = devices // tensor
@@ -218,7 +218,7 @@ def _budgets(config: BroRLConfig, context: int) -> list[int]:
     least = ceil(longest / context)
     if least > _ROUND_TOKENS:
         least = _ROUND_TOKENS * ceil(least / _ROUND_TOKENS)
-    given = RunSizes.of(config).micro_batch_tokens
+    given = RunSizes.from_config(config).micro_batch_tokens
     return [given, least] if given > least else [least]
 
 
@@ -284,7 +284,7 @@ def _single_changes(plan: Plan) -> Iterator[dict[str, Any]]:
     if plan.shape.moe:
         yield {"policy.expert_model_parallel_size": 2 * policy.expert_model_parallel_size}
     yield {"generation.tensor_parallel_size": 2 * generation.tensor_parallel_size}
-    yield {"generation.max_num_seqs": max(1, RunSizes.of(config).max_num_seqs // 2)}
+    yield {"generation.max_num_seqs": max(1, RunSizes.from_config(config).max_num_seqs // 2)}
     yield {"policy.fp8": "hybrid", "policy.fp8_params": True}
     yield {"trainer.num_nodes": 2 * config.trainer.num_nodes}
 

@@ -127,7 +127,7 @@ class Engines:
 def engines_of(config: BroRLConfig) -> Engines:
     """Engines as the config lays them out."""
     is_colocated = config.trainer.num_gpus > 0 and config.generation.placement == "colocated"
-    return Engines(RunSizes.of(config).num_engines, config.generation.tensor_parallel_size, is_colocated)
+    return Engines(RunSizes.from_config(config).num_engines, config.generation.tensor_parallel_size, is_colocated)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class MicroBatches:
 def micro_batches(config: BroRLConfig, work: Workload, layout: ParallelLayout) -> MicroBatches:
     """Micro-batches as `packing.py` cuts them: as few micro-batches as hold the responses, with a copy of a prompt for
     each that has some of its group."""
-    budget = RunSizes.of(config).micro_batch_tokens * layout.context
+    budget = RunSizes.from_config(config).micro_batch_tokens * layout.context
     rollouts = work.trained / config.algorithm.num_mini_batches / layout.data
     if config.algorithm.train_rollouts is not None:
         rollouts *= min(1.0, config.algorithm.train_rollouts / work.num_per_prompt)

@@ -139,7 +139,7 @@ class ChunkPlacement:
         request = self._requests[chunk]
         # A chunk in the queue of an engine says nothing about lengths.
         if num_begun:
-            self._forecast.watch(request, num_ended, num_begun - num_ended, age)
+            self._forecast.record_progress(request, num_ended, num_begun - num_ended, age)
         load.advance(chunk, num_begun, num_ended, self._costs.of_rollout(request, age))
         self._requeue_engine(engine)
         self._reprice_waiting(self._holders.name(chunk))
@@ -156,7 +156,7 @@ class ChunkPlacement:
         self._requeue_engine(engine)
         request = self._requests.pop(chunk)
         if lengths is not None:
-            self._forecast.note_ended(request, lengths)
+            self._forecast.record_finished(request, lengths)
         name = self._holders.remove(chunk)
         self._reprice_waiting(name)
 
@@ -269,7 +269,7 @@ class ChunkPlacement:
             prefill_work=self._prefill_work(engine, chunk),
         )
         load.add(chunk, held)
-        self._holders.note(engine, chunk, request)
+        self._holders.add_holder(engine, chunk, request)
         self._requeue_engine(engine)
 
     def _reprice_waiting(self, uid: str) -> None:

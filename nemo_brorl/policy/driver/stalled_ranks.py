@@ -97,7 +97,7 @@ def values_of(
             values.append(answer)
             continue
         exchange = Exchange(asked_at, answer.received_at, answer.answered_at, known_at)
-        timeline.note(f"policy rank {number}", answer.work, exchange)
+        timeline.record_work(f"policy rank {number}", answer.work, exchange)
         values.append(answer.value)
     return values
 

@@ -23,7 +23,7 @@ def plan(
     config.trainer.num_nodes, config.trainer.gpus_per_node = nodes, gpus
     config.generation.placement, config.generation.tensor_parallel_size = placement, degree
     config.generation.num_engines, config.policy.data_parallel_size = engines, data
-    planned = plan_roles(RunSizes.of(config))
+    planned = plan_roles(RunSizes.from_config(config))
     assert planned is not None
     return planned
 
@@ -38,7 +38,7 @@ def shares(planned: RolePlan) -> Counter[Place]:
 
 
 def test_on_cpu_there_is_nothing_to_plan() -> None:
-    assert plan_roles(RunSizes.of(BroRLConfig())) is None
+    assert plan_roles(RunSizes.from_config(BroRLConfig())) is None
 
 
 def test_one_gpu_is_shared_by_a_rank_and_an_engine() -> None:

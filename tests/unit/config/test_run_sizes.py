@@ -22,34 +22,34 @@ def test_disaggregated_engines_get_the_gpus_that_the_policy_leaves() -> None:
             "generation.tensor_parallel_size=2",
         ],
     )
-    assert (RunSizes.of(config).num_ranks, RunSizes.of(config).num_engines) == (4, 2)
+    assert (RunSizes.from_config(config).num_ranks, RunSizes.from_config(config).num_engines) == (4, 2)
     config = load_config("brorl_cpu", [*ON_GPUS, *APART, "generation.num_engines=2"])
-    assert (RunSizes.of(config).num_ranks, RunSizes.of(config).num_engines) == (6, 2)
+    assert (RunSizes.from_config(config).num_ranks, RunSizes.from_config(config).num_engines) == (6, 2)
 
 
 def test_null_sizes_mean_all_gpus_or_the_cpu_defaults() -> None:
     cpu, gpu = load_config("brorl_cpu"), load_config("brorl_64gpu")
-    assert (RunSizes.of(cpu).data_parallel, RunSizes.of(cpu).num_engines) == (1, 2)
-    assert (RunSizes.of(gpu).data_parallel, RunSizes.of(gpu).num_engines) == (64, 64)
+    assert (RunSizes.from_config(cpu).data_parallel, RunSizes.from_config(cpu).num_engines) == (1, 2)
+    assert (RunSizes.from_config(gpu).data_parallel, RunSizes.from_config(gpu).num_engines) == (64, 64)
 
 
 def test_gpus_are_shared_where_roles_are_colocated_on_them() -> None:
-    assert RunSizes.of(load_config("brorl_1gpu")).shares_gpus
-    assert not RunSizes.of(load_config("brorl_cpu")).shares_gpus
+    assert RunSizes.from_config(load_config("brorl_1gpu")).shares_gpus
+    assert not RunSizes.from_config(load_config("brorl_cpu")).shares_gpus
     apart = load_config("brorl_64gpu", [*APART, "generation.num_engines=32", "generation.sleep=off"])
-    assert not RunSizes.of(apart).shares_gpus
+    assert not RunSizes.from_config(apart).shares_gpus
 
 
 def test_replicas_on_gpus_reduce_gradients_while_they_compute_and_others_do_not() -> None:
     config = BroRLConfig()
     config.policy.data_parallel_size = 2
-    assert not RunSizes.of(config).overlaps_gradients  # on CPU
+    assert not RunSizes.from_config(config).overlaps_gradients  # on CPU
     config.trainer.gpus_per_node = 2
-    assert RunSizes.of(config).overlaps_gradients
+    assert RunSizes.from_config(config).overlaps_gradients
     config.policy.data_parallel_size = 1
-    assert not RunSizes.of(config).overlaps_gradients
+    assert not RunSizes.from_config(config).overlaps_gradients
     config.policy.context_parallel_size = 2  # its ranks are replicas for gradients
-    assert RunSizes.of(config).overlaps_gradients
+    assert RunSizes.from_config(config).overlaps_gradients
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_replicas_on_gpus_reduce_gradients_while_they_compute_and_others_do_not(
 def test_weights_travel_as_devices_allow_unless_a_way_is_given(gpus: int, placement: str, transport: str) -> None:
     config = BroRLConfig()
     config.trainer.gpus_per_node, config.generation.placement = gpus, placement
-    assert RunSizes.of(config).weight_transport == transport
+    assert RunSizes.from_config(config).weight_transport == transport
     config.generation.weight_transport = "object_store"
-    assert RunSizes.of(config).weight_transport == "object_store"
+    assert RunSizes.from_config(config).weight_transport == "object_store"
 
 
 def test_log_probs_in_bf16_may_differ_by_more() -> None:
     config = BroRLConfig()
-    assert RunSizes.of(config).parity_bound == 1e-3
+    assert RunSizes.from_config(config).parity_bound == 1e-3
     config.generation.precision = "bf16"
-    assert RunSizes.of(config).parity_bound == 0.05
+    assert RunSizes.from_config(config).parity_bound == 0.05
     config.parity.max_mean_abs_diff = 0.02
-    assert RunSizes.of(config).parity_bound == 0.02
+    assert RunSizes.from_config(config).parity_bound == 0.02

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_brorl.core.timeline import ClockOffset, Exchange, Span, Timeline, Work, chunk_key, top_stages
+from nemo_brorl.core.timeline import ClockOffset, Exchange, Timeline, TimelineSpan, Work, chunk_key, top_stages
 
 
 class Clock:
@@ -35,7 +35,7 @@ def test_top_stages_and_what_is_between_them_are_the_step() -> None:
     assert (done.step, done.began_at, done.seconds) == (3, 1000.0, 7.5)
     names = [(stage.name, stage.start_s, stage.seconds) for stage in top_stages(done.spans)]
     assert names == [("collect", 0, 2), ("between", 2, 1), ("update", 3, 4), ("between", 7, 0.5)]
-    assert Span("driver", "stages", "wait", 4, 3) in done.spans
+    assert TimelineSpan("driver", "stages", "wait", 4, 3) in done.spans
 
 
 def test_a_clock_that_answers_do_not_contradict_is_taken_to_agree() -> None:
@@ -59,7 +59,7 @@ def test_work_of_a_clock_that_is_ahead_lands_where_the_driver_waited_for_it() ->
     timeline.begin(1)
     clock.wait(10)
     work = Work("sample", began_at=1052.0, ended_at=1058.0)  # 50 s ahead
-    timeline.note("engine 0", [work], Exchange(1001.0, 1051.1, 1058.9, 1009.0))
+    timeline.record_work("engine 0", [work], Exchange(1001.0, 1051.1, 1058.9, 1009.0))
     done = timeline.end()
     assert done is not None
     assert done.clocks["engine 0"].seconds == pytest.approx(50.0)
@@ -72,7 +72,7 @@ def test_chunks_side_by_side_get_lanes_of_their_own_and_share_them_one_after_the
     timeline = Timeline(now=Clock())
     timeline.begin(1)
     for began_at, ended_at in ((1000.0, 1004.0), (1001.0, 1002.0), (1003.0, 1005.0)):
-        timeline.note("engine 0", [Work("sample", began_at, ended_at, lane="chunks")])
+        timeline.record_work("engine 0", [Work("sample", began_at, ended_at, lane="chunks")])
     done = timeline.end()
     assert done is not None
     lanes = {span.start_s: span.lane for span in done.spans if span.process == "engine 0"}
@@ -89,7 +89,7 @@ def test_a_timeline_that_is_off_gives_nothing() -> None:
 
 def test_a_step_that_was_not_begun_is_none() -> None:
     timeline = Timeline()
-    timeline.note("engine 0", [Work("sample", 1.0, 2.0)])
+    timeline.record_work("engine 0", [Work("sample", 1.0, 2.0)])
     assert timeline.end() is None
 
 

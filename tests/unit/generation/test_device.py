@@ -13,19 +13,19 @@ from nemo_brorl.generation import device
 
 
 def settings_of(config: BroRLConfig, index: int = 0) -> device.EngineSettings:
-    return device.engine_settings(config.generation, RunSizes.of(config), Path("model"), index)
+    return device.engine_settings(config.generation, RunSizes.from_config(config), Path("model"), index)
 
 
 def test_tensor_parallel_engines_on_cpu_are_refused() -> None:
     config = BroRLConfig()
     config.generation.tensor_parallel_size = 2
     with pytest.raises(ConfigError, match="tensor_parallel_size=2 needs GPUs"):
-        device.check(config.generation, RunSizes.of(config))
+        device.check(config.generation, RunSizes.from_config(config))
 
 
 def test_cpu_engines_share_cores_and_get_an_explicit_cache() -> None:
     config = BroRLConfig()
-    options = device.actor_options(RunSizes.of(config))
+    options = device.actor_options(RunSizes.from_config(config))
     assert options["num_cpus"] == 0.1
     assert "num_gpus" not in options
     assert "runtime_env" not in options, "it would keep engines out of Ray's prestarted workers"
@@ -71,12 +71,12 @@ def test_gpu_engines_see_none_of_the_cpu_settings() -> None:
     config.trainer.gpus_per_node = 8
     config.generation.tensor_parallel_size = 2
     config.generation.precision = "bf16"
-    device.check(config.generation, RunSizes.of(config))
+    device.check(config.generation, RunSizes.from_config(config))
     arguments = settings_of(config, 3).arguments
     assert arguments["distributed_executor_backend"] == "ray", "its workers share their GPUs with policy ranks"
     assert arguments["enable_sleep_mode"] is False
     assert arguments["dtype"] == "bfloat16"
-    assert arguments["gpu_memory_utilization"] == RunSizes.of(config).gpu_share
+    assert arguments["gpu_memory_utilization"] == RunSizes.from_config(config).gpu_share
     assert "kv_cache_memory_bytes" not in arguments
     assert arguments["max_num_batched_tokens"] == 8192, "vLLM's own for an engine of ours is 2,048"
     assert arguments["hf_overrides"] == {"head_dtype": "float32"}

@@ -26,7 +26,7 @@ RECIPES = ("brorl_cpu", "brorl_1gpu", "brorl_8gpu", "brorl_64gpu", "brorl_7b", "
 def test_engines_of_every_recipe_are_started_with_arguments_that_vllm_has(recipe: str) -> None:
     config = load_config(recipe, [])
     config.policy.moe.router_replay = True
-    first = device.engine_settings(config.generation, RunSizes.of(config), Path("model"), 0)
+    first = device.engine_settings(config.generation, RunSizes.from_config(config), Path("model"), 0)
     second = device.with_cache(first, 2**30)
     assert second.arguments.keys() <= set(GPU_WHEEL["classes"]["EngineArgs"])
 
@@ -54,7 +54,7 @@ def with_arguments(**arguments: Any) -> BroRLConfig:
 def test_further_arguments_reach_the_engine_and_overrides_are_merged() -> None:
     config = with_arguments(kv_cache_dtype="fp8", hf_overrides={"rope_theta": 1e6})
     config.generation.precision = "bf16"
-    arguments = device.engine_settings(config.generation, RunSizes.of(config), Path("model"), 0).arguments
+    arguments = device.engine_settings(config.generation, RunSizes.from_config(config), Path("model"), 0).arguments
     assert arguments["kv_cache_dtype"] == "fp8"
     assert arguments["hf_overrides"] == {"head_dtype": "float32", "rope_theta": 1e6}
 

@@ -59,36 +59,36 @@ def test_a_task_shows_its_mean() -> None:
 
 def test_a_finished_chunk_tells_of_its_prompt() -> None:
     history = learnt()
-    history.note_ended(request(max_tokens=100_000), draw(np.random.default_rng(1), 700, 64))
+    history.record_finished(request(max_tokens=100_000), draw(np.random.default_rng(1), 700, 64))
     assert history.tokens(request(max_tokens=100_000)) == pytest.approx(700 * np.exp(0.08), rel=0.15)
 
 
 def test_responses_that_go_on_tell_that_a_prompt_is_long() -> None:
     history = learnt()
     before = history.tokens(request())
-    history.watch(request(), num_ended=2, num_running=62, age=300)
+    history.record_progress(request(), num_ended=2, num_running=62, age=300)
     assert history.tokens(request(first_index=64)) > 1.5 * before
 
 
 def test_responses_that_ended_early_tell_that_a_prompt_is_short() -> None:
     history = learnt()
     before = history.tokens(request())
-    history.watch(request(), num_ended=60, num_running=4, age=100)
+    history.record_progress(request(), num_ended=60, num_running=4, age=100)
     assert history.tokens(request(first_index=64)) < 0.5 * before
 
 
 def test_a_chunk_is_not_counted_twice_when_it_finishes() -> None:
     watched, unwatched = learnt(), learnt()
-    watched.watch(request(), 2, 62, 300)
+    watched.record_progress(request(), 2, 62, 300)
     for history in (watched, unwatched):
-        history.note_ended(request(), lengths_of(*range(100, 164)))
+        history.record_finished(request(), lengths_of(*range(100, 164)))
     assert watched.tokens(request()) == unwatched.tokens(request())
 
 
 def test_what_ended_at_the_limit_counts_as_longer() -> None:
     history, other = learnt(), learnt()
-    history.note_ended(request(max_tokens=500), np.full(64, 500, np.int32))
-    other.note_ended(request(max_tokens=501), np.full(64, 500, np.int32))
+    history.record_finished(request(max_tokens=500), np.full(64, 500, np.int32))
+    other.record_finished(request(max_tokens=501), np.full(64, 500, np.int32))
     assert tokens(history, "task", "p", 5000) > tokens(other, "task", "p", 5000)
 
 
@@ -118,7 +118,7 @@ def test_old_lengths_fade() -> None:
 def test_memory_is_bounded() -> None:
     history = LengthHistory(max_prompts=2)
     for prompt in ("a", "b", "c"):
-        history.note_ended(request(prompt), np.full(64, 10, np.int32))
+        history.record_finished(request(prompt), np.full(64, 10, np.int32))
     unknown = LengthHistory().tokens(request("a"))
     assert history.tokens(request("a")) == unknown
     assert history.tokens(request("c")) < unknown

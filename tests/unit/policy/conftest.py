@@ -43,6 +43,6 @@ def new_learner(device: Device) -> Callable[[Path, BroRLConfig], Any]:
     from nemo_brorl.policy.rank.learner import Learner
 
     def new(folder: Path, config: BroRLConfig) -> Learner:
-        return Learner(RankSettings.of(config), folder, device)
+        return Learner(RankSettings.from_config(config), folder, device)
 
     return new

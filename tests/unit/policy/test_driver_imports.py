@@ -38,14 +38,16 @@ def test_a_rank_that_shares_memory_with_an_engine_has_no_expandable_segments(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:True")
-    shared = rank_environment(RankSettings.of(load_config("brorl_1gpu")), tmp_path)
+    shared = rank_environment(RankSettings.from_config(load_config("brorl_1gpu")), tmp_path)
     assert shared["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
-    assert "PYTORCH_CUDA_ALLOC_CONF" not in rank_environment(RankSettings.of(load_config("brorl_cpu")), tmp_path)
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in rank_environment(
+        RankSettings.from_config(load_config("brorl_cpu")), tmp_path
+    )
 
 
 def test_what_the_user_says_about_cuda_connections_goes_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     config = load_config("brorl_1gpu")
-    assert rank_environment(RankSettings.of(config), tmp_path)["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert rank_environment(RankSettings.from_config(config), tmp_path)["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
-    assert rank_environment(RankSettings.of(config), tmp_path)["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
+    assert rank_environment(RankSettings.from_config(config), tmp_path)["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"

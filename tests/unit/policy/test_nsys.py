@@ -59,7 +59,7 @@ def started(tmp_path: Path, rank: int) -> list[str]:
     config = BroRLConfig()
     config.exp_manager.explicit_log_dir = str(tmp_path / "a run")
     config.profile = ProfileConfig(kind="nsys", ranks=[1])
-    asked = RuntimeEnv(**rank_process(RankSettings.of(config), tmp_path, rank))
+    asked = RuntimeEnv(**rank_process(RankSettings.from_config(config), tmp_path, rank))
     context = RuntimeEnvContext(env_vars=asked.env_vars())
     plugin = NsightPlugin(str(tmp_path / "session" / "runtime_resources"))
     asyncio.run(plugin.create(None, asked, context))

@@ -86,20 +86,20 @@ def test_nsys_records_from_the_update_to_its_end_even_if_that_fails(tmp_path: Pa
 
 def test_only_the_chosen_ranks_run_under_nsys_which_writes_to_the_run_folder(tmp_path: Path) -> None:
     config = profiled(tmp_path / "a run", kind="nsys", ranks=[2])
-    options = nsight_options(RankSettings.of(config), 2)
+    options = nsight_options(RankSettings.from_config(config), 2)
     assert options is not None
     assert options["capture-range"] == "cudaProfilerApi"
     assert shlex.split(options["o"]) == [f"{tmp_path}/a run/profiles/nsys_rank_2_%p"]
-    assert nsight_options(RankSettings.of(config), 0) is None
-    assert nsight_options(RankSettings.of(profiled(tmp_path, kind="torch", ranks=[2])), 2) is None
+    assert nsight_options(RankSettings.from_config(config), 0) is None
+    assert nsight_options(RankSettings.from_config(profiled(tmp_path, kind="torch", ranks=[2])), 2) is None
 
 
 def test_behind_nsys_a_rank_is_started_by_the_python_of_the_driver(tmp_path: Path) -> None:
     config = profiled(tmp_path, kind="nsys", ranks=[1])
-    process = rank_process(RankSettings.of(config), tmp_path, 1)
+    process = rank_process(RankSettings.from_config(config), tmp_path, 1)
     assert process["env_vars"]["PATH"] == f"{Path(sys.executable).parent}:${{PATH}}"
     assert (tmp_path / "profiles").is_dir()
-    other = rank_process(RankSettings.of(config), tmp_path, 0)
+    other = rank_process(RankSettings.from_config(config), tmp_path, 0)
     assert "nsight" not in other
     assert "PATH" not in other["env_vars"]
 
@@ -116,8 +116,8 @@ def test_memory_that_ran_full_leaves_a_snapshot_and_the_error_goes_on(tmp_path: 
 @pytest.mark.parametrize("method", ["update", "onload"])
 def test_whatever_a_rank_does_it_leaves_a_snapshot_when_it_runs_out_of_memory(tmp_path: Path, method: str) -> None:
     config = profiled(tmp_path, memory_snapshot=True)
-    worker = PolicyWorker(RankSettings.of(config), tmp_path, rank=3)
-    worker.profiling = Profiling(config.profile, RankSettings.of(config).profile_folder, 3, FakeCuda())
+    worker = PolicyWorker(RankSettings.from_config(config), tmp_path, rank=3)
+    worker.profiling = Profiling(config.profile, RankSettings.from_config(config).profile_folder, 3, FakeCuda())
     worker.learner = FullLearner()  # type: ignore[assignment]
     with pytest.raises(torch.OutOfMemoryError):
         worker.call(method, make_plan())  # type: ignore[arg-type]

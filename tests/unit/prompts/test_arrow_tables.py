@@ -18,7 +18,7 @@ def test_parquet_is_read_by_row_groups_and_only_the_columns_asked_for(tmp_path: 
     table = ParquetTable(write_parquet(tmp_path / "a.parquet", NUMBERS, row_group_size=3), columns=["n"])
     assert table.read(2, 8) == [{"n": n} for n in range(2, 8)]
     assert list(table.columns or ()) == ["n", "text"]
-    assert table.where(4).endswith("a.parquet, row 5")
+    assert table.locate_row(4).endswith("a.parquet, row 5")
 
 
 def test_of_row_groups_over_the_limit_only_the_last_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

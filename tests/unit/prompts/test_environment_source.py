@@ -76,7 +76,7 @@ def test_an_environment_draws_tasks_of_its_own_and_splits_share_none() -> None:
 
 def test_prompts_show_the_tools_as_the_template_does() -> None:
     own = config(environment="calculator")
-    (prompt,) = PromptStream(make_source(own, "train", 0), WITH_TOOLS, own).take(1)
+    (prompt,) = PromptStream(make_source(own, "train", 0), WITH_TOOLS, own).take_prompts(1)
     text = OURS.backend.decode(list(prompt.token_ids), skip_special_tokens=False)
     assert '"name": "calculator"' in text
     assert text.endswith("<|im_start|>assistant\n")

@@ -20,7 +20,7 @@ def test_a_saved_dataset_is_mapped_batch_by_batch(tmp_path: Path) -> None:
     tables = open_tables(dataset_files(folder, None), ["n", "text"])
     assert [tables.row(index) for index in range(10)] == NUMBERS[0::2] + NUMBERS[1::2]
     assert [number for number, _ in tables.scan()] == list(range(10))
-    assert tables.where(6).endswith("data-00001-of-00002.arrow, row 2")
+    assert tables.locate_row(6).endswith("data-00001-of-00002.arrow, row 2")
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -41,7 +41,7 @@ def test_files_follow_each_other_in_the_order_of_their_names(tmp_path: Path) -> 
         write_jsonl(tmp_path / f"{name}.jsonl", part)
     tables = open_tables(matching_files(f"{tmp_path}/*.jsonl"), ["n"])
     assert [row for _, row in tables.scan()] == NUMBERS
-    assert tables.where(4).endswith("b.jsonl, line 1")
+    assert tables.locate_row(4).endswith("b.jsonl, line 1")
 
 
 @pytest.mark.parametrize("name", ["bad.parquet", "bad.arrow"])

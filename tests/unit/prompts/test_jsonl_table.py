@@ -26,7 +26,7 @@ def test_a_large_file_is_opened_without_loading_it(tmp_path: Path) -> None:
     assert held < table.spans.nbytes * 2 < path.stat().st_size / 5
     (row,) = table.read(123_456, 123_457)
     assert isinstance(row, dict) and row["answer"] == "123456"
-    assert table.where(123_456).endswith("large.jsonl, line 123457")
+    assert table.locate_row(123_456).endswith("large.jsonl, line 123457")
 
 
 def test_lines_are_counted_with_the_empty_ones(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_lines_are_counted_with_the_empty_ones(tmp_path: Path) -> None:
     table = JsonlTable(path)
     rows = table.read(0, 5)
     assert [row for row in rows if isinstance(row, dict)] == [{"n": 0}, {"n": 1}, {"n": 3}]
-    assert [table.where(index).rpartition(" ")[2] for index in range(5)] == ["1", "4", "5", "6", "7"]
+    assert [table.locate_row(index).rpartition(" ")[2] for index in range(5)] == ["1", "4", "5", "6", "7"]
     assert isinstance(rows[2], BadRow) and rows[2].reason.startswith("not JSON")
     assert rows[3] == BadRow("a row is a JSON object, not list")
 
@@ -46,7 +46,7 @@ def test_a_json_array_is_read_as_rows(tmp_path: Path) -> None:
     for indent in (None, 2):
         path.write_text(json.dumps(rows, indent=indent, ensure_ascii=False), encoding="utf-8")
         assert JsonlTable(path).read(0, 3) == rows
-    assert JsonlTable(path).where(1) == f"{path}, line 12"
+    assert JsonlTable(path).locate_row(1) == f"{path}, line 12"
 
 
 def test_a_json_array_that_was_cut_off_is_an_error(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def asked(config: DataConfig, split: str) -> tuple[list[str], str]:
     stream = PromptStream(make_source(config, split, SEED), TOKENIZER, config, split)
     shown = []
     digest = hashlib.blake2b(digest_size=8)
-    for prompt in stream.take(NUM):
+    for prompt in stream.take_prompts(NUM):
         task = prompt.payload.get("task", {})
         text = task.get("secret", prompt.messages[-1]["content"])
         shown.append(f"{prompt.uid} {text.rpartition(': ')[2]}")

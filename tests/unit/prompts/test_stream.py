@@ -83,7 +83,7 @@ def mixed_stream(
 
 def test_prompts_are_handed_out_once_and_long_ones_are_skipped_and_counted() -> None:
     stream = make_stream()
-    assert [prompt.uid for prompt in stream.take(2) + stream.take(3)] == [
+    assert [prompt.uid for prompt in stream.take_prompts(2) + stream.take_prompts(3)] == [
         "train/0",
         "train/1",
         "train/3",
@@ -95,7 +95,7 @@ def test_prompts_are_handed_out_once_and_long_ones_are_skipped_and_counted() -> 
 
 
 def test_a_prompt_carries_tokens_task_verifier_and_payload() -> None:
-    (prompt,) = make_stream().take(1)
+    (prompt,) = make_stream().take_prompts(1)
     assert prompt.token_ids == (0, 0)
     assert (prompt.task, prompt.verifier, prompt.payload, prompt.domain) == (
         "count",
@@ -106,12 +106,12 @@ def test_a_prompt_carries_tokens_task_verifier_and_payload() -> None:
 
 
 def test_a_resumed_stream_goes_on_where_the_state_was_taken() -> None:
-    whole = [prompt.uid for prompt in make_stream().take(9)]
+    whole = [prompt.uid for prompt in make_stream().take_prompts(9)]
     first = make_stream()
-    head = [prompt.uid for prompt in first.take(4)]
+    head = [prompt.uid for prompt in first.take_prompts(4)]
     second = make_stream()
     second.load_state_dict(first.state_dict())
-    assert head + [prompt.uid for prompt in second.take(5)] == whole
+    assert head + [prompt.uid for prompt in second.take_prompts(5)] == whole
     assert second.num_skipped == {"": 4}
 
 
@@ -121,11 +121,11 @@ def test_every_row_comes_once_an_epoch_however_often_the_run_is_resumed(
     tmp_path: Path, sizes: tuple[int, ...], seed: int, num_before: int
 ) -> None:
     first = mixed_stream(tmp_path, sizes, seed)
-    prompts = first.take(num_before)
+    prompts = first.take_prompts(num_before)
     again = mixed_stream(tmp_path, sizes, seed)
     again.load_state_dict(first.state_dict())
-    prompts += again.take(150 - num_before)
-    whole = mixed_stream(tmp_path, sizes, seed).take(150)
+    prompts += again.take_prompts(150 - num_before)
+    whole = mixed_stream(tmp_path, sizes, seed).take_prompts(150)
     assert prompts == whole and len({prompt.uid for prompt in prompts}) == 150
     for number, size in enumerate(sizes):
         drawn = [prompt.payload["question"] for prompt in prompts if prompt.domain == f"d{number}"]
@@ -136,20 +136,20 @@ def test_every_row_comes_once_an_epoch_however_often_the_run_is_resumed(
 def test_shares_hold_although_one_domain_loses_prompts_to_the_limit() -> None:
     domains = [Domain("long", CountingSource(), 1.0, None, 10), Domain("any", CountingSource(), 1.0, None, 60)]
     stream = PromptStream(Mixture(domains, "1"), word_tokenizer(), data_config())
-    counts = Counter(prompt.domain for prompt in stream.take(4096))
+    counts = Counter(prompt.domain for prompt in stream.take_prompts(4096))
     assert counts == {"long": 2048, "any": 2048}
     assert stream.num_skipped == {"long": 1023, "any": 0}
 
 
 def test_uids_and_prompts_name_their_domain(tmp_path: Path) -> None:
-    prompts = mixed_stream(tmp_path).take(20)
+    prompts = mixed_stream(tmp_path).take_prompts(20)
     assert {prompt.uid.rpartition("/")[0] for prompt in prompts} == {"train/d0", "train/d1", "train/d2"}
     assert all(prompt.domain == prompt.uid.split("/")[1] for prompt in prompts)
 
 
 def test_metrics_count_epochs_by_domain(tmp_path: Path) -> None:
     stream = mixed_stream(tmp_path, sizes=(2, 5))
-    counts = Counter(prompt.domain for prompt in stream.take(30))
+    counts = Counter(prompt.domain for prompt in stream.take_prompts(30))
     metrics = stream.metrics()
     assert metrics["prompts/epochs/d0"] == counts["d0"] / 2
     assert metrics["prompts/epochs/d1"] == counts["d1"] / 5
@@ -158,16 +158,16 @@ def test_metrics_count_epochs_by_domain(tmp_path: Path) -> None:
 
 def test_a_held_out_stream_ends_where_its_files_do(tmp_path: Path) -> None:
     stream = mixed_stream(tmp_path, sizes=(20, 12), split="held_out")
-    prompts = stream.take(1000)
+    prompts = stream.take_prompts(1000)
     rows = sum(domain.source.size or 0 for domain in stream.mixture.domains)
     assert len(prompts) == len({prompt.payload["question"] for prompt in prompts}) == rows < 32
-    assert stream.take(5) == []
+    assert stream.take_prompts(5) == []
 
 
 def test_a_domain_that_runs_out_of_held_out_rows_leaves_the_others_their_share() -> None:
     domains = [Domain("few", CountingSource(size=3), 1.0, None, 60), Domain("many", CountingSource(), 1.0, None, 60)]
     stream = PromptStream(Mixture(domains, "1"), word_tokenizer(), data_config(), "held_out")
-    assert Counter(prompt.domain for prompt in stream.take(4096)) == {"few": 3, "many": 2048}
+    assert Counter(prompt.domain for prompt in stream.take_prompts(4096)) == {"few": 3, "many": 2048}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_domain_that_runs_out_of_held_out_rows_leaves_the_others_their_share()
 def test_the_domains_system_prompt_takes_the_place_of_the_rows(system_prompt: str | None, words: list[str]) -> None:
     mixture = Mixture([Domain("", ConversationSource(), 1.0, system_prompt, 160)], "1")
     stream = PromptStream(mixture, word_tokenizer(TEMPLATE), data_config())
-    (prompt,) = stream.take(1)
+    (prompt,) = stream.take_prompts(1)
     assert stream.tokenizer.decode(prompt.token_ids).split() == words
 
 
@@ -209,11 +209,11 @@ def test_a_checkpoint_does_not_fit_a_file_that_has_changed(tmp_path: Path) -> No
 
 def test_a_limit_that_no_prompt_meets_is_an_error() -> None:
     with pytest.raises(DataError, match="longer than data.max_prompt_tokens=1"):
-        make_stream(max_prompt_tokens=1).take(1)
+        make_stream(max_prompt_tokens=1).take_prompts(1)
 
 
 def test_looking_at_the_next_prompts_takes_none() -> None:
     stream = make_stream()
     seen = [prompt.uid for prompt in stream.peek(3)]
     assert stream.position == 0
-    assert [prompt.uid for prompt in stream.take(3)] == seen == ["train/0", "train/1", "train/3"]
+    assert [prompt.uid for prompt in stream.take_prompts(3)] == seen == ["train/0", "train/1", "train/3"]

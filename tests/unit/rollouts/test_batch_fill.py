@@ -39,13 +39,13 @@ class SlowGenerator(FakeGenerator):
 
 def make_batches(config: BroRLConfig, generator: FakeGenerator, period: int = 3) -> Batches:
     config.rollouts.num_per_prompt, config.rollouts.prompts_per_step = 8, 2
-    sizes = replace(RunSizes.of(config), num_engines=2)
+    sizes = replace(RunSizes.from_config(config), num_engines=2)
     sampler = Sampler(generator, FakeVerifier(period), Console(), chunk_size=8, seed=1)
     return Batches(config.rollouts, config.dynamic_sampling, config.policy.optim, sizes, FakePrompts(), sampler)
 
 
 def fill(batches: Batches, version: int = 0) -> FilledBatch:
-    return batches.take(version, lambda: None)
+    return batches.take_batch(version, lambda: None)
 
 
 def cutting_config(unfinished: str = "drop", min_fraction: float = 0.5) -> BroRLConfig:
@@ -113,8 +113,8 @@ def test_the_rest_is_sampled_on_and_learnt_from_a_step_later_within_its_group() 
     completed = second.batch[-1]
     assert completed.prompt.uid == "train/1"
     assert completed.group.num_rollouts == 8
-    assert completed.learn_from is not None
-    assert completed.learn_from.tolist() == [6, 7]
+    assert completed.train_indices is not None
+    assert completed.train_indices.tolist() == [6, 7]
     assert (completed.group.version, completed.group.newest_version) == (0, 1)
     resumed = [request for request in generator.requests if request.partial is not None]
     assert [request.indices.tolist() for request in resumed] == [[6, 7]]
@@ -133,7 +133,7 @@ def test_a_partial_group_goes_on_as_a_whole_and_comes_first_in_the_next_step() -
     generator = SlowGenerator(slow=["train/2"], num_ended=2)
     config = cutting_config("resume")
     batches = make_batches(config, generator)
-    batches.carry_over.prompts.take(1)  # train/1 and train/2 make the batch
+    batches.carry_over.prompts.take_prompts(1)  # train/1 and train/2 make the batch
     assert uids(fill(batches)) == ["train/1"]
     assert [group.uid for group in batches.carry_over.leftovers.partial] == ["train/2"]
     generator.slow = frozenset()
@@ -145,7 +145,7 @@ def test_a_partial_group_goes_on_as_a_whole_and_comes_first_in_the_next_step() -
 def test_a_partial_group_that_grew_too_old_starts_anew_and_no_prompt_is_lost() -> None:
     generator = SlowGenerator(slow=["train/2"], num_ended=2)
     batches = make_batches(cutting_config("resume"), generator)
-    batches.carry_over.prompts.take(1)
+    batches.carry_over.prompts.take_prompts(1)
     fill(batches)
     generator.slow, generator.version = frozenset(), 5
     second = fill(batches, version=5)
@@ -159,7 +159,7 @@ def batches_with_surplus(unfinished: str, generator: FakeGenerator) -> Batches:
     config.rollouts.unfinished = unfinished
     batches = make_batches(config, generator)
     batches.carry_over.dynamic_sampling.keep_rate = 0.5
-    batches.carry_over.prompts.take(1)
+    batches.carry_over.prompts.take_prompts(1)
     return batches
 
 
@@ -191,7 +191,7 @@ def test_a_group_that_mixes_versions_is_refused_unless_the_settings_allow_it() -
 def test_the_state_of_sampling_survives_a_restart() -> None:
     generator = SlowGenerator(slow=["train/2"], num_ended=2)
     batches = make_batches(cutting_config("resume"), generator)
-    batches.carry_over.prompts.take(1)
+    batches.carry_over.prompts.take_prompts(1)
     fill(batches)
     again = make_batches(cutting_config("resume"), SlowGenerator())
     again.carry_over.load_state(batches.carry_over.state())
@@ -220,7 +220,7 @@ def test_a_group_completed_before_a_checkpoint_is_learnt_from_after_a_restart() 
     batches.begin(version=1).complete()  # a checkpoint is written before the batch is taken
     again = make_batches(cutting_config("resume"), SlowGenerator())
     again.carry_over.load_state(batches.carry_over.state())
-    completed = [group for group in fill(again, version=1).batch if group.learn_from is not None]
+    completed = [group for group in fill(again, version=1).batch if group.train_indices is not None]
     assert [group.prompt.uid for group in completed] == ["train/1"]
 
 

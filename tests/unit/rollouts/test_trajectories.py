@@ -131,7 +131,7 @@ def test_an_environment_that_fails_costs_its_own_trajectory_with_the_reason() ->
 
 
 def batches_of(config: BroRLConfig, generator: TurnGenerator, verifier: EnvironmentVerifier) -> Batches:
-    sizes = replace(RunSizes.of(config), num_engines=1)
+    sizes = replace(RunSizes.from_config(config), num_engines=1)
     sampler = Sampler(generator, verifier, Console(), chunk_size=5, seed=1)
     return Batches(config.rollouts, config.dynamic_sampling, config.policy.optim, sizes, EnvironmentPrompts(), sampler)
 

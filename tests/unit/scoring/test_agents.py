@@ -42,13 +42,13 @@ def prompts(name: str, template: str | None) -> PromptStream:
 
 def test_the_first_request_is_the_prompt_with_the_tools_it_names() -> None:
     stream = prompts("use_tool", "qwen2.5")
-    (prompt,) = stream.take(1)
+    (prompt,) = stream.take_prompts(1)
     text = stream.tokenizer.backend.decode(list(prompt.token_ids), skip_special_tokens=False)
     assert '"name": "add"' in text
     assert text.endswith("2 + 3 =<|im_end|>\n<|im_start|>assistant\n")
     json.dumps(prompt.payload)
     with pytest.raises(ModelError, match="has no place for tools"):
-        prompts("use_tool", None).take(1)
+        prompts("use_tool", None).take_prompts(1)
 
 
 @pytest.fixture(scope="module")

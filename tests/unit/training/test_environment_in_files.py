@@ -47,8 +47,8 @@ class KeyedPrompts(FakePrompts):
         super().__init__()
         self.key = key
 
-    def take(self, num: int) -> list[Prompt]:
-        return [with_key(prompt, self.key) for prompt in super().take(num)]
+    def take_prompts(self, num: int) -> list[Prompt]:
+        return [with_key(prompt, self.key) for prompt in super().take_prompts(num)]
 
 
 def files_with(folder: Path, text: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from brorl_lab.trace_reader import read_spans, timeline_steps
 
 from nemo_brorl.core.stall_watch import Heartbeat
-from nemo_brorl.core.timeline import BETWEEN, Exchange, Span, Timeline, Work, chunk_key, top_stages
+from nemo_brorl.core.timeline import BETWEEN, Exchange, Timeline, TimelineSpan, Work, chunk_key, top_stages
 from nemo_brorl.rollouts.chunk_spans import ChunkSpans
 from nemo_brorl.training.step_timeline import chunks_by_part, with_rollouts
 from nemo_brorl.training.trainer import BroRLTrainer
@@ -97,16 +97,16 @@ def test_a_chunk_is_followed_from_its_engine_to_its_verifier() -> None:
     spans = ChunkSpans(timeline)
     timeline.begin(1)
     request = RolloutRequest(make_prompt("train/5"), 64, 2, 7, SAMPLING)
-    spans.asked(request)
+    spans.note_requested(request)
     clock.seconds = 1004.0
     chunk = make_chunk(request, [3, 4])
     object.__setattr__(chunk, "period", Period(1000.5, 1001.0, 1003.0))
-    spans.sampled(chunk)
-    spans.asked(request)
+    spans.note_sampled(chunk)
+    spans.note_requested(request)
     clock.seconds = 1006.0
     scored = score_chunk(chunk, [1.0, 0.0])
     object.__setattr__(scored, "period", Period(1004.5, 1004.5, 1005.5))
-    spans.scored(scored)
+    spans.note_scored(scored)
     done = timeline.end()
     assert done is not None
     sample, score = (span for span in done.spans if span.process != "driver")
@@ -121,7 +121,7 @@ def test_a_chunk_that_nobody_asked_for_in_this_stream_is_no_span() -> None:
     timeline = Timeline()
     timeline.begin(1)
     request = RolloutRequest(make_prompt(), 0, 1, 7, SAMPLING)
-    ChunkSpans(timeline).sampled(make_chunk(request, [3]))
+    ChunkSpans(timeline).note_sampled(make_chunk(request, [3]))
     done = timeline.end()
     assert done is not None
     assert {span.process for span in done.spans} == {"driver"}
@@ -146,7 +146,7 @@ def test_of_ranks_that_share_a_replica_the_first_has_the_chunks() -> None:
     spans = []
     for rank in (0, 1):
         details = {"mini_batch": 0, "data_rank": 0}
-        spans.append(Span(f"policy rank {rank}", "stages", "mini-batch 1 of 1", 0.0, 1.0, details=details))
+        spans.append(TimelineSpan(f"policy rank {rank}", "stages", "mini-batch 1 of 1", 0.0, 1.0, details=details))
     filled = with_rollouts(tuple(spans), {(0, 0): ("a/0",)})
     assert [span.rollouts for span in filled] == [("a/0",), ()]
 
@@ -154,7 +154,7 @@ def test_of_ranks_that_share_a_replica_the_first_has_the_chunks() -> None:
 def test_an_exchange_of_another_step_is_forgotten() -> None:
     timeline = Timeline(now=Clock())
     timeline.begin(1)
-    timeline.note("engine 0", [Work("sample", 1.0, 2.0)], Exchange(0.0, 5.0, 6.0, 1.0))
+    timeline.record_work("engine 0", [Work("sample", 1.0, 2.0)], Exchange(0.0, 5.0, 6.0, 1.0))
     first = timeline.end()
     timeline.begin(2)
     second = timeline.end()

@@ -9,17 +9,17 @@ import pytest
 from brorl_lab.trace_reader import read_spans, timeline_steps
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.timeline import ClockOffset, Span, StepTimeline
+from nemo_brorl.core.timeline import ClockOffset, StepTimeline, TimelineSpan
 from nemo_brorl.training.trace_files import TraceFiles, trace_events
 
 BEGAN_AT = 1_790_000_000.25
 SPANS = (
-    Span("driver", "stages", "step", 0.0, 8.0),
-    Span("driver", "stages", "collect", 0.0, 5.0),
-    Span("engine 10", "chunks 1", "sample", 0.5, 3.0, ("p-1/0",), {"tokens": 120}),
-    Span("engine 2", "chunks 1", "sample", 0.5, 2.0, ("p-1/64",)),
-    Span("verifier 0", "chunks 1", "score", 3.6, 0.25, ("p-1/0",)),
-    Span("policy rank 0", "stages", "mini-batch 1 of 2", 5.5, 1.0, ("p-1/0", "p-1/64")),
+    TimelineSpan("driver", "stages", "step", 0.0, 8.0),
+    TimelineSpan("driver", "stages", "collect", 0.0, 5.0),
+    TimelineSpan("engine 10", "chunks 1", "sample", 0.5, 3.0, ("p-1/0",), {"tokens": 120}),
+    TimelineSpan("engine 2", "chunks 1", "sample", 0.5, 2.0, ("p-1/64",)),
+    TimelineSpan("verifier 0", "chunks 1", "score", 3.6, 0.25, ("p-1/0",)),
+    TimelineSpan("policy rank 0", "stages", "mini-batch 1 of 2", 5.5, 1.0, ("p-1/0", "p-1/64")),
 )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.training.store.record import step_record
 from nemo_brorl.training.trainer import BroRLTrainer
-from nemo_brorl.types import FilledBatch, ScoredGroup, StepRecord, TrainBatch, UpdatePlan, Withdrawn
+from nemo_brorl.types import FilledBatch, ScoredGroup, StepRecord, TrainBatch, UpdatePlan, WithdrawnGroup
 from tests.support.fakes import make_group
 from tests.support.loop import make_trainer, small_config, store_of
 
@@ -23,7 +23,7 @@ def said(kept: StepRecord) -> dict[str, tuple[str, str]]:
 
 
 def recorded(batch: list[ScoredGroup], sampled: list[ScoredGroup], **settings: bool) -> dict[str, tuple[str, str]]:
-    withdrawn = (Withdrawn(make_group([0.0], "w"), "timed_out"),)
+    withdrawn = (WithdrawnGroup(make_group([0.0], "w"), "timed_out"),)
     filled = FilledBatch(tuple(batch), tuple(sampled), withdrawn, 1.0, {}, 0.0, 0.0)
     numbers = tuple(np.zeros(2, np.float32) for _ in batch)
     rollouts = tuple(np.arange(2) for _ in batch)
@@ -35,7 +35,7 @@ def recorded(batch: list[ScoredGroup], sampled: list[ScoredGroup], **settings: b
 
 def test_every_group_says_where_it_is_from_and_what_became_of_it() -> None:
     here, old = make_group([0.0, 1.0], "here"), make_group([0.0, 1.0], "old")
-    tail = replace(make_group([0.0, 1.0], "tail"), learn_from=np.array([1]))
+    tail = replace(make_group([0.0, 1.0], "tail"), train_indices=np.array([1]))
     later, wrong, right = make_group([0.0, 1.0], "later"), make_group([0.0] * 2, "a"), make_group([1.0] * 2, "b")
     assert recorded([old, here, tail], [wrong, here, right, later]) == {
         "old": ("carried", "trained"),
