@@ -332,7 +332,7 @@ class Runner:
             return _outcomes(calls, result.reports, rules)
         scripts = [test for test in tests if isinstance(test, ScriptTest)]
         numbers = [test.number for test in scripts]
-        reports = self.judge.reports(program.source, first.all_scripts(program.setup), numbers, seconds)
+        reports = self.judge.judge_program(program.source, first.all_scripts(program.setup), numbers, seconds)
         return _outcomes(scripts, reports, rules)
 
 
