@@ -315,7 +315,7 @@ class Runner:
         rules: Rules,
         seconds: float,
     ) -> list[bool]:
-        """Run the tests of the same kind as the first one in one process.
+        """Run the tests of the same kind as the first one in one sandbox process.
 
         Returns one outcome for each of them, up to the first test that did not finish.
         """

@@ -97,7 +97,7 @@ def read_tests(payload: Payload) -> list[Test]:
 
 
 def same_text(got: str, expected: str, rules: Rules) -> bool:
-    """Return whether a program printed the expected text, compared by these rules."""
+    """Return whether a program printed the expected text, as `rules` compare texts."""
     if rules.is_exact:
         return got == expected
     got_lines = _lines_of_words(got)
@@ -118,7 +118,7 @@ def _lines_of_words(text: str) -> list[list[str]]:
 
 
 def same_value(got: Any, expected: Any, rules: Rules) -> bool:
-    """Return whether a function returned the expected value, compared by these rules.
+    """Return whether a function returned the expected value, as `rules` compare values.
 
     The expected value is JSON, so tuples count as lists and keys as texts.
     """

@@ -27,7 +27,7 @@ _WITHOUT_MARKS = str.maketrans("", "", MARKS)
 
 
 def load_languages() -> None:
-    """Load the language model (0.5 s)."""
+    """Load the model that identifies the language of a text (0.5 s)."""
     _identifier()
 
 

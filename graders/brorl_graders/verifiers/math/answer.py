@@ -72,7 +72,7 @@ def are_equal(
     given: Reading,
     rules: Rules,
 ) -> bool | None:
-    """Return whether an answer equals the reference by these rules.
+    """Return whether a given answer equals the reference, as `rules` compare answers.
 
     None: the comparison needs a grammar or symbolic algebra.
     """
@@ -343,7 +343,7 @@ def _in_boxes(boxes: list[Box]) -> str:
 
 
 def is_equal(reference: str, given: str, rules: Rules = USUAL) -> bool:
-    """Return whether an answer equals the reference by these rules.
+    """Return whether an answer equals the reference, as `rules` compare answers.
 
     `given` is a result of `find_answer`. The reference may be a text with the answer in it.
     """
@@ -354,7 +354,10 @@ def is_equal(reference: str, given: str, rules: Rules = USUAL) -> bool:
 
 @lru_cache(maxsize=4096)
 def _in_reference(reference: str) -> str:
-    """Return the answer of a reference, which may be a text that states it, in one notation."""
+    """Return the answer in a reference, in the notation of `notation.py`.
+
+    The reference may be the answer alone, or a text that states it.
+    """
     boxes = boxed_answers(reference)
     if boxes:
         return in_one_notation(_in_boxes(boxes))
@@ -365,7 +368,7 @@ def _in_reference(reference: str) -> str:
 
 @lru_cache(maxsize=65536)
 def _is_equal(reference: str, given: str, rules: Rules) -> bool:
-    """Return whether two answers in one notation are equal. The result is cached."""
+    """Return whether two answers in the notation of `notation.py` are equal. The result is cached."""
     if _letters(reference) == _letters(given):
         return bool(given)
     wanted = read(reference)
