@@ -27,7 +27,7 @@ from brorl_graders.base.payload import Payload, check_choice, is_blank, is_list,
 from brorl_graders.verifiers.ifeval import texts
 from brorl_graders.verifiers.ifeval.ifbench_counts import COUNTS, WORDS
 from brorl_graders.verifiers.ifeval.ifbench_formats import FORMATS, TASKS
-from brorl_graders.verifiers.ifeval.texts import is_in_language, is_likeliest, is_told, sentences_of, tokens_of
+from brorl_graders.verifiers.ifeval.texts import is_identifiable, is_in_language, is_likeliest, sentences_of, tokens_of
 
 RELATIONS = ("at least", "less than")
 CONSTRAINED_RESPONSES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
@@ -284,7 +284,7 @@ def response_language(text: str, language: str) -> bool:
     A text without letters fits every language, and a word that occurs in all languages fits none.
     """
     has_letters = any(map(str.isalpha, text))
-    if has_letters and not is_told(text):
+    if has_letters and not is_identifiable(text):
         return False
     return is_in_language(text, language)
 

@@ -272,13 +272,13 @@ def _is_huge_power(power: re.Match[str]) -> bool:
         return True
     if tower is not None and len(tower) > MAX_EXPONENT_DIGITS:
         return True
-    num_digits = _digits(exponent)
+    num_digits = _log10(exponent)
     if tower is not None:
         num_digits *= int(tower)
     return num_digits > MAX_EXPONENT_DIGITS
 
 
-def _digits(number: str) -> float:
+def _log10(number: str) -> float:
     """Return the logarithm of a whole number to base 10."""
     plain = number.lstrip("0")
     if len(plain) > MAX_EXPONENT_DIGITS + 1:
