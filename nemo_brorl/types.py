@@ -225,7 +225,7 @@ class ScoredChunk:
     answers: tuple[str | None, ...] | None = None
     evidence: RewardEvidence | None = None  # None: not looked for
     turns: TurnRecord | None = None  # [n] trajectories, with their last turn; None: of no environment
-    goes_on: PartialRollouts | None = None  # trajectories of the chunk as sampled that have not ended, not in `chunk`
+    unfinished: PartialRollouts | None = None  # sampled trajectories that have not ended; `chunk` leaves them out
     period: Period | None = None  # of the verifier; None: not known
     # [n] what the verifier says of each score, why it failed for one; "": nothing. Empty: nothing of any
     reasons: tuple[str, ...] = ()
@@ -291,7 +291,9 @@ class ScoredGroup:
     num_failed: int
     repetition: Float32  # [N], as in ScoredChunk
     mass: SampledMass
-    learn_from: Int64 | None = None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
+    train_indices: Int64 | None = (
+        None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
+    )
     answers: tuple[str | None, ...] | None = None  # [N], as in ScoredChunk
     evidence: tuple[RewardEvidence, ...] = ()  # of its chunks, where it was looked for
     records: tuple[TurnRecord | None, ...] = ()  # of its chunks; none: of no environment
@@ -385,7 +387,7 @@ class PlannedGroup:
 
 
 @dataclass(frozen=True)
-class Segment:
+class GroupSlice:
     """Some rollouts of one group that share one copy of its prompt inside a micro-batch."""
 
     group: int  # index into UpdatePlan.groups
@@ -394,9 +396,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward/backward pass of one rank: a row of `num_tokens` = per segment P + sum T."""
+    """One forward/backward pass of one rank: a row of `num_tokens` = per slice P + sum T."""
 
-    segments: tuple[Segment, ...]
+    slices: tuple[GroupSlice, ...]
     num_tokens: int
     num_loss_tokens: int  # sampled tokens of the responses
 
@@ -422,19 +424,19 @@ class UpdatePlan:
         """Turns of the trajectories of one mini-batch over all ranks."""
         total = 0
         for micro in chain.from_iterable(self.mini_batches[mini_batch]):
-            for segment in micro.segments:
-                num_turns = self.groups[segment.group].num_turns
+            for group_slice in micro.slices:
+                num_turns = self.groups[group_slice.group].num_turns
                 if num_turns is None:
-                    total += len(segment.rollouts)
+                    total += len(group_slice.rollouts)
                 else:
-                    total += int(num_turns[list(segment.rollouts)].sum())
+                    total += int(num_turns[list(group_slice.rollouts)].sum())
         return total
 
     def num_responses(self, mini_batch: int) -> int:
         """Responses of one mini-batch over all ranks."""
         num_responses = 0
         for micro in chain.from_iterable(self.mini_batches[mini_batch]):
-            num_responses += sum(len(segment.rollouts) for segment in micro.segments)
+            num_responses += sum(len(group_slice.rollouts) for group_slice in micro.slices)
         return num_responses
 
 

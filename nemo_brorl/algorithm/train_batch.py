@@ -79,9 +79,9 @@ def _view(group: ScoredGroup, shaped: Float32, algorithm: AlgorithmConfig) -> Gr
         shaped = returns[:, 0]
     everyone = np.arange(len(shaped))
     trained = compared = everyone
-    if group.learn_from is not None:
+    if group.train_indices is not None:
         # A tail, of which some rollouts have been learned from before: judged within the whole group, trained alone.
-        trained = group.learn_from
+        trained = group.train_indices
     elif algorithm.train_rollouts is not None:
         trained = compared = max_variance_subset(shaped, algorithm.train_rollouts)
     return GroupView(
@@ -109,7 +109,7 @@ def _advantages(views: Sequence[GroupView], algorithm: AlgorithmConfig) -> list[
             members = view.compared[view.num_returns[view.compared] > turn]
             if len(members) < 2:
                 continue
-            own = view.rewards.of(members)
+            own = view.rewards.select(members)
             compared.append(GroupRewards(own.raw, view.returns[members, turn], own.lengths))
             places.append((of_group, members, turn))
     for (of_group, members, turn), values in zip(places, advantages_of(compared, algorithm), strict=True):

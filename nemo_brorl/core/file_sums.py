@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import MALFORMED, write_whole
+from nemo_brorl.core.files import MALFORMED, write_atomically
 
 # Of the files beside it.
 SUMS = "checksums.json"
@@ -63,7 +63,7 @@ def all_damage(folder: Path, sums: Mapping[str, FileSum]) -> list[str]:
 
 def write_sums(folder: Path, sums: Mapping[str, FileSum]) -> None:
     """Write `checksums.json`, for good. Raises OSError."""
-    write_whole(folder / SUMS, sums_as_json(sums), is_synced=True)
+    write_atomically(folder / SUMS, sums_as_json(sums), is_synced=True)
 
 
 def read_sums(folder: Path) -> dict[str, FileSum]:

@@ -46,7 +46,7 @@ def replacing(path: Path) -> Iterator[Path]:
             aside.unlink(missing_ok=True)
 
 
-def write_whole(
+def write_atomically(
     path: Path,
     text: str,
     is_synced: bool = False,

@@ -12,7 +12,7 @@ from nemo_brorl.core.timeline import BETWEEN, Exchange, Timeline, TimelineSpan, 
 from nemo_brorl.rollouts.chunk_spans import ChunkSpans
 from nemo_brorl.training.step_timeline import chunks_by_part, with_rollouts
 from nemo_brorl.training.trainer import BroRLTrainer
-from nemo_brorl.types import MicroBatch, Period, PlannedGroup, RolloutRequest, Segment, TrainBatch, UpdatePlan
+from nemo_brorl.types import GroupSlice, MicroBatch, Period, PlannedGroup, RolloutRequest, TrainBatch, UpdatePlan
 from tests.support.fakes import SAMPLING, make_chunk, make_group, make_prompt, score_chunk
 from tests.support.loop import make_trainer, small_config, store_of
 
@@ -97,16 +97,16 @@ def test_a_chunk_is_followed_from_its_engine_to_its_verifier() -> None:
     spans = ChunkSpans(timeline)
     timeline.begin(1)
     request = RolloutRequest(make_prompt("train/5"), 64, 2, 7, SAMPLING)
-    spans.asked(request)
+    spans.note_requested(request)
     clock.seconds = 1004.0
     chunk = make_chunk(request, [3, 4])
     object.__setattr__(chunk, "period", Period(1000.5, 1001.0, 1003.0))
-    spans.sampled(chunk)
-    spans.asked(request)
+    spans.note_sampled(chunk)
+    spans.note_requested(request)
     clock.seconds = 1006.0
     scored = score_chunk(chunk, [1.0, 0.0])
     object.__setattr__(scored, "period", Period(1004.5, 1004.5, 1005.5))
-    spans.scored(scored)
+    spans.note_scored(scored)
     done = timeline.end()
     assert done is not None
     sample, score = (span for span in done.spans if span.process != "driver")
@@ -121,7 +121,7 @@ def test_a_chunk_that_nobody_asked_for_in_this_stream_is_no_span() -> None:
     timeline = Timeline()
     timeline.begin(1)
     request = RolloutRequest(make_prompt(), 0, 1, 7, SAMPLING)
-    ChunkSpans(timeline).sampled(make_chunk(request, [3]))
+    ChunkSpans(timeline).note_sampled(make_chunk(request, [3]))
     done = timeline.end()
     assert done is not None
     assert {span.process for span in done.spans} == {"driver"}
@@ -131,8 +131,8 @@ def plan_of_two_groups() -> tuple[UpdatePlan, TrainBatch]:
     """Two groups of two rollouts, a chunk each; the second group is learnt from in both mini-batches."""
     groups = (make_group([1, 0], "a"), make_group([0, 1], "b"))
     planned = tuple(PlannedGroup(None, (), None, 0) for _ in groups)  # type: ignore[arg-type]
-    first = MicroBatch((Segment(0, (0, 1)), Segment(1, (1,))), 0, 0)
-    second = MicroBatch((Segment(1, (0,)),), 0, 0)
+    first = MicroBatch((GroupSlice(0, (0, 1)), GroupSlice(1, (1,))), 0, 0)
+    second = MicroBatch((GroupSlice(1, (0,)),), 0, 0)
     plan = UpdatePlan(1, "ppo", 1e-3, planned, (((first,),), ((second,),)))
     return plan, TrainBatch(groups, (), ())
 
