@@ -182,7 +182,7 @@ class Service(Verifier):
 
 
 class UserFunction(Verifier):
-    """A scoring function that a user wrote, known by its import path. Any payload passes its check."""
+    """A scoring function that a user wrote, known by its import path. Its check accepts any payload."""
 
     is_open = True
 
