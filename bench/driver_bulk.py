@@ -134,7 +134,7 @@ def one_step(batches: Batches, config: BroRLConfig, data_parallel_size: int = 8)
     """collect → learn → plan, as the trainer does. Seconds of each part, and what came of it."""
     watch, cpu_before = Stopwatch(), time.process_time()
     with watch.measure("collect"):
-        filled = batches.take(0, lambda: None)
+        filled = batches.take_batch(0, lambda: None)
     with watch.measure("learning_batch"):
         batch = make_train_batch(
             filled.batch, 1, config.algorithm, config.rewards.shaping, config.rollouts.max_response_tokens,

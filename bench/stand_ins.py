@@ -142,7 +142,7 @@ class BulkPrompts:
         tokens = tuple(random.integers(3, VOCAB_SIZE, PROMPT_TOKENS).tolist())
         return Prompt(f"train/{number}", "bulk", "exact_match", tokens, {"answer": "1", "rate": rate})
 
-    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+    def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
         return []
 
     def state_dict(self) -> dict[str, Any]:

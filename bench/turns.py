@@ -114,8 +114,8 @@ class ThinkingVerifier:
         return [self.judged(self.waiting.pop(answer)) for answer in due]
 
     def judged(self, chunk: RolloutChunk) -> ScoredChunk:
-        scores, ended, goes_on = self.judge.judge(chunk, fetch(chunk.data))
-        return scored_chunk(chunk, scores, ended, None if goes_on is None else ray.put(goes_on))
+        scores, ended, unfinished = self.judge.judge(chunk, fetch(chunk.data))
+        return scored_chunk(chunk, scores, ended, None if unfinished is None else ray.put(unfinished))
 
     def pending(self) -> list[Any]:
         return list(self.waiting)

@@ -55,9 +55,9 @@ def main(argv: Sequence[str]) -> list[float]:
             if plan is None:
                 console.line(f"step {step}: every prompt was all right or all wrong, nothing to learn from")
                 continue
-            with handover.policy_turn(watch) as turn:
+            with handover.policy_phase(watch) as phase:
                 update = policy.update(plan)
-                turn.made(update.version)  # published to the engines at the end of the turn
+                phase.set_version(update.version)  # published to the engines at the end of the turn
             loss = update.metrics["policy/loss"]
             console.line(f"step {step}: reward {rewards[-1]:.3f}, {len(plan.groups)} groups, loss {loss:.4f}")
     return rewards

@@ -34,7 +34,7 @@ class PromptSource(Protocol):
     def take_prompts(self, num: int) -> list[Prompt]:
         """Return the next `num` prompts of the stream; each prompt is handed out exactly once."""
 
-    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+    def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
         """Take in what a step's prompts came to, each with its share of correct rollouts, in an order that is always
         the same: the next prompts may be easier or harder. A line about each change."""
 
@@ -57,7 +57,7 @@ class PromptPool(Protocol):
     def take_prompts(self, num: int) -> list[Prompt]:
         """Return the next `num` prompts to sample. Raises StarvationError when none are left."""
 
-    def learn(self, sampled: Sequence[ScoredGroup]) -> None:
+    def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
         """Take in all groups that a step has sampled, once it is over."""
 
     def metrics(self) -> dict[str, float]:

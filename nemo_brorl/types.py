@@ -241,7 +241,7 @@ class ScoredChunk:
     answers: tuple[str | None, ...] | None = None
     evidence: RewardEvidence | None = None  # None: not collected
     turns: TurnRecord | None = None  # record of the n trajectories, their last turn included; None: no environment
-    goes_on: PartialRollouts | None = None  # trajectories of the chunk as sampled that have not ended, not in `chunk`
+    unfinished: PartialRollouts | None = None  # trajectories that have not ended; `chunk` leaves them out
     period: Period | None = None  # the verifier's working time; None: not known
     # the verifier's remark on each score, or why it failed [n]; "": none. Empty: no remark at all
     reasons: tuple[str, ...] = ()
@@ -312,7 +312,8 @@ class ScoredGroup:
     num_failed: int
     repetition: Float32  # share of repeated n-grams [N], as in ScoredChunk
     mass: SampledMass
-    learn_from: Int64 | None = None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
+    # ascending indices of the rollouts that no earlier step has trained on; None: all
+    train_indices: Int64 | None = None
     answers: tuple[str | None, ...] | None = None  # normalised extracted answers [N], as in ScoredChunk
     evidence: tuple[RewardEvidence, ...] = ()  # one entry for each chunk whose evidence was collected
     records: tuple[TurnRecord | None, ...] = ()  # one turn record for each chunk; empty: no environment

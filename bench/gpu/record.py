@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.console import format_table
-from nemo_brorl.core.files import write_whole
+from nemo_brorl.core.files import write_atomically
 
 NOT_MEASURED = "not measured"
 
@@ -90,7 +90,7 @@ class Results:
         content = {"part": self.part, "tiny": self.is_tiny, "whole": self.is_whole,
                    "rows": [asdict(row) for row in self.rows], "details": self.details}  # fmt: skip
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path, json.dumps(content, indent=1) + "\n")
+        write_atomically(self.path, json.dumps(content, indent=1) + "\n")
 
 
 def read_results(path: Path) -> dict[str, Any] | None:

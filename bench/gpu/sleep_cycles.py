@@ -33,11 +33,11 @@ def turns(setting: Setting, pair: Pair, cycles: int) -> tuple[list[float], list[
     residual, whole, seconds = [], [], []
     for version in range(2, cycles + 2):
         watch = Stopwatch()
-        with watch.measure("turn"), handover.policy_turn(watch) as turn:
+        with watch.measure("turn"), handover.policy_phase(watch) as phase:
             pair.policy.offload()
             whole.append(used_gib(setting))
             pair.policy.onload()
-            turn.made(version)
+            phase.set_version(version)
         residual.append(handover.residual["sleep/residual_gib_max"])
         seconds.append(watch.seconds["turn"])
     return residual, whole, seconds

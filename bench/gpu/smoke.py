@@ -60,8 +60,8 @@ def check_turn(setting: Setting, engine_model: Path, policy_model: Path) -> None
         assert pair.policy is not None
         before = disagreement(pair)
         handover = DeviceHandover(pair.policy, pair.pool)
-        with handover.policy_turn(Stopwatch()) as turn:
-            turn.made(1)
+        with handover.policy_phase(Stopwatch()) as phase:
+            phase.set_version(1)
         pair.policy.onload()
         after = disagreement(pair)
     note = f"before {before:.3f}"

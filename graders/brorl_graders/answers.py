@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from brorl_graders.base.answer import last_answer, read_answer
-from brorl_graders.base.payload import Answer, Payload, accepted_answers
+from brorl_graders.base.payload import Payload, accepted_answers
 from brorl_graders.processes.child import VERIFIER_ERRORS
 from brorl_graders.verifiers.math.answer import find_answer, place_of
 from brorl_graders.verifiers.multiple_choice import right_letter
@@ -18,13 +19,13 @@ FORMS = ("<answer>{}</answer>", "\\boxed{{{}}}", "The answer is {}.")
 class Answers:
     """Reads the answers of responses to one prompt."""
 
-    def __init__(self, reader: Answer, payload: Payload) -> None:
+    def __init__(self, reader: Callable[[str], str | None], payload: Payload) -> None:
         self._reader = reader
         self._payload = payload
 
     def read(self, text: str) -> str | None:
         """Return a response's answer; None: it gives none. Raises whatever its verifier raises."""
-        return self._reader(self._payload, text)
+        return self._reader(text)
 
     def read_or_blank(self, text: str) -> str | None:
         """Return a response's answer, and "" where reading it fails."""

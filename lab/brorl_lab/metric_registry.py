@@ -149,7 +149,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("surplus", "groups", _COUNT, "Dropped: the batch was full"),
             Metric("timed_out", "groups", _COUNT, "Withdrawn: too few rollouts had ended at a deadline"),
             Metric("dropped", "groups", _COUNT, "Withdrawn: under way when the batch was full"),
-            Metric("held", "groups", _COUNT, "Cut when the batch was full, to be sampled on in the next step"),
+            Metric("postponed", "groups", _COUNT, "Cut off when the batch was full; the next step resumes them"),
         ),
     ),
     "trajectories": (
@@ -194,10 +194,10 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
     "sft": (
         "Supervised fine-tuning (`brorl sft`), beside loss, gradient norm and learning rate of the policy.",
         (
-            Metric("val_loss", "nats", "mean over learnt tokens", "Loss on held-out conversations"),
+            Metric("val_loss", "nats", "mean over trained tokens", "Loss on held-out conversations"),
             Metric("epoch", "", "up to the step", "How often every conversation was learnt"),
             Metric("tokens", "tokens", _COUNT, "Tokens of the batch"),
-            Metric("learnt_tokens", "tokens", _COUNT, "Of these the assistant's, which the loss counts"),
+            Metric("trained_tokens", "tokens", _COUNT, "Of these the assistant's, which the loss counts"),
         ),
     ),
     "policy": (
@@ -241,7 +241,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         ),
     ),
     "mass_balance": (
-        "The terms of BroRL's Theorem 1, a whole response taken as one token (docs/theory.md).",
+        "The terms of BroRL's Theorem 1, a whole response taken as one token (docs/explanation/theory.md).",
         (
             Metric("unsampled_mass", "probability", _PROMPT_STEP, "1 − probability of the responses drawn"),
             Metric(

@@ -10,7 +10,7 @@ step's prompts are retired ones that are asked again, however many are retired: 
 is known. Old rollouts count less than new ones, and a prompt whose newest were wrong too often comes back.
 
 Only prompts that come again profit. The coin is a hash of seed and uid, and counts change between steps alone, so a
-restart asks the same. `docs/when_n_pays.md` has what it is worth.
+restart asks the same. `docs/explanation/when_n_pays.md` has what it is worth.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class RetiringPool:
             taken += self._unretired(num - len(taken))
         return taken
 
-    def learn(self, sampled: Sequence[ScoredGroup]) -> None:
+    def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
         """Take in the groups of a step that is over."""
         self.counts.forget()
         # In the order of uids, not of engines: equal rollouts lead to equal counts.

@@ -210,10 +210,10 @@ def _scored_group(row: Mapping[str, Any], columns: Columns, table: pa.Table) -> 
         num_failed = row["num_failed"] if not parts else 0
         part = _scored_chunk(chunk, columns, rows, num_failed)
         parts.append(replace(part, turns=_turns(table, rows, chunk.data)))
-    learn_from = row["learn_from"]
+    train_indices = row["learn_from"]
     return replace(
         close_group(prompt, parts),
-        learn_from=None if learn_from is None else np.array(learn_from, np.int64),
+        train_indices=None if train_indices is None else np.array(train_indices, np.int64),
     )
 
 

@@ -70,7 +70,7 @@ class Epochs:
             self.num_taken += 1
         return taken
 
-    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+    def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
         """Nothing: questions have no levels."""
         return []
 

@@ -268,7 +268,7 @@ def fresh_in_the_last(batch: TrainBatch, last: Sequence[Item]) -> list[bool]:
         in_last[group].add(rollout)
     fresh = []
     for scored, trained, held_out in zip(batch.groups, batch.rollouts, in_last, strict=True):
-        is_chosen = scored.learn_from is None and len(trained) < len(scored.rewards)
+        is_chosen = scored.train_indices is None and len(trained) < len(scored.rewards)
         is_kept = True
         if batch.min_reward_range is not None:
             is_other = np.ones(len(scored.rewards), bool)

@@ -79,9 +79,9 @@ def _view(group: ScoredGroup, shaped: Float32, algorithm: AlgorithmConfig) -> Gr
         shaped = returns[:, 0]
     everyone = np.arange(len(shaped))
     trained = compared = everyone
-    if group.learn_from is not None:
+    if group.train_indices is not None:
         # A tail, of which some rollouts have been learned from before: judged within the whole group, trained alone.
-        trained = group.learn_from
+        trained = group.train_indices
     elif algorithm.train_rollouts is not None:
         trained = compared = max_variance_subset(shaped, algorithm.train_rollouts)
     return GroupView(

@@ -149,11 +149,11 @@ def read_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
     epoch_steps = len(found.train) / settings.batch_size
     num_steps = min(settings.max_steps, math.ceil(settings.epochs * epoch_steps))
     num_tokens = sum(example.num_tokens for example in found.train)
-    num_learnt = sum(example.num_learnt for example in found.train)
+    num_trained_tokens = sum(example.num_trained_tokens for example in found.train)
     Console().line(
         f"{found.num_conversations:,} conversations ({len(found.held_out):,} held out, {found.num_left_out:,} left out,"
-        f" {found.num_cut:,} cut): {num_tokens:,} tokens, {num_learnt:,} of them learnt; {num_steps:,} steps of "
-        f"{settings.batch_size}"
+        f" {found.num_cut:,} cut): {num_tokens:,} tokens, {num_trained_tokens:,} of them trained on; "
+        f"{num_steps:,} steps of {settings.batch_size}"
     )
     return Lessons(
         batch=lambda step: found.batch(step, settings.batch_size, seed),

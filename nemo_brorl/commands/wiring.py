@@ -42,7 +42,7 @@ from nemo_brorl.training.observers import Observer
 from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.parity import NUM_PROMPTS, check_parity
 from nemo_brorl.training.parts import Parts
-from nemo_brorl.training.run_observers import Events, MassBalance, StepLine, StoredRollouts
+from nemo_brorl.training.run_observers import Events, MassBalanceMetrics, StepLine, StoredRollouts
 from nemo_brorl.training.samples import Samples
 from nemo_brorl.training.step_timeline import Timelines
 from nemo_brorl.training.store.store import make_store
@@ -224,7 +224,7 @@ def run_observers(
         Samples(run_folder, config.rollouts.save_samples, decode, console),
         StoredRollouts(store, config.dynamic_sampling),
         Events(run_folder),
-        MassBalance(),
+        MassBalanceMetrics(),
         *added,
         StepLine(console, config.trainer.max_steps, config.parity),
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import MALFORMED, write_whole
+from nemo_brorl.core.files import MALFORMED, write_atomically
 
 # Name of the file with the checksums of the files beside it.
 SUMS = "checksums.json"
@@ -66,7 +66,7 @@ def all_damage(folder: Path, sums: Mapping[str, FileSum]) -> list[str]:
 
 def write_sums(folder: Path, sums: Mapping[str, FileSum]) -> None:
     """Write `checksums.json` into a folder and sync it to disk. Raises OSError."""
-    write_whole(folder / SUMS, sums_as_json(sums), is_synced=True)
+    write_atomically(folder / SUMS, sums_as_json(sums), is_synced=True)
 
 
 def read_sums(folder: Path) -> dict[str, FileSum]:

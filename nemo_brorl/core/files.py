@@ -48,7 +48,7 @@ def replacing(path: Path) -> Iterator[Path]:
             aside.unlink(missing_ok=True)
 
 
-def write_whole(
+def write_atomically(
     path: Path,
     text: str,
     is_synced: bool = False,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, StallError
-from nemo_brorl.core.files import cannot_write, write_whole
+from nemo_brorl.core.files import cannot_write, write_atomically
 from nemo_brorl.core.timeline import Timeline
 
 log = get_logger(__name__)
@@ -250,7 +250,7 @@ class StallWatch:
             "process": os.getpid(),
         }
         try:
-            write_whole(self.path, json.dumps(row, indent=1) + "\n")
+            write_atomically(self.path, json.dumps(row, indent=1) + "\n")
             self.is_refused = False
         except OSError as error:
             if not self.is_refused:

@@ -19,7 +19,7 @@ from typing import Any
 from brorl_graders.base.environment_values import as_written
 
 from nemo_brorl.config.evaluation import EvaluationConfig
-from nemo_brorl.core.files import write_whole
+from nemo_brorl.core.files import write_atomically
 from nemo_brorl.evaluation.answers import AnswerFile, PromptAnswers
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.estimates import Scores, by, scores_of
@@ -130,8 +130,8 @@ def write(
     for place in (folder, output):
         place.mkdir(parents=True, exist_ok=True)
         # The numbers before their picture: a reader that finds the page finds what it is of.
-        write_whole(place / "evaluation.json", text, is_synced=True)
-        write_whole(place / "evaluation.md", markdown, is_synced=True)
+        write_atomically(place / "evaluation.json", text, is_synced=True)
+        write_atomically(place / "evaluation.md", markdown, is_synced=True)
 
 
 def _benchmark_json(benchmark: Benchmark, found: BenchmarkScores, prompts: Sequence[PromptAnswers]) -> dict[str, Any]:

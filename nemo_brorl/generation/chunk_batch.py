@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, ChunkProgress, Progress, Withdrawn
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, ChunkProgress, Progress, ReturnedChunk
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, RolloutTask
 from nemo_brorl.generation.progress import ProgressReports
 from nemo_brorl.types import Sampling
@@ -41,7 +41,7 @@ class Requests(Protocol):
 class ChunkBatch:
     """Life of a chunk: `add` queues its rollouts → `step`s sample them together with everything else → answered when
     its last one has ended, or earlier, by `cut` or the request's deadline; `withdraw` and `abort` drop it, with
-    `Withdrawn` as the answer.
+    `ReturnedChunk` as the answer.
 
     `cut` and `abort` may overtake the chunk on its way here: calls that are not known are remembered.
     """
@@ -78,7 +78,7 @@ class ChunkBatch:
             return
         # Times of reports count from here: an idle engine owes none.
         if not self._chunks:
-            self._reports.times.note_begun(time.monotonic())
+            self._reports.times.mark_started(time.monotonic())
         self._chunks[chunk.call_id] = chunk
         # `abort` has nothing to fetch, and may have overtaken a chunk that has.
         if chunk.call_id in self._dropped_early:
@@ -99,7 +99,7 @@ class ChunkBatch:
         for name, continuation in ended:
             chunk, row = self._rollouts.pop(name)
             chunk.put(row, continuation)
-            self._reports.times.note_ended()
+            self._reports.times.record_finished()
             if chunk.is_finished:
                 self._answer(chunk)
         now = time.monotonic()
@@ -204,7 +204,7 @@ class ChunkBatch:
         meta, arrays, partial = chunk.reply(self.version, vocab_size)
         if isinstance(meta, ChunkMeta):
             meta = dataclasses.replace(meta, progress=self._progress(), period=chunk.period())
-            self._reports.times.note_told(time.monotonic())
+            self._reports.times.mark_reported(time.monotonic())
             self.num_samples += len(meta.lengths)
             self.num_tokens += chunk.num_sampled
             num_resumed, num_cached = chunk.prefix_hits()
@@ -215,7 +215,7 @@ class ChunkBatch:
     def _drop(self, chunk: ChunkTask) -> None:
         self._remove_rollouts(chunk)
         del self._chunks[chunk.call_id]
-        chunk.answer.set_result((Withdrawn(), None, None))
+        chunk.answer.set_result((ReturnedChunk(), None, None))
 
     def _remove_rollouts(self, chunk: ChunkTask) -> None:
         """Take what is left of a chunk out of the batch."""

@@ -42,7 +42,7 @@ class ChunkMeta:
 
 
 @dataclass(frozen=True)
-class Withdrawn:
+class ReturnedChunk:
     """The engine gave the chunk back before it sampled a token of it, or dropped it."""
 
 
@@ -55,7 +55,7 @@ class ChunkFailure:
 
 
 # What to know of a chunk, its rollouts that ended, and those that were cut off.
-Reply = tuple[ChunkMeta | ChunkFailure | Withdrawn, ChunkArrays | None, ChunkArrays | None]
+Reply = tuple[ChunkMeta | ChunkFailure | ReturnedChunk, ChunkArrays | None, ChunkArrays | None]
 
 
 def response_lengths(arrays: ChunkArrays) -> Int32:

@@ -97,7 +97,7 @@ class RolloutEngine:
         await self._on_thread(self._batch.cut, call_ids)
 
     async def withdraw(self, call_id: int) -> bool:
-        """Give a chunk back unless a token of it was sampled; whether it was. Its `generate` then answers Withdrawn."""
+        """Return a chunk that has not started. True: it has not, and its `generate` answers ReturnedChunk."""
         return await self._on_thread(self._batch.withdraw, call_id)
 
     async def abort(self, call_ids: Collection[int]) -> None:

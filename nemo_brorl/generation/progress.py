@@ -18,31 +18,31 @@ class ReportTimes:
     def __init__(self, every: int, within_s: float) -> None:
         self.every = every
         self.within_s = within_s
-        self._num_untold = 0  # rollouts
-        self._told_at = 0.0
+        self._num_unreported = 0  # rollouts
+        self._reported_at = 0.0
 
-    def note_ended(self, num: int = 1) -> None:
+    def record_finished(self, num: int = 1) -> None:
         """Note that more rollouts have ended."""
-        self._num_untold += num
+        self._num_unreported += num
 
-    def note_told(self, now: float) -> None:
+    def mark_reported(self, now: float) -> None:
         """Note that everything there is to tell has just gone out."""
-        self._num_untold = 0
-        self._told_at = now
+        self._num_unreported = 0
+        self._reported_at = now
 
-    def note_begun(self, now: float) -> None:
+    def mark_started(self, now: float) -> None:
         """Note that there is work again."""
-        self._told_at = now
+        self._reported_at = now
 
     @property
     def due_at(self) -> float:
         """When a report is due at the latest."""
-        has_enough = self._num_untold >= self.every
-        return self._told_at + (SHORTEST_S if has_enough else self.within_s)
+        has_enough = self._num_unreported >= self.every
+        return self._reported_at + (SHORTEST_S if has_enough else self.within_s)
 
     def is_due(self, now: float) -> bool:
         """Say whether to report now."""
-        return now >= min(self.due_at, self._told_at + self.within_s)
+        return now >= min(self.due_at, self._reported_at + self.within_s)
 
 
 class ProgressReports:
@@ -72,7 +72,7 @@ class ProgressReports:
     def tell(self, progress: Progress, now: float) -> None:
         """Answer the open question."""
         self._answer(progress)
-        self.times.note_told(now)
+        self.times.mark_reported(now)
 
     def drop(self) -> None:
         """Answer with nothing: nobody waits any more."""

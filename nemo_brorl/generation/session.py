@@ -14,7 +14,7 @@ from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation.answers import answered_chunk, unsampled_chunk
 from nemo_brorl.generation.check_replies import check_lengths, find_mismatch
-from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Progress, Withdrawn
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Progress, ReturnedChunk
 from nemo_brorl.generation.engine_handle import EngineHandle, check_weights, why_lost
 from nemo_brorl.generation.in_flight import ChunkInFlight, InFlight
 from nemo_brorl.generation.placement.placement import ChunkPlacement
@@ -162,7 +162,7 @@ class VllmSession:
                 self._finish(in_flight, result)
             else:
                 self._lose(engine, ChunkFailure(mismatch, is_garbage=True))
-        elif isinstance(result, Withdrawn):
+        elif isinstance(result, ReturnedChunk):
             # The answer to `withdraw` says so, too, and may come later: it moves the chunk.
             in_flight.is_given_back = True
             if not in_flight.is_asked_back:

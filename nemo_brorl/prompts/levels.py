@@ -5,8 +5,8 @@ correct rollouts decides: from `promote_from` on the next level is reached, belo
 Counting then begins anew, whatever was decided (RLVE, arXiv 2511.07317, which widens the range of levels upwards and
 never goes back).
 
-Levels move between steps alone, by `PromptStream.learn`. So question i of a source is a function of the seed, i and the
-levels, and a stream is resumed by its position and these.
+Levels change only between steps, by `PromptStream.record_outcomes`. So question i of a source is a function of the
+seed, i and the levels, and a stream is resumed by its position and these.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TaskLevel:
         self.num_groups = 0  # of this level, since the last decision
         self.correct = 0.0  # sum of the shares of correct rollouts
 
-    def learn(self, prompt: Prompt, rate: float) -> None:
+    def record_rate(self, prompt: Prompt, rate: float) -> None:
         """Take in a group: the share of its rollouts that were correct."""
         if prompt.level != self.reached:
             return

@@ -64,19 +64,19 @@ class PromptStream:
         return prompts
 
     def peek(self, num: int) -> list[Prompt]:
-        """What `take_prompts` would give, and will give still."""
+        """Return the prompts that `take_prompts` would return, without moving the stream."""
         state = self.state_dict()
         prompts = self.take_prompts(num)
         self.load_state_dict(state)
         return prompts
 
-    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+    def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
         """Take in what prompts of a step came to, each with the share of its rollouts that were correct. A line for
         every task whose level changes for the next prompts."""
         for prompt, rate in outcomes:
             name = _task_name(prompt.domain, prompt.task)
             if name in self.levels:
-                self.levels[name].learn(prompt, rate)
+                self.levels[name].record_rate(prompt, rate)
         changes = []
         for name, level in self.levels.items():
             reason = level.decide()

@@ -2,7 +2,7 @@
 nothing is lost.
 
 A fill is *filling* until the batch is full or the step's deadline has passed, then *draining* until nothing is being
-sampled, then *done*. What it has seen is learnt (`CarryOver.learn`) when it becomes done, and only then.
+sampled, then *done*. What it has seen is learnt (`CarryOver.record_step`) when it becomes done, and only then.
 
 What becomes of a group once nothing of it is being sampled: `fate.py`. Rollouts are cut by a deadline, or because the
 batch is full: then groups in flight are finished and serve the next step, go on there, or are dropped, as
@@ -13,7 +13,7 @@ Who owns what while a batch is filled, each fact once:
     GroupLedger (in RolloutStream)  groups being sampled, and their rollouts that are out, finished or partial
     DynamicSampling                 order of admission, groups that closed in this step, groups kept
     Leftovers (in CarryOver)        partial groups and prompts for the next step, completed groups
-    BatchFill                       the phase, and which groups were cut
+    BatchFill                       the state, and which groups were cut
 
 A fill of 2 groups of 8 with `rollouts.unfinished: resume`, `min_fraction` ½ and a step deadline:
 
@@ -48,10 +48,10 @@ from nemo_brorl.types import FilledBatch, Sampling, WithdrawnGroup
 log = get_logger(__name__)
 
 # Names under which `dynamic_sampling/…` counts groups that do not close in this step.
-WITHDRAWN = {Fate.HOLD: "held", Fate.DROP: "dropped", Fate.TIME_OUT: "timed_out"}
+WITHDRAWN = {Fate.POSTPONE: "postponed", Fate.DROP: "dropped", Fate.TIME_OUT: "timed_out"}
 
 
-class Phase(Enum):
+class FillState(Enum):
     """How far a fill is."""
 
     FILLING = "filling"
@@ -89,7 +89,7 @@ class BatchFill:
         self.version = version
         self.replay_cache = carry_over.take_replay(version)
         self.stream = sampler.open_stream(carry_over.lengths, chunk_size, self.replay_cache)
-        self.phase = Phase.FILLING
+        self.state = FillState.FILLING
         self.cuts_surplus = False  # the batch was full while groups were in flight
         self.cut_groups: list[OpenGroup] = []
         self.withdrawn: list[WithdrawnGroup] = []
@@ -105,19 +105,19 @@ class BatchFill:
     @property
     def is_done(self) -> bool:
         """Whether the batch can be taken and nothing is being sampled."""
-        return self.phase is Phase.DONE
+        return self.state is FillState.DONE
 
     def advance(self, timeout_s: float = TURN_S) -> None:
         """Admit what is missing, wait for news at most `timeout_s`, and act on it. Raises StarvationError,
         GenerationError."""
-        if self.phase is Phase.FILLING:
+        if self.state is FillState.FILLING:
             self._admit()
         for group in self.stream.advance(timeout_s):
             self._settle(group)
-        if self.phase is Phase.FILLING:
+        if self.state is FillState.FILLING:
             self._drain_if_due()
         self.done_at = time.monotonic()
-        if self.phase is Phase.DRAINING and self.stream.is_idle:
+        if self.state is FillState.DRAINING and self.stream.is_idle:
             self._end()
         if not self.is_done:
             stream = self.stream
@@ -138,9 +138,9 @@ class BatchFill:
 
     def finish(self) -> FilledBatch:
         """Take the batch of a fill that is done."""
-        assert self.is_done, f"the batch was taken while it was {self.phase.value}"
+        assert self.is_done, f"the batch was taken while it was {self.state.value}"
         completed = self.carry_over.take_completed()
-        batch = (*self.dynamic_sampling.take(), *completed)
+        batch = (*self.dynamic_sampling.take_batch(), *completed)
         sampled = self.dynamic_sampling.sampled()
         sampled_at = max(self.stream.sampled_at, self.start)
         generate_s = sampled_at - self.start
@@ -190,22 +190,22 @@ class BatchFill:
             self._withdraw(group, WITHDRAWN[fate])
         else:
             self.dynamic_sampling.offer(group.close())
-            group.num_learnt = len(group.parts) if group.partial else 0
+            group.num_trained_chunks = len(group.scored_chunks) if group.partial else 0
         # What is held, and the cut rollouts of a group that a step learns from, go on in the next step.
         if group.partial and is_resumed(self.settings):
             self.leftovers.put_back(group)
 
     def _complete_group(self, group: OpenGroup) -> None:
         """Keep what has ended of a group since a step learned from it."""
-        if len(group.parts) == group.num_learnt:
+        if len(group.scored_chunks) == group.num_trained_chunks:
             return
-        scored = replace(group.close(), learn_from=group.not_learnt())
+        scored = replace(group.close(), train_indices=group.untrained_indices())
         if judge(scored, self.dynamic_sampling.config).keep:
             self.leftovers.put_completed(scored)
-        group.num_learnt = len(group.parts)
+        group.num_trained_chunks = len(group.scored_chunks)
 
     def _withdraw(self, group: OpenGroup, reason: str) -> None:
-        if group.parts and reason not in POSTPONED:  # of these a later step has all
+        if group.scored_chunks and reason not in POSTPONED:  # of these a later step has all
             self.withdrawn.append(WithdrawnGroup(group.close(), reason))
         self.dynamic_sampling.withdraw(group.uid, reason, group.num_finished)
 
@@ -218,7 +218,7 @@ class BatchFill:
             self._admit()  # what faster groups would have made room for
         elif not is_overdue:
             return
-        self.phase = Phase.DRAINING
+        self.state = FillState.DRAINING
         self.cuts_surplus = not is_overdue and self.settings.unfinished != "finish"
         if is_overdue or self.cuts_surplus:
             self.stream.cut()
@@ -228,14 +228,14 @@ class BatchFill:
         if not self.dynamic_sampling.kept:
             limit_s = self.settings.step_deadline_s
             log.warning("no informative group within rollouts.step_deadline_s=%s: sampling goes on", limit_s)
-            self.phase = Phase.FILLING
+            self.state = FillState.FILLING
             self.filling_since = time.monotonic()
             return
-        self.phase = Phase.DONE
+        self.state = FillState.DONE
         self._close()
         self.stats_after = self.sampler.generator.stats()
         sampled = self.dynamic_sampling.sampled()
-        for change in self.carry_over.learn(sampled, self.cut_groups, self.stream.num_tokens):
+        for change in self.carry_over.record_step(sampled, self.cut_groups, self.stream.num_tokens):
             self.sampler.console.line(change)
 
     def _close(self) -> None:

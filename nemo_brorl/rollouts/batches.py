@@ -46,7 +46,7 @@ class Batches:
         self.fill = BatchFill(self.carry_over, self.sampler, self.settings, chunk_size, stage, version)
         return self.fill
 
-    def take(self, version: int, check: Callable[[], None]) -> FilledBatch:
+    def take_batch(self, version: int, check: Callable[[], None]) -> FilledBatch:
         """Return the next batch, full. `check` is called at every turn and may raise. Raises StarvationError; what was
         begun stays here until `complete`, `drop` or `cut`."""
         fill = self.fill or self.begin(version)

@@ -92,4 +92,7 @@ class Leftovers:
 
     def copy_partial(self) -> tuple[OpenGroup, ...]:
         """Return partial groups that do not change when the originals are sampled on."""
-        return tuple(replace(group, parts=list(group.parts), partial=list(group.partial)) for group in self.partial)
+        return tuple(
+            replace(group, scored_chunks=list(group.scored_chunks), partial=list(group.partial))
+            for group in self.partial
+        )

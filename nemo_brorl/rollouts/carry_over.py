@@ -2,7 +2,7 @@
 prompts and costs.
 
 Partial groups and prompts to restart are those of its `Leftovers`, groups that are closed and kept those of its
-`DynamicSampling`. Forecasts change only between two steps, by `learn`.
+`DynamicSampling`. Forecasts change only between two steps, by `record_step`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class CarryOver:
         self.num_sampled = self.spent.rollouts
         return self.leftovers.take_completed()
 
-    def learn(
+    def record_step(
         self,
         sampled: Sequence[ScoredGroup],
         cut: Sequence[OpenGroup],
@@ -102,8 +102,8 @@ class CarryOver:
         self.is_batch_complete = True
         self._observe_lengths(sampled, cut)
         self.spent = self.spent.plus(Spent.of_step(sampled, num_tokens, self.dynamic_sampling.config))
-        self.pool.learn(sampled)
-        return self.prompts.learn(outcomes(sampled))
+        self.pool.record_groups(sampled)
+        return self.prompts.record_outcomes(outcomes(sampled))
 
     def _observe_lengths(self, sampled: Sequence[ScoredGroup], cut: Sequence[OpenGroup]) -> None:
         for scored in sampled:

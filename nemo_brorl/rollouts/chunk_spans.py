@@ -20,11 +20,11 @@ class ChunkSpans:
         self._timeline = timeline
         self._asked_at: dict[str, float] = {}  # by chunk; of its last question
 
-    def asked(self, request: RolloutRequest) -> None:
+    def note_requested(self, request: RolloutRequest) -> None:
         """A chunk is asked of the engines, or of the verifiers."""
         self._asked_at[_key(request)] = self._timeline.now()
 
-    def sampled(self, chunk: RolloutChunk) -> None:
+    def note_sampled(self, chunk: RolloutChunk) -> None:
         """An engine's answer has come."""
         details = {
             "num_rollouts": len(chunk.lengths),
@@ -32,9 +32,9 @@ class ChunkSpans:
             "version": chunk.version,
             "task": chunk.request.prompt.task,
         }
-        self._note(f"engine {chunk.engine}", "sample", chunk.request, chunk.period, details)
+        self._add_span(f"engine {chunk.engine}", "sample", chunk.request, chunk.period, details)
 
-    def scored(self, scored: ScoredChunk) -> None:
+    def note_scored(self, scored: ScoredChunk) -> None:
         """A verifier's answer has come."""
         details = {
             "num_rollouts": len(scored.rewards),
@@ -42,9 +42,9 @@ class ChunkSpans:
             "verifier": scored.chunk.request.prompt.verifier,
         }
         request = scored.chunk.request
-        self._note(f"verifier {scored.worker}", "score", request, scored.period, details)
+        self._add_span(f"verifier {scored.worker}", "score", request, scored.period, details)
 
-    def _note(
+    def _add_span(
         self,
         process: str,
         name: str,

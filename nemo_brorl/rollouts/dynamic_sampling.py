@@ -44,7 +44,7 @@ MIN_KEEP_RATE = 0.25  # at most 1 / this times what is missing is in flight
 KEPT = ("informative", "disabled")  # reasons to keep a group
 WORTHLESS = ("all_correct", "all_wrong", "all_equal")  # reasons of `judge` to drop one
 WASTED = (*WORTHLESS, "stale", "surplus", "timed_out", "dropped")  # no step learns from these groups
-POSTPONED = ("held",)  # a later step goes on with these groups
+POSTPONED = ("postponed",)  # a later step resumes these groups
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class DynamicSampling:
         self._raise_target()
         self._judge_in_order()
 
-    def take(self) -> list[ScoredGroup]:
+    def take_batch(self) -> list[ScoredGroup]:
         """The oldest of the kept groups, as many as wanted; the rest is carried over, or dropped as surplus where
         `max_staleness` is 0. All of them where a batch is not filled up."""
         if not self._fills_up:
@@ -192,10 +192,10 @@ class DynamicSampling:
             return 1.0
         num_groups = 0.0
         for group in batch:
-            if group.learn_from is None:
+            if group.train_indices is None:
                 num_groups += 1.0
             else:
-                num_groups += len(group.learn_from) / len(group.rewards)
+                num_groups += len(group.train_indices) / len(group.rewards)
         return num_groups / self.wanted
 
     def metrics(self) -> dict[str, float]:
@@ -255,15 +255,15 @@ class DynamicSampling:
 
     def _starvation_message(self) -> str:
         counted: list[str] = []
-        for reason in (*WORTHLESS, "timed_out", "held"):
+        for reason in (*WORTHLESS, "timed_out", "postponed"):
             if self.counts[reason]:
                 counted.append(f"{self.counts[reason]} {reason}")
         found = f"{len(self.kept)} of {self._least_kept} informative groups among {self._num_admitted}"
         return (
-            f"dynamic sampling found {found} (dropped or put off: {', '.join(counted) or 'none'}). All wrong: the tasks"
-            " are too hard or the verifier never accepts; choose easier data.tasks or a larger"
-            " rollouts.num_per_prompt. All correct: the tasks are solved; choose harder ones. Timed out, or held for"
-            " having more to sample: raise rollouts.deadline_s or lower rollouts.min_fraction. Otherwise raise"
-            " dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or set dynamic_sampling.fill=samples or"
-            " dynamic_sampling.enabled=false"
+            f"dynamic sampling found {found} (dropped or postponed: {', '.join(counted) or 'none'}). All wrong: the"
+            " tasks are too hard or the verifier never accepts; choose easier data.tasks or a larger"
+            " rollouts.num_per_prompt. All correct: the tasks are solved; choose harder ones. Timed out, or postponed"
+            " because rollouts were unfinished: raise rollouts.deadline_s or lower rollouts.min_fraction. Otherwise"
+            " raise dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or set dynamic_sampling.fill=samples"
+            " or dynamic_sampling.enabled=false"
         )

@@ -17,7 +17,7 @@ class Fate(Enum):
     CLOSE = "close"  # judge it by all of its rollouts
     CLOSE_CUT = "close_cut"  # judge it by those that have ended; the partial ones as `is_resumed` says
     COMPLETE = "complete"  # a step has learned from it: what has ended since is learned next, within the whole group
-    HOLD = "hold"  # all of it goes on in the next step
+    POSTPONE = "postpone"  # all of it goes on in the next step
     DROP = "drop"  # give it up: the batch is full
     TIME_OUT = "time_out"  # give it up: too few rollouts ended in time
 
@@ -33,10 +33,10 @@ def fate_of(group: OpenGroup, is_surplus: bool, settings: RolloutsConfig) -> Fat
         learned from | partial rollouts | cut as surplus | enough ended | unfinished   | fate
         yes          |                  |                |              |              | COMPLETE
         no           | none             |                |              |              | CLOSE
-        no           | some             | yes            |              | resume       | HOLD
+        no           | some             | yes            |              | resume       | POSTPONE
         no           | some             | yes            |              | drop         | DROP
         no           | some             | no             | yes          |              | CLOSE_CUT
-        no           | some             | no             | no           | resume       | HOLD
+        no           | some             | no             | no           | resume       | POSTPONE
         no           | some             | no             | no           | finish, drop | TIME_OUT
 
     Enough is `rollouts.min_fraction` of the group, two at least. Under `finish` nothing is cut as surplus.
@@ -46,8 +46,8 @@ def fate_of(group: OpenGroup, is_surplus: bool, settings: RolloutsConfig) -> Fat
     if not group.partial:
         return Fate.CLOSE
     if is_surplus:
-        return Fate.HOLD if is_resumed(settings) else Fate.DROP
+        return Fate.POSTPONE if is_resumed(settings) else Fate.DROP
     num_enough = max(MIN_GROUP, math.ceil(settings.min_fraction * group.num_rollouts))
     if group.num_finished >= num_enough:
         return Fate.CLOSE_CUT
-    return Fate.HOLD if is_resumed(settings) else Fate.TIME_OUT
+    return Fate.POSTPONE if is_resumed(settings) else Fate.TIME_OUT

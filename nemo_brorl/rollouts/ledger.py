@@ -47,9 +47,9 @@ class OpenGroup:
     prompt: Prompt
     sampling: Sampling
     deadline_s: float | None = None  # of each of its requests
-    parts: list[ScoredChunk] = field(default_factory=list)  # finished and scored
+    scored_chunks: list[ScoredChunk] = field(default_factory=list)  # finished and scored
     partial: list[PartialRollouts] = field(default_factory=list)  # cut, not asked for again
-    num_learnt: int = 0  # parts that were learnt from in an earlier step
+    num_trained_chunks: int = 0  # chunks that an earlier step has trained on; they come first
 
     @property
     def uid(self) -> str:
@@ -58,11 +58,11 @@ class OpenGroup:
     @property
     def is_closed(self) -> bool:
         """Whether a step has learnt from the group already: only its partial rollouts are sampled on."""
-        return self.num_learnt > 0
+        return self.num_trained_chunks > 0
 
     @property
     def num_finished(self) -> int:
-        return sum(len(part.rewards) for part in self.parts)
+        return sum(len(scored.rewards) for scored in self.scored_chunks)
 
     @property
     def num_partial(self) -> int:
@@ -77,7 +77,7 @@ class OpenGroup:
     @property
     def oldest_version(self) -> int | None:
         """Oldest policy version that sampled one of its tokens; None when there are none."""
-        versions = [part.chunk.version for part in self.parts]
+        versions = [scored.chunk.version for scored in self.scored_chunks]
         for block in self.partial:
             # A rollout that was cut before its first token belongs to no version yet
             if block.lengths.any():
@@ -87,32 +87,32 @@ class OpenGroup:
     @property
     def rewards(self) -> Float32:
         """Raw rewards of the finished rollouts, [finished], by place in the group."""
-        rewards = [part.rewards for part in in_order(self.parts)]
+        rewards = [scored.rewards for scored in in_order(self.scored_chunks)]
         return np.concatenate(rewards)
 
     @property
     def lengths(self) -> Int32:
         """Response tokens of the finished rollouts, [finished], by place in the group."""
-        lengths = [part.chunk.lengths for part in in_order(self.parts)]
+        lengths = [scored.chunk.lengths for scored in in_order(self.scored_chunks)]
         return np.concatenate(lengths)
 
     def close(self) -> ScoredGroup:
         """Return the group of the finished rollouts; partial ones are not in it."""
-        return close_group(self.prompt, self.parts)
+        return close_group(self.prompt, self.scored_chunks)
 
-    def not_learnt(self) -> Int64:
+    def untrained_indices(self) -> Int64:
         """Places within the closed group of the rollouts that no step has learnt from, ascending."""
-        learnt: set[int] = set()
-        for part in self.parts[: self.num_learnt]:
-            learnt.update(part.chunk.indices.tolist())
+        trained: set[int] = set()
+        for scored in self.scored_chunks[: self.num_trained_chunks]:
+            trained.update(scored.chunk.indices.tolist())
         indices: list[int] = []
-        for part in in_order(self.parts):
-            indices.extend(part.chunk.indices.tolist())
-        places: list[int] = []
-        for place, index in enumerate(indices):
-            if index not in learnt:
-                places.append(place)
-        return np.array(places, np.int64)
+        for scored in in_order(self.scored_chunks):
+            indices.extend(scored.chunk.indices.tolist())
+        untrained: list[int] = []
+        for index_in_closed, index in enumerate(indices):
+            if index not in trained:
+                untrained.append(index_in_closed)
+        return np.array(untrained, np.int64)
 
 
 class GroupLedger:
@@ -170,8 +170,8 @@ class GroupLedger:
         group = self.groups[uid]
         out = self._out[uid]
         indices = chunk.indices.tolist()
-        goes_on = None if scored is None else scored.goes_on
-        for block in (chunk.partial, goes_on):
+        unfinished = None if scored is None else scored.unfinished
+        for block in (chunk.partial, unfinished):
             if block is not None:
                 indices += block.indices.tolist()
                 group.partial.append(block)
@@ -181,7 +181,7 @@ class GroupLedger:
             out.remove(index)
         # A chunk of which every rollout was cut has nothing to learn from
         if scored is not None and len(chunk.indices):
-            group.parts.append(scored)
+            group.scored_chunks.append(scored)
 
     def is_settled(self, uid: str) -> bool:
         """Whether nothing of a group is out."""
@@ -204,8 +204,8 @@ def _is_resumed(block: PartialRollouts, asked: set[int]) -> bool:
 
 def check_version(group: OpenGroup, version: int) -> None:
     """Raises GenerationError when one of its tokens was sampled under other weights than those of the step."""
-    for part in group.parts:
-        chunk = part.chunk
+    for scored in group.scored_chunks:
+        chunk = scored.chunk
         versions = {chunk.version, chunk.newest_version}
         if versions != {version}:
             raise GenerationError(
@@ -214,71 +214,71 @@ def check_version(group: OpenGroup, version: int) -> None:
             )
 
 
-def close_group(prompt: Prompt, parts: Iterable[ScoredChunk]) -> ScoredGroup:
+def close_group(prompt: Prompt, scored_chunks: Iterable[ScoredChunk]) -> ScoredGroup:
     """One group from its scored chunks, none of them empty, in any order."""
-    ordered = in_order(parts)
-    chunks = tuple(part.chunk for part in ordered)
-    rewards = np.concatenate([part.rewards for part in ordered])
-    repetition = np.concatenate([part.repetition for part in ordered])
-    keys = np.concatenate([part.keys for part in ordered])
-    log_probs = np.concatenate([part.log_probs for part in ordered])
+    ordered = in_order(scored_chunks)
+    chunks = tuple(scored.chunk for scored in ordered)
+    rewards = np.concatenate([scored.rewards for scored in ordered])
+    repetition = np.concatenate([scored.repetition for scored in ordered])
+    keys = np.concatenate([scored.keys for scored in ordered])
+    log_probs = np.concatenate([scored.log_probs for scored in ordered])
     return ScoredGroup(
         group=RolloutGroup(prompt, chunks),
         rewards=rewards,
-        num_failed=sum(part.num_failed for part in ordered),
+        num_failed=sum(scored.num_failed for scored in ordered),
         repetition=repetition,
         mass=sampled_mass(keys, log_probs, rewards),
         answers=_joined_answers(ordered),
-        evidence=tuple(part.evidence for part in ordered if part.evidence is not None),
+        evidence=tuple(scored.evidence for scored in ordered if scored.evidence is not None),
         records=_records(ordered),
         reasons=_joined_reasons(ordered),
-        scored=tuple(part.period for part in ordered),
+        scored=tuple(scored.period for scored in ordered),
     )
 
 
-def in_order(parts: Iterable[ScoredChunk]) -> list[ScoredChunk]:
+def in_order(scored_chunks: Iterable[ScoredChunk]) -> list[ScoredChunk]:
     """Chunks by the place of their first rollout in the group, whichever came first."""
-    return sorted(parts, key=_first_index)
+    return sorted(scored_chunks, key=_first_index)
 
 
-def _first_index(part: ScoredChunk) -> int:
-    return int(part.chunk.indices[0])
+def _first_index(scored: ScoredChunk) -> int:
+    return int(scored.chunk.indices[0])
 
 
-def _joined_answers(parts: Sequence[ScoredChunk]) -> tuple[str | None, ...] | None:
+def _joined_answers(scored_chunks: Sequence[ScoredChunk]) -> tuple[str | None, ...] | None:
     """Answers of all chunks; None unless they are known of every chunk."""
     answers: list[str | None] = []
-    for part in parts:
-        if part.answers is None:
+    for scored in scored_chunks:
+        if scored.answers is None:
             return None
-        answers.extend(part.answers)
+        answers.extend(scored.answers)
     return tuple(answers)
 
 
-def _joined_reasons(parts: Sequence[ScoredChunk]) -> tuple[str, ...]:
+def _joined_reasons(scored_chunks: Sequence[ScoredChunk]) -> tuple[str, ...]:
     """Reasons of all chunks; none where no chunk has one."""
-    if not any(part.reasons for part in parts):
+    if not any(scored.reasons for scored in scored_chunks):
         return ()
     reasons: list[str] = []
-    for part in parts:
-        reasons.extend(part.reasons or [""] * len(part.rewards))
+    for scored in scored_chunks:
+        reasons.extend(scored.reasons or [""] * len(scored.rewards))
     return tuple(reasons)
 
 
-def _records(parts: Sequence[ScoredChunk]) -> tuple[TurnRecord | None, ...]:
+def _records(scored_chunks: Sequence[ScoredChunk]) -> tuple[TurnRecord | None, ...]:
     """Records of the chunks' turns; none where no chunk has one."""
     records: list[TurnRecord | None] = []
     num_kept = 0
-    for part in parts:
-        records.append(part.turns)
-        num_kept += part.turns is not None
+    for scored in scored_chunks:
+        records.append(scored.turns)
+        num_kept += scored.turns is not None
     return tuple(records) if num_kept else ()
 
 
 def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledMass:
     """Probability that a group's rollouts have seen, whole responses taken as the tokens of the theory
-    (`docs/theory.md`): from every rollout's key, log-prob and reward, [N] each. Equal responses are taken to have equal
-    rewards."""
+    (`docs/explanation/theory.md`): from every rollout's key, log-prob and reward, [N] each. Equal responses are taken
+    to have equal rewards."""
     _, first, counts = np.unique(keys, return_index=True, return_counts=True)
     # The square of a long response's probability is zero in float32
     different = log_probs[first].astype(np.float64)

@@ -40,8 +40,8 @@ def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
     finished: list[int] = []
     partial: list[int] = []
     for group in groups:
-        for part in group.parts:
-            finished.extend(part.chunk.lengths.tolist())
+        for scored in group.scored_chunks:
+            finished.extend(scored.chunk.lengths.tolist())
         for block in group.partial:
             partial.extend(block.lengths.tolist())
     if not partial:

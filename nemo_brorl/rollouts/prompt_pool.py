@@ -30,8 +30,8 @@ class EveryPrompt:
         """See `PromptPool.take_prompts`."""
         return self.prompts.take_prompts(num)
 
-    def learn(self, sampled: Sequence[ScoredGroup]) -> None:
-        """See `PromptPool.learn`."""
+    def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
+        """See `PromptPool.record_groups`."""
 
     def metrics(self) -> dict[str, float]:
         """See `PromptPool.metrics`."""

@@ -12,16 +12,18 @@ from nemo_brorl.types import (
     ScoredChunk,
 )
 
-ReplayKey = tuple[str, bytes, bytes]  # prompt, rollouts, what they go on from
+ReplayKey = tuple[str, bytes, bytes]  # prompt uid, rollout indices, lengths they resume from
 
 
 class ReplayCache:
-    """Cache of the chunks of one step: `take` those of the step that was cut, `note` those that come back in this one.
+    """Cache of the chunks of one step, so that a resumed run samples only what a cut step had not finished.
 
-    The step begins anew with the prompts, seeds and weights of the one that was cut, so it asks for the same rollouts
-    again, chunk by chunk. Chunks that had come back whole and scored are replayed as they are. Others are sampled
-    again, also those of which a part had ended: the order of rollouts within a group is that of its chunks, and results
-    do not change with the moment of the cut.
+    `take_chunk` returns chunks of the step that was cut, and `add_chunk` keeps those that come back in this one.
+
+    The step restarts with the prompts, seeds and weights of the one that was cut, so it requests the same rollouts
+    again, chunk by chunk. Chunks that had come back whole and scored are replayed as they are. Other chunks are sampled
+    again, even if some of their rollouts had ended. The order of rollouts within a group is that of its chunks, so
+    results do not depend on the moment of the cut.
     """
 
     def __init__(self, chunks: Iterable[ScoredChunk] = ()) -> None:
@@ -36,7 +38,7 @@ class ReplayCache:
         """Chunks that a later step may replay if this one is cut now."""
         return (*self._new, *self._old.values())
 
-    def take(self, request: RolloutRequest) -> ScoredChunk | None:
+    def take_chunk(self, request: RolloutRequest) -> ScoredChunk | None:
         """The answer to a request; None where it must be sampled. One to another question (other settings, or another
         prompt) is none."""
         found = self._old.pop(_replay_key(request), None)
@@ -47,7 +49,7 @@ class ReplayCache:
         self.num_taken += len(found.rewards)
         return found
 
-    def note(self, scored: ScoredChunk) -> None:
+    def add_chunk(self, scored: ScoredChunk) -> None:
         """Keep a chunk that has come back, if it is whole."""
         if scored.chunk.partial is None:
             self._new.append(scored)

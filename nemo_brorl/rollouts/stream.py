@@ -117,16 +117,16 @@ class RolloutStream:
         settled: list[OpenGroup] = []
         for chunk in chunks:
             self._note_sampled(chunk)
-            self._spans.sampled(chunk)
+            self._spans.note_sampled(chunk)
             if len(chunk.lengths):
-                self._spans.asked(chunk.request)
+                self._spans.note_requested(chunk.request)
                 self.verifier.submit(chunk)
             else:
                 self._receive(chunk, None, settled)
         for scored in scores:
-            self._spans.scored(scored)
+            self._spans.note_scored(scored)
             if self.replay_cache is not None:
-                self.replay_cache.note(scored)
+                self.replay_cache.add_chunk(scored)
             self._receive(scored.chunk, scored, settled)
         return settled
 
@@ -149,8 +149,8 @@ class RolloutStream:
         uid = chunk.request.prompt.uid
         group = self.ledger.groups[uid]
         self.num_settled += len(chunk.request.indices)
-        if scored is not None and scored.goes_on is not None and uid not in self._cut:
-            self._go_on(group, scored.goes_on)
+        if scored is not None and scored.unfinished is not None and uid not in self._cut:
+            self._go_on(group, scored.unfinished)
         if self.ledger.is_settled(uid):
             settled.append(group)
 
@@ -166,20 +166,23 @@ class RolloutStream:
         for request in requests:
             self._num_sampling += len(request.indices)
         for request in requests:
-            replayed = None if self.replay_cache is None else self.replay_cache.take(request)
+            replayed = None if self.replay_cache is None else self.replay_cache.take_chunk(request)
             if replayed is None:
                 to_sample.append(request)
-                self._spans.asked(request)
+                self._spans.note_requested(request)
             else:
-                self._note_sampled(replayed.chunk, replayed.goes_on)
+                self._note_sampled(replayed.chunk, replayed.unfinished)
                 self._replayed.append(replayed)
         if to_sample:
             self.session.submit(to_sample)
 
-    def _note_sampled(self, chunk: RolloutChunk, goes_on: PartialRollouts | None = None) -> None:
-        """Count tokens sampled for this chunk, those it came with apart; `goes_on` are trajectories no longer in it."""
+    def _note_sampled(self, chunk: RolloutChunk, unfinished: PartialRollouts | None = None) -> None:
+        """Count the tokens that were sampled for this chunk, without those that its request brought along.
+
+        `unfinished` are trajectories of the request that have not ended and are no longer in `chunk`.
+        """
         self.num_tokens += chunk.sampled_tokens
-        for block in (chunk.partial, goes_on):
+        for block in (chunk.partial, unfinished):
             if block is not None:
                 self.num_tokens += block.sampled_tokens
         if chunk.request.partial is not None:

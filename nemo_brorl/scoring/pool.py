@@ -43,13 +43,15 @@ def scored_chunk(
     chunk: RolloutChunk,
     scores: ResponseScores,
     ended: Any = None,
-    goes_on: Any = None,
+    unfinished: Any = None,
 ) -> ScoredChunk:
-    """A chunk of the responses that have ended, and those that go on beside it; `ended` and `goes_on` are their tokens
-    where some go on."""
-    block = scores.goes_on
+    """Return the scored chunk of the responses that have ended, with the unfinished trajectories.
+
+    Where there are unfinished ones, `ended` and `unfinished` refer to the tokens of each.
+    """
+    block = scores.unfinished
     if block is not None:
-        block = replace(block, data=goes_on)
+        block = replace(block, data=unfinished)
         rows = scores.ended
         chunk = replace(
             chunk,
@@ -70,7 +72,7 @@ def scored_chunk(
         answers=scores.answers,
         evidence=scores.evidence,
         turns=scores.turns,
-        goes_on=block,
+        unfinished=block,
         period=scores.period,
         reasons=scores.reasons,
     )
@@ -87,7 +89,7 @@ class Submission(NamedTuple):
     chunk: RolloutChunk
     worker: int
     ended: Any  # reference to the arrays of the responses that ended, where some did not
-    goes_on: Any  # reference to the arrays of those that go on
+    unfinished: Any  # reference to the arrays of those that go on
 
 
 class VerifierPool:
@@ -165,8 +167,8 @@ class VerifierPool:
         # As an argument of its own the reference is resolved on the worker's side.
         judge = self.workers[index].judge.options(num_returns=3)
         without_data = replace(chunk, data=None, partial=None)
-        reference, ended, goes_on = judge.remote(without_data, chunk.data, places)
-        self._scoring[reference] = Submission(chunk, index, ended, goes_on)
+        reference, ended, unfinished = judge.remote(without_data, chunk.data, places)
+        self._scoring[reference] = Submission(chunk, index, ended, unfinished)
         if not self._load[index]:
             self._moved_at[index] = time.monotonic()
         self._load[index] += len(chunk.lengths)
@@ -199,9 +201,9 @@ class VerifierPool:
             for name, num in (scores.usage or {}).items():
                 before = self._usage.get(name, 0.0)
                 self._usage[name] = before + num
-            judged = scored_chunk(submission.chunk, scores, submission.ended, submission.goes_on)
-            if judged.goes_on is not None:
-                first_index = int(judged.goes_on.indices[0])
+            judged = scored_chunk(submission.chunk, scores, submission.ended, submission.unfinished)
+            if judged.unfinished is not None:
+                first_index = int(judged.unfinished.indices[0])
                 self._holders[_key(first_index, submission.chunk)] = submission.worker
             scored.append(replace(judged, worker=submission.worker))
         return scored

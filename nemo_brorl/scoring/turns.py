@@ -52,7 +52,7 @@ class ResponseScores(NamedTuple):
     evidence: RewardEvidence | None = None
     turns: TurnRecord | None = None
     usage: Mapping[str, float] | None = None  # of services, since the last chunk (`Pool.take_usage`)
-    goes_on: PartialRollouts | None = None  # without its data
+    unfinished: PartialRollouts | None = None  # without its data
     ended: Int64 | None = None  # rows of the chunk that have ended; None: all
     is_stopped: Bool | None = None  # of these; None: as they came
     period: Period | None = None
@@ -127,7 +127,7 @@ class TurnJudge:
             return scores, None, None
         scores = scores._replace(ended=np.array(ended, np.int64))
         longer = taken(data, going_on, observations)
-        goes_on = PartialRollouts(
+        unfinished = PartialRollouts(
             indices=chunk.indices[going_on],
             lengths=np.diff(longer.offsets).astype(np.int32),
             version=chunk.version,
@@ -136,7 +136,7 @@ class TurnJudge:
             turns=record.rows(going_on),
             engine=chunk.engine,
         )
-        return scores._replace(goes_on=goes_on), arrays, longer
+        return scores._replace(unfinished=unfinished), arrays, longer
 
     def _scores(
         self,

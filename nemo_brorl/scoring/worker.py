@@ -80,12 +80,12 @@ class VerifierWorker:
         began_at = time.time()
         prompt = chunk.request.prompt
         if prompt.has_episodes:
-            scores, ended, goes_on = self._judge_of_turns().judge(chunk, data)
+            scores, ended, unfinished = self._judge_of_turns().judge(chunk, data)
         else:
             scores = self.score(prompt.verifier, prompt.payload, data, prompt.messages, places)
-            ended = goes_on = None
+            ended = unfinished = None
         period = Period(began_at, began_at, time.time())
-        return scores._replace(period=period), ended, goes_on
+        return scores._replace(period=period), ended, unfinished
 
     def _judge_of_turns(self) -> TurnJudge:
         """Made when an environment is first asked."""

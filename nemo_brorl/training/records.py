@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.files import MALFORMED, append_line, naming, write_whole
+from nemo_brorl.core.files import MALFORMED, append_line, naming, write_atomically
 
 log = get_logger(__name__)
 
@@ -62,4 +62,4 @@ def drop_after(path: Path, step: int | None) -> None:
         if step is not None and row["step"] <= step:
             text += json.dumps(row) + "\n"
     with naming(path):
-        write_whole(path, text)
+        write_atomically(path, text)

@@ -8,7 +8,7 @@ from pathlib import Path
 from nemo_brorl.config.load import to_yaml
 from nemo_brorl.config.same_run import RECORD, check_same_run
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.files import naming, write_whole
+from nemo_brorl.core.files import naming, write_atomically
 from nemo_brorl.training.machine_record import note_machine
 
 PRIVATE = 0o700
@@ -25,8 +25,8 @@ def claim_run_folder(config: BroRLConfig) -> Path:
     if not check_same_run(config):
         with naming(folder / RECORD):
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / "revision.txt", code_revision() + "\n")
-            write_whole(folder / RECORD, to_yaml(config))
+            write_atomically(folder / "revision.txt", code_revision() + "\n")
+            write_atomically(folder / RECORD, to_yaml(config))
     note_machine(folder)
     if config.trainer.private_run_folder:
         folder.chmod(PRIVATE)

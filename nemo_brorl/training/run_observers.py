@@ -60,7 +60,7 @@ class Events(Observer):
         drop_after(self.path, step)
 
 
-class MassBalance(Observer):
+class MassBalanceMetrics(Observer):
     """Reports the terms of BroRL's mass balance for the groups that a step sampled."""
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:

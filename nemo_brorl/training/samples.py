@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.core.console import Console
-from nemo_brorl.core.files import naming, write_whole
+from nemo_brorl.core.files import naming, write_atomically
 from nemo_brorl.evaluation.shown_responses import Decode, shown_responses
 from nemo_brorl.training.observers import Observer, StepMade
 from nemo_brorl.types import ScoredGroup, TrainBatch
@@ -52,4 +52,4 @@ class Samples(Observer):
             text += json.dumps(row) + "\n"
         with naming(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text)
+            write_atomically(path, text)

@@ -77,7 +77,7 @@ class SavedRun:
         state: dict[str, Any] = {name: part.state_dict() for name, part in self.stateful.items()}
         state["observers"] = self.observers.state_dict()
         state["sampling"] = {"prompts": sampling.prompts, "carry_over": sampling.carry_over}
-        with self.handover.policy_turn(Stopwatch(self.parts.sampler.heartbeat.timeline)):
+        with self.handover.policy_phase(Stopwatch(self.parts.sampler.heartbeat.timeline)):
             self.saver.save(RunState(step, state, sampling.groups), wait)
 
     def save_before_cut_step(self, step: int, why: str) -> None:

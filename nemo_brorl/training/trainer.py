@@ -100,12 +100,12 @@ class BroRLTrainer:
             )
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
-        with self.handover.policy_turn(watch) as turn:
+        with self.handover.policy_phase(watch) as phase:
             with self.timeline.stage("update"):
                 plan = self.plan(batch)
                 self.observers.update_planned(plan, batch)
-                update = self.learn(plan)
-            turn.made(update.version)
+                update = self.update_policy(plan)
+            phase.set_version(update.version)
         self.step_number += 1
         self.progress.version = update.version
         self.progress.num_skipped += update.num_skipped
@@ -129,7 +129,7 @@ class BroRLTrainer:
     def fill_batch(self) -> FilledBatch:
         """A full batch of informative groups. Raises StarvationError, or StepCut when there is no time for it."""
         try:
-            return self.batches.take(self.version, self.stop.check)
+            return self.batches.take_batch(self.version, self.stop.check)
         except StarvationError:
             self.observers.starved(self.batches.drop())
             # What was sampled and learned so far is kept for other settings.
@@ -139,7 +139,7 @@ class BroRLTrainer:
             self.saved.save_before_cut_step(self.step_number, "as a verifier's service failed")
             raise
 
-    def learn(self, plan: UpdatePlan) -> UpdateReport:
+    def update_policy(self, plan: UpdatePlan) -> UpdateReport:
         """Run the update; with `rollouts.overlap`, sample the next batch meanwhile."""
         is_last = self.step_number + 1 >= self.config.trainer.max_steps
         if is_last or not self.config.rollouts.overlap:
@@ -198,7 +198,7 @@ class BroRLTrainer:
         """Make the current weights the reference of the KL term when one of the settings asks for it."""
         reset = self.resets.due(self.step_number, self.row.metrics)
         if reset:
-            with self.timeline.stage("reference reset"), self.handover.policy_turn(Stopwatch(self.timeline)):
+            with self.timeline.stage("reference reset"), self.handover.policy_phase(Stopwatch(self.timeline)):
                 self.parts.policy.reset_reference(self.config.algorithm.reference_reset.clear_optimizer)
             self.resets.note_reset(self.step_number)
             self.observers.event(self.step_number, "reference_reset", reset.reason, reset.value)

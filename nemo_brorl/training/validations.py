@@ -32,7 +32,7 @@ class Validations:
         self.parts.console.line(f"validation after step {step}: pass@1 {overall.pass_at_1:.1%} ± {overall.error_text}")
         if step and overall.pass_at_1 > self.best_pass_at_1:
             self.best_pass_at_1 = overall.pass_at_1
-            with timeline.stage("export"), self.handover.policy_turn(watch):
+            with timeline.stage("export"), self.handover.policy_phase(watch):
                 self.parts.policy.export(self.parts.run_folder / "hf")
         return overall.pass_at_1, metrics
 

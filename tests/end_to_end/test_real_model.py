@@ -37,7 +37,7 @@ def test_an_example_has_the_tokens_of_transformers_chat_template() -> None:
     expected = AutoTokenizer.from_pretrained(MODEL).apply_chat_template(TALK, return_dict=False)
     token_ids = np.concatenate([example.prompt_ids, example.response_ids]).tolist()
     assert token_ids == expected[:-1]  # the line break behind the last turn is not learnt
-    assert tokenizer.backend.decode(example.response_ids[example.is_learnt].tolist(), skip_special_tokens=False) == (
+    assert tokenizer.backend.decode(example.response_ids[example.has_loss].tolist(), skip_special_tokens=False) == (
         "<answer>42</answer><|im_end|>It is\n\n49.<|im_end|>"
     )
 

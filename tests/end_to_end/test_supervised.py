@@ -104,15 +104,15 @@ def reference_losses(model_folder: Path, lessons: Lessons, sft: Any) -> list[flo
     losses = []
     for step in range(lessons.num_steps):
         examples = lessons.batch(step)
-        num_learnt = sum(example.num_learnt for example in examples)
+        num_trained_tokens = sum(example.num_trained_tokens for example in examples)
         total = 0.0
         for example in examples:
             ids = torch.tensor([[*example.prompt_ids, *example.response_ids]], dtype=torch.int64)
             labels = ids.clone()
             labels[0, : len(example.prompt_ids)] = -100
-            if example.is_learnt is not None:
-                labels[0, len(example.prompt_ids) :][torch.from_numpy(~example.is_learnt)] = -100
-            loss = model(input_ids=ids, labels=labels).loss * example.num_learnt / num_learnt
+            if example.has_loss is not None:
+                labels[0, len(example.prompt_ids) :][torch.from_numpy(~example.has_loss)] = -100
+            loss = model(input_ids=ids, labels=labels).loss * example.num_trained_tokens / num_trained_tokens
             loss.backward()
             total += float(loss)
         losses.append(total)
@@ -127,7 +127,7 @@ def reference_losses(model_folder: Path, lessons: Lessons, sft: Any) -> list[flo
 def test_losses_are_those_of_a_plain_loop_on_the_same_batches(whole: Path) -> None:
     config = load_config("sft", settings(whole))
     lessons = read_lessons(config, whole.parent / "model")
-    assert any(example.is_learnt is not None for example in lessons.batch(0))
+    assert any(example.has_loss is not None for example in lessons.batch(0))
     expected = reference_losses(whole.parent / "model", lessons, config.sft)
     assert [row["policy/loss"] for row in rows(whole)[1:]] == pytest.approx(expected, abs=1e-5)
     assert expected[-1] < expected[0]

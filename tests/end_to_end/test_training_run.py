@@ -197,7 +197,7 @@ def test_a_run_that_overlaps_and_cuts_rollouts_learns_from_what_is_resumed(
     steps = rows(folder)[1:]
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
     assert sum(row.get("rollouts/cut_share", 0.0) for row in steps) > 0
-    assert sum(row["rollouts/late_groups"] + row["dynamic_sampling/held"] for row in steps) > 0
+    assert sum(row["rollouts/late_groups"] + row["dynamic_sampling/postponed"] for row in steps) > 0
     tokens = [row["rollouts/generated_tokens"] for row in steps]
     assert tokens == sorted(tokens)
     assert tokens[0] > 0

@@ -12,7 +12,7 @@ import numpy as np
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from nemo_brorl.config.generation import GenerationConfig
-from nemo_brorl.generation.chunk_messages import ChunkMeta, Withdrawn
+from nemo_brorl.generation.chunk_messages import ChunkMeta, ReturnedChunk
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
@@ -114,7 +114,7 @@ class FakeActor:
         if method == "restore":
             self.version = args[1]
         if method == "abort":
-            self.answer("generate", Withdrawn())
+            self.answer("generate", ReturnedChunk())
         if method == "finish_weights":
             return LoadReport(args[0], 1, 4, self.checksum)
         return EngineReady(self.index, 0, 0.0, 0.0) if method in ("ready", "restore") else None

@@ -86,7 +86,7 @@ class FakePrompts:
         self.taken += [prompt.uid for prompt in prompts]
         return prompts
 
-    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+    def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
         return []
 
     def metrics(self) -> dict[str, float]:

@@ -87,8 +87,8 @@ def verdicts(cases: list[InstructionCase], python: str, checkout: str) -> Iterat
             continue
         payload = {"instruction_id_list": [case.name], "kwargs": [case.arguments]}
         for judging, followed in (("strict", theirs[0]), ("loose", any(theirs))):
-            ours = score({**payload, "judging": judging}, case.response) == 1.0
-            yield CheckedCase(case, judging, ours, followed)
+            ours, _ = score({**payload, "judging": judging}, case.response)
+            yield CheckedCase(case, judging, ours == 1.0, followed)
 
 
 def print_table(found: list[CheckedCase], num_shown: int) -> None:

@@ -10,6 +10,7 @@ order; after one that takes everything, no further one is, so a cheap gate stand
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,16 +34,15 @@ JudgePart = Callable[[Part, Sequence[str]], Verdicts]
 
 
 def parts_of(payload: Payload) -> list[Part]:
-    """The parts, in order."""
-    shared = dict(payload)
-    shared.pop("parts")
-    shared.pop("mode", None)
+    """The parts, in order. Options that `check` refuses count as none."""
+    shared = {key: value for key, value in payload.items() if key not in ("parts", "mode")}
     parts = []
-    for given in payload["parts"]:
+    for given in payload.get("parts", ()):
+        options = given.get("options")
         part = Part(
             verifier=str(given.get("verifier")),
-            weight=float(given.get("weight", 1.0)),
-            payload={**shared, **given.get("options", {})},
+            weight=given.get("weight", 1.0),
+            payload={**shared, **options} if isinstance(options, Mapping) else shared,
         )
         parts.append(part)
     return parts
@@ -80,7 +80,7 @@ def judged(payload: Payload, texts: Sequence[str], judge_part: JudgePart) -> Ver
     for part in parts_of(payload):
         if part.weight <= 0 or not waiting:
             continue
-        weights.append(part.weight)
+        weights.append(float(part.weight))
         verdicts = judge_part(part, [texts[place] for place in waiting])
         undecided = []
         for place, score, reason in zip(waiting, verdicts.scores, _reasons(verdicts), strict=True):
@@ -139,7 +139,7 @@ def _wrong_part(part: Mapping[str, Any]) -> Iterator[str]:
     if unknown:
         yield f"a part has {', '.join(unknown)}; it takes verifier, weight and options"
     weight = part.get("weight", 1.0)
-    if not is_number(weight) or not 0 <= weight < math.inf:
+    if not is_number(weight) or not 0 <= weight <= sys.float_info.max:
         yield f"weight {weight!r} of a part; write a number from 0"
     options = part.get("options", {})
     if not isinstance(options, Mapping):

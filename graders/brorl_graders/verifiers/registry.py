@@ -1,19 +1,19 @@
-"""Verifiers: from a response's text to its raw reward. One file each, named in `VERIFIERS`; `pool.py` runs them.
+"""Find verifiers, the functions from a response's text to its raw reward, by their names.
 
-A file of a verifier has `score(payload, response)`, and may have `check(payload)`, which yields what is wrong with a
-payload before anything is sampled, `load()`, which imports its libraries, and `answer(payload, response)`, the
-response's answer in one spelling, for votes. `Scorer` says what else one may declare. Imports of libraries are inside
-functions: a process loads only what its verifiers need, and the driver none of it.
+A file of a verifier has `score(payload, response)` and `check(payload)`, which yields what is wrong with a payload
+before anything is sampled. It may have `load()`, which imports its libraries, and `answer(payload, response)`, the
+response's answer in one spelling, for votes. Imports of libraries are inside functions: a process loads only what its
+verifiers need, and the driver none of it.
 
-`find` is the only way from a name to a verifier, and no other module calls it. It takes names of this package and those
-that the settings give (`graders/brorl_graders/base/names.py`).
+`find` is the only way from a name to a verifier that scores, and no other module calls it. It takes names of this
+package and those that the settings give (`graders/brorl_graders/base/names.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import NamedTuple, Protocol
 
 from brorl_graders.base.components import import_function, is_import_path, with_params
 from brorl_graders.base.errors import ConfigError, DataError, NotAllowedError
@@ -21,10 +21,9 @@ from brorl_graders.base.names import Names, allow, allowed, refused_verifier
 from brorl_graders.base.payload import (
     ENVIRONMENT,
     Answer,
-    Check,
-    Load,
     Payload,
     Score,
+    Scored,
     check_timeout,
     score_and_reason,
 )
@@ -48,26 +47,6 @@ MALFORMED = (
 )
 
 
-def _nothing_wrong(payload: Payload) -> Iterator[str]:
-    yield from ()
-
-
-def _nothing_to_load() -> None:
-    pass
-
-
-def _no_settings(payload: Payload) -> str:
-    return ""
-
-
-def _nothing_to_prepare(settings: str) -> None:
-    pass
-
-
-def _asked_by_the_worker(payload: Payload, response: str) -> float:
-    raise ConfigError("a verifier behind a network is asked by scoring workers, not in this process")
-
-
 class Template(NamedTuple):
     """What a scoring process has loaded before it is forked: nothing of a prompt or of a response."""
 
@@ -75,17 +54,155 @@ class Template(NamedTuple):
     settings: str = ""  # what the verifier prepares for many prompts at once
 
 
-class Scorer(NamedTuple):
-    """One verifier."""
+class Verifier:
+    """Base of all kinds of verifiers. A subclass overrides what differs for its kind."""
 
-    score: Score  # payload, text of a response -> raw reward, or that and a reason
-    check: Check = _nothing_wrong  # messages about a payload that it cannot score; quick, without its libraries
-    load: Load = _nothing_to_load  # imports what the first score would otherwise pay for
+    is_open = False  # may use files, the network and processes
+    is_foreign = False  # a library judges the response: a new process scores each prompt's
+    endpoint: Endpoint | None = None  # whom scoring workers ask over a network, in place of `score`
     answer: Answer | None = None  # what a response answers, for votes; None: there is no such thing, as of programs
-    is_open: bool = False  # may use files, the network and processes, as a user's own and `code` with its sandbox
-    is_foreign: bool = False  # a library judges the response: a new process scores each prompt's
-    settings: Callable[[Payload], str] = _no_settings  # of a payload, for its `Template`
-    prepare: Callable[[str], object] = _nothing_to_prepare  # makes what these settings stand for, after `load`
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def parts(self, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
+        """Yield the verifiers that score with this payload, each with what it sees of it. Imports nothing."""
+        yield self, payload
+
+    def check(self, payload: Payload) -> Iterator[str]:
+        """Yield messages about a payload that the verifier cannot score. Quick, without its libraries."""
+        yield from ()
+
+    def template(self, payload: Payload) -> Template:
+        """Return what must be loaded to score with this payload. Imports nothing."""
+        return Template(self.name)
+
+    def load(self, settings: str) -> None:
+        """Import what the first score would otherwise pay for, and build what a template's settings stand for."""
+
+    def score(self, payload: Payload, response: str) -> Scored:
+        """Return the raw reward of a response, or that and a reason. Raises whatever the verifier raises."""
+        raise NotImplementedError
+
+
+class VerifierModule(Protocol):
+    """A module of this package that is a verifier. It may have `load` and `answer` as well."""
+
+    def check(self, payload: Payload, /) -> Iterator[str]: ...
+    def score(self, payload: Payload, response: str, /) -> Scored: ...
+
+
+class ModuleVerifier(Verifier):
+    """A verifier of this package: the functions of a module."""
+
+    def __init__(self, name: str, module: VerifierModule, is_open: bool = False, is_foreign: bool = False) -> None:
+        super().__init__(name)
+        self.is_open = is_open
+        self.is_foreign = is_foreign
+        self.answer = getattr(module, "answer", None)
+        self._module = module
+
+    def check(self, payload: Payload) -> Iterator[str]:
+        return self._module.check(payload)
+
+    def load(self, settings: str) -> None:
+        if hasattr(self._module, "load"):
+            self._module.load()
+
+    def score(self, payload: Payload, response: str) -> Scored:
+        return self._module.score(payload, response)
+
+
+class ReasoningGym(ModuleVerifier):
+    """The verifier of Reasoning Gym, whose templates hold a task and its settings."""
+
+    def template(self, payload: Payload) -> Template:
+        return Template(self.name, reasoning_gym.settings(payload))
+
+    def load(self, settings: str) -> None:
+        super().load(settings)
+        reasoning_gym.prepare(settings)
+
+
+class Composition(Verifier):
+    """Several verifiers put together. It scores by them alone, so that it needs what they need."""
+
+    def parts(self, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
+        for part in composite.parts_of(payload):
+            yield from _verifier(part.verifier).parts(part.payload)
+
+    def check(self, payload: Payload) -> Iterator[str]:
+        wrong = list(composite.check(payload))
+        yield from wrong
+        if not wrong:
+            for part in composite.parts_of(payload):
+                yield from _wrong_payload(part.verifier, part.payload)
+
+    def score(self, payload: Payload, response: str) -> Scored:
+        def judge_part(part: composite.Part, texts: Sequence[str]) -> Verdicts:
+            score, reason = judge(part.verifier, part.payload, response)
+            return Verdicts([score], {0: reason})
+
+        verdicts = composite.judged(payload, [response], judge_part)
+        [score] = verdicts.scores
+        assert score is not None, "a part that fails raises"
+        return score, verdicts.reasons[0]
+
+
+class Service(Verifier):
+    """A scoring service or a judge that settings name."""
+
+    is_open = True
+    endpoint: Endpoint
+
+    def __init__(self, name: str, endpoint: Endpoint) -> None:
+        super().__init__(name)
+        self.endpoint = endpoint
+
+    def check(self, payload: Payload) -> Iterator[str]:
+        return services.check(self.endpoint, payload)
+
+    def score(self, payload: Payload, response: str) -> Scored:
+        raise ConfigError("a verifier behind a network is asked by scoring workers, not in this process")
+
+
+class UserFunction(Verifier):
+    """A function of the user's own, by its import path. What it needs of a payload is not known."""
+
+    is_open = True
+
+    @cached_property
+    def _score(self) -> Score:
+        """The imported function with its parameters filled in.
+
+        Raises NotAllowedError if no setting names it, ConfigError if it cannot be imported.
+        """
+        params = allowed().verifiers.get(self.name)
+        if params is None:
+            raise refused_verifier(self.name)
+        function = import_function("verifier", self.name)
+        score: Score = with_params(f"rewards.verifiers[{self.name}].params", self.name, function, params)
+        return score
+
+    def load(self, settings: str) -> None:
+        self._score  # noqa: B018
+
+    def score(self, payload: Payload, response: str) -> Scored:
+        return self._score(payload, response)
+
+
+OURS = (
+    Composition("composite"),
+    ModuleVerifier("code", code, is_open=True),
+    ModuleVerifier("exact_match", exact_match),
+    ModuleVerifier("format", response_format),
+    ModuleVerifier("instruction_following", instruction_following),
+    ModuleVerifier("math", math_answer),
+    ModuleVerifier("multiple_choice", multiple_choice),
+    ReasoningGym("reasoning_gym", reasoning_gym, is_foreign=True),
+)
+# Prompt.verifier -> verifier. Settings may name others: services by name or address, and functions of the user's own.
+VERIFIERS: dict[str, Verifier] = {verifier.name: verifier for verifier in OURS}
 
 
 def use_names(names: Names) -> None:
@@ -105,7 +222,7 @@ def check_params() -> None:
     """
     for name, params in allowed().verifiers.items():
         if params:
-            find(name)
+            find(name).load("")
 
 
 def prepare(template: Template) -> None:
@@ -113,9 +230,7 @@ def prepare(template: Template) -> None:
 
     Raises as `find`, and whatever the verifier raises.
     """
-    scorer = find(template.verifier)
-    scorer.load()
-    scorer.prepare(template.settings)
+    find(template.verifier).load(template.settings)
 
 
 def score_of(name: str) -> Score:
@@ -129,99 +244,13 @@ def judge(name: str, payload: Payload, response: str) -> tuple[float, str]:
     return score_and_reason(score_of(name)(payload, response))
 
 
-def _score_composite(payload: Payload, response: str) -> tuple[float, str]:
-    verdicts = composite.judged(payload, [response], _judge_part)
-    [score] = verdicts.scores
-    assert score is not None, "a part that fails raises"
-    return score, verdicts.reasons[0]
-
-
-def _judge_part(part: composite.Part, texts: Sequence[str]) -> Verdicts:
-    judged = [judge(part.verifier, part.payload, text) for text in texts]
-    return Verdicts([score for score, _ in judged], dict(enumerate(reason for _, reason in judged)))
-
-
-def _check_composite(payload: Payload) -> Iterator[str]:
-    wrong = list(composite.check(payload))
-    yield from wrong
-    if not wrong:
-        for part in composite.parts_of(payload):
-            yield from _wrong_payload(part.verifier, part.payload)
-
-
-def _answer_composite(payload: Payload, response: str) -> str | None:
-    """That of the first part whose verifier knows of one."""
-    for part in composite.parts_of(payload):
-        read = _answer_of(part.verifier)
-        if read is not None:
-            return read(part.payload, response)
-    return None
-
-
-# Prompt.verifier -> verifier. Settings may name others: services by name or address, and import paths of functions of
-# the user's own, which take the place of `score`.
-VERIFIERS: dict[str, Scorer] = {
-    "code": Scorer(
-        score=code.score,
-        check=code.check,
-        load=code.load,
-        is_open=True,
-    ),
-    "composite": Scorer(
-        score=_score_composite,
-        check=_check_composite,
-        answer=_answer_composite,
-    ),
-    "exact_match": Scorer(
-        score=exact_match.score,
-        check=exact_match.check,
-        answer=exact_match.answer,
-    ),
-    "format": Scorer(
-        score=response_format.score,
-        check=response_format.check,
-        load=response_format.load,
-    ),
-    "instruction_following": Scorer(
-        score=instruction_following.score_and_reason,
-        check=instruction_following.check,
-        load=instruction_following.load,
-    ),
-    "math": Scorer(
-        score=math_answer.score,
-        check=math_answer.check,
-        load=math_answer.load,
-        answer=math_answer.answer,
-    ),
-    "multiple_choice": Scorer(
-        score=multiple_choice.score,
-        check=multiple_choice.check,
-        answer=multiple_choice.answer,
-    ),
-    "reasoning_gym": Scorer(
-        score=reasoning_gym.score,
-        check=reasoning_gym.check,
-        load=reasoning_gym.load,
-        answer=reasoning_gym.answer,
-        is_foreign=True,
-        settings=reasoning_gym.settings,
-        prepare=reasoning_gym.prepare,
-    ),
-}
-
-
-def find(name: str) -> Scorer:
-    """Return the verifier of this name, imported if it is the user's own.
+def find(name: str) -> Verifier:
+    """Return the verifier of this name. Imports nothing.
 
     Raises ConfigError where there is none, NotAllowedError where no setting names it.
     """
     check_name(name)
-    names = allowed()
-    if name in VERIFIERS:
-        return VERIFIERS[name]
-    if name in names.endpoints:
-        return Scorer(_asked_by_the_worker, check=partial(services.check, names.endpoints[name]), is_open=True)
-    return Scorer(_imported(name, names.verifiers[name]), is_open=True)
+    return _verifier(name)
 
 
 def check_name(name: str) -> None:
@@ -254,83 +283,62 @@ def check_payload(name: str, payload: Payload) -> None:
 
 def names_in(name: str, payload: Payload) -> list[str]:
     """The verifiers that score this payload: the one of that name, or a composite one's parts."""
-    if name != "composite":
-        return [] if name == ENVIRONMENT else [name]
-    return [part["verifier"] for part in payload.get("parts", ())]
+    return [verifier.name for verifier, _ in _parts(name, payload)]
 
 
 def templates(name: str, payload: Payload) -> list[Template]:
     """What must be loaded to score this payload. Imports nothing."""
-    if services.is_remote(name) or (name == "composite" and "parts" not in payload):
-        return []
-    if name != "composite":
-        return [_template(name, payload)]
-    found = []
-    for part in composite.parts_of(payload):
-        if not services.is_remote(part.verifier):
-            template = _template(part.verifier, part.payload)
-            found.append(template)
-    return found
+    return [verifier.template(own) for verifier, own in _parts(name, payload) if verifier.endpoint is None]
 
 
 def is_open(name: str, payload: Payload) -> bool:
     """Whether one of the verifiers that score this payload needs files, the network or processes."""
-    known = _known_in(name, payload)
-    if len(known) < len(names_in(name, payload)):
-        return True  # a user's own is among them
-    return any(scorer.is_open for scorer in known)
+    return any(verifier.is_open for verifier, _ in _parts(name, payload))
 
 
 def endpoints_in(name: str, payload: Payload) -> list[Endpoint]:
     """The services and judges that are asked over a network to score this payload."""
-    endpoints = allowed().endpoints
-    return [endpoints[part] for part in names_in(name, payload) if part in endpoints]
+    endpoints = [verifier.endpoint for verifier, _ in _parts(name, payload)]
+    return [endpoint for endpoint in endpoints if endpoint is not None]
 
 
 def is_foreign(name: str, payload: Payload) -> bool:
     """Whether a library judges responses to this payload."""
-    return any(scorer.is_foreign for scorer in _known_in(name, payload))
+    return any(verifier.is_foreign for verifier, _ in _parts(name, payload))
 
 
-def answer_reader(name: str, payload: Payload) -> Answer | None:
-    """How a response's answer is read where this verifier, or a composite one's part, knows of answers; None where
-    not."""
-    if any(_answer_of(part) for part in names_in(name, payload)):
-        return _answer_of(name)
+def answer_reader(name: str, payload: Payload) -> Callable[[str], str | None] | None:
+    """What reads a response's answer: the first of the verifiers of this payload that knows of answers. None where none
+    does."""
+    for verifier, own in _parts(name, payload):
+        if verifier.answer is not None:
+            return partial(verifier.answer, own)
     return None
 
 
-def _answer_of(name: str) -> Answer | None:
-    return VERIFIERS[name].answer if name in VERIFIERS else None
+def _parts(name: str, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
+    return iter(()) if name == ENVIRONMENT else _verifier(name).parts(payload)
 
 
-def _known_in(name: str, payload: Payload) -> list[Scorer]:
-    """Ours among the verifiers that score this payload."""
-    return [VERIFIERS[part] for part in names_in(name, payload) if part in VERIFIERS]
+def _verifier(name: str) -> Verifier:
+    """Return the verifier of any name, without importing it.
 
-
-def _template(name: str, payload: Payload) -> Template:
-    if name not in VERIFIERS:
-        return Template(name)
-    return Template(name, VERIFIERS[name].settings(payload))
+    One that no setting names can be described. Its `load` and `score` raise NotAllowedError before they import.
+    """
+    if name in VERIFIERS:
+        return VERIFIERS[name]
+    endpoint = allowed().endpoints.get(name)
+    return UserFunction(name) if endpoint is None else Service(name, endpoint)
 
 
 def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:
     try:
-        check_name(name)
+        verifier = find(name)
     except NotAllowedError:
         raise
     except ConfigError as error:
         yield str(error)
         return
     yield from check_timeout(payload)
-    if name in VERIFIERS or services.is_remote(name):
-        for message in find(name).check(payload):
-            yield f"verifier {services.shown_url(name)}: {message}"
-
-
-def _imported(path: str, params: Mapping[str, Any]) -> Score:
-    """Return a user's own `score` with its parameters. Raises ConfigError when it cannot be imported."""
-    function = import_function("verifier", path)
-    score: Score = with_params(f"rewards.verifiers[{path}].params", path, function, params)
-    return score
+    for message in verifier.check(payload):
+        yield f"verifier {services.shown_url(name)}: {message}"

@@ -78,6 +78,7 @@ def test_parts_are_known_before_anything_is_scored() -> None:
         ({"parts": [{"verifier": "exact_match", "weight": -1}], "answer": "1"}, "weight -1"),
         ({"parts": [{"verifier": "exact_match", "weight": float("nan")}], "answer": "1"}, "weight nan"),
         ({"parts": [{"verifier": "exact_match", "weight": float("inf")}], "answer": "1"}, "weight inf"),
+        ({"parts": [{"verifier": "exact_match", "weight": 10**400}], "answer": "1"}, "weight 1000"),
         ({"parts": [{"verifier": "exact_match", "weight": 0}], "answer": "1"}, "add up to 0"),
         ({"parts": [{"verifier": "exact_match", "wieght": 1}], "answer": "1"}, "a part has wieght"),
         ({"parts": [{"verifier": "composite"}]}, "composite itself"),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from brorl_graders.verifiers.ifeval.ifbench_counts import NAMES
 from brorl_graders.verifiers.ifeval.ifbench_formats import CAPITALS, REPEATED
-from brorl_graders.verifiers.ifeval.instruction_following import CONSTRAINTS, INSTRUCTIONS, REFUSED, score
-from brorl_graders.verifiers.registry import check_payload
+from brorl_graders.verifiers.ifeval.instruction_following import CONSTRAINTS, INSTRUCTIONS, REFUSED
+from brorl_graders.verifiers.registry import check_payload, judge
 
 PALINDROMES = "level radar civic rotor kayak madam refer tenet solos stats"
 STORY = " ".join(f"{letter}nd so on." for letter in string.ascii_uppercase)
@@ -150,6 +150,10 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ),
     ("format:no_whitespace", {}, ["a-b", "a\n"], ["a b", "a\nb"]),
 ]
+
+
+def score(payload: dict[str, Any], response: str) -> float:
+    return judge("instruction_following", payload, response)[0]
 
 
 def payload(name: str, arguments: dict[str, Any]) -> dict[str, Any]:

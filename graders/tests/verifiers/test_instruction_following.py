@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from brorl_graders.base.errors import DataError
-from brorl_graders.verifiers.ifeval.instruction_following import CONSTRAINTS, count_sentences, score, versions
-from brorl_graders.verifiers.registry import check_payload
+from brorl_graders.verifiers.ifeval.instruction_following import CONSTRAINTS, count_sentences, versions
+from brorl_graders.verifiers.registry import check_payload, judge
 
 GERMAN = "Das ist ein kurzer Satz, und er ist auf Deutsch geschrieben."
 ENGLISH = "This is a short sentence, and it is written in English."
@@ -129,6 +129,10 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ("punctuation:no_comma", {}, ["one; two"], ["one, two"]),
     ("startend:quotation", {}, ['"yes"', ' "a "b" c"\n'], ["yes", '"yes', '"']),
 ]
+
+
+def score(payload: dict[str, Any], response: str) -> float:
+    return judge("instruction_following", payload, response)[0]
 
 
 def payload(*instructions: tuple[str, dict[str, Any]], **options: str) -> dict[str, Any]:

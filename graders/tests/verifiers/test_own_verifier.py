@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_graders.base.errors import ConfigError
+from brorl_graders.base.errors import ConfigError, NotAllowedError
 from brorl_graders.base.names import Names
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.verifiers.registry import check_params, score_of, use_names
+from brorl_graders.verifiers.registry import (
+    Template,
+    UserFunction,
+    answer_reader,
+    check_params,
+    check_payload,
+    endpoints_in,
+    is_foreign,
+    is_open,
+    judge,
+    names_in,
+    prepare,
+    score_of,
+    templates,
+    use_names,
+)
 
 NEAR, FAR = "my_verifiers:near", "my_verifiers:far"
 MODULE = """
@@ -56,6 +71,40 @@ def test_without_settings_they_have_their_defaults() -> None:
     allow_near()
     score = score_of(NEAR)
     assert [score({"value": 5}, response) for response in ("5.25", "5.5")] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_what_a_verifier_needs_is_said_without_importing_it(is_named: bool) -> None:
+    use_names(Names(verifiers={NEAR: {}} if is_named else {}))
+    for name, payload in ((NEAR, {"value": 5}), ("composite", {"value": 5, "parts": [{"verifier": NEAR}]})):
+        assert names_in(name, payload) == [NEAR]
+        assert templates(name, payload) == [Template(NEAR)]
+        assert (is_open(name, payload), is_foreign(name, payload)) == (True, False)
+        assert endpoints_in(name, payload) == []
+        assert answer_reader(name, payload) is None
+        if is_named:
+            check_payload(name, payload)
+    assert "my_verifiers" not in sys.modules
+
+
+def test_no_way_leads_to_a_function_that_no_setting_names() -> None:
+    use_names(Names())
+    composition = {"value": 5, "parts": [{"verifier": NEAR}]}
+    nested = {"value": 5, "parts": [{"verifier": "composite", "options": composition}]}
+    ways: list[Callable[[], object]] = [
+        lambda: check_payload("composite", composition),
+        lambda: judge("composite", composition, "5"),
+        lambda: judge("composite", nested, "5"),
+        lambda: prepare(Template(NEAR)),
+        lambda: score_of(NEAR),
+        lambda: UserFunction(NEAR).load(""),
+        lambda: UserFunction(NEAR).score({"value": 5}, "5"),
+    ]
+    for way in ways:
+        with pytest.raises(NotAllowedError, match="is not in the settings"):
+            way()
+    assert is_open("composite", nested)
+    assert "my_verifiers" not in sys.modules
 
 
 def test_the_processes_that_score_have_them_too() -> None:

@@ -231,26 +231,26 @@ class Demonstrations:
         messages = conversation(question.messages, self.system_prompt)
         tokens = TurnTokens(self.tokenizer)
         response: list[int] = []
-        is_learnt: list[bool] = []
+        has_loss: list[bool] = []
         told = ""
         while True:
             text = self._said(question, told, random, is_tagged)
             turn = self._turn(text)
             response += turn
-            is_learnt += [True] * len(turn)
+            has_loss += [True] * len(turn)
             observation = observed(environment, text, tokens.tool_format)
             if observation is None:
                 break
             between = tokens.after(messages, response, True, observation)
             response += between
-            is_learnt += [False] * len(between)
+            has_loss += [False] * len(between)
             told = observation[-1]["content"]
         prompt_ids = self.tokenizer.prompt_ids(question.messages, self.system_prompt, question.tools)
         return Example(
             task=question.task,
             prompt_ids=np.array(prompt_ids, np.int32),
             response_ids=np.array(response, np.int32),
-            is_learnt=np.array(is_learnt, bool),
+            has_loss=np.array(has_loss, bool),
         )
 
     def _said(

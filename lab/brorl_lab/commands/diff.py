@@ -14,6 +14,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from brorl_lab.renamed_metrics import check_metric_name
 from nemo_brorl.config.same_run import RECORD, leaves, record_leaves
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.trackers import with_loggers_beside
@@ -82,6 +83,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="every metric that both have")
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     options = parser.parse_args(argv)
+    for name in options.metric:
+        check_metric_name(name)
     settings = differing_settings(read_settings(options.a), read_settings(options.b))
     rows_a, rows_b = read_rows(options.a), read_rows(options.b)
     names = [*SHOWN, *options.metric]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from brorl_lab.renamed_metrics import check_metric_name
 from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, DataError
@@ -36,6 +37,7 @@ def main(argv: Sequence[str]) -> int:
     path = options.run / "metrics.jsonl" if options.run.is_dir() else options.run
     config = PlateauConfig(options.window, options.patience, options.confidence, options.min_gain)
     try:
+        check_metric_name(options.metric)
         table = replay(read_metrics(path), config, options.metric)
     except (DataError, OSError) as error:
         sys.stderr.write(f"\nerror: {error}\n")

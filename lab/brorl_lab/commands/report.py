@@ -12,7 +12,7 @@ from brorl_lab.page.runs import open_runs
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.core.files import write_whole
+from nemo_brorl.core.files import write_atomically
 
 NAME = "report.html"
 MAX_MIB = 5.0
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     output = options.output or folders[0] / NAME
     text = report(runs, options.max_mib)
     try:
-        write_whole(output, text)
+        write_atomically(output, text)
     except OSError as error:
         raise ConfigError(f"--output {output}: {error.strerror}; write a file in a folder that is there") from error
     Console().line(f"report of {', '.join(run.name for run in runs)}: {output} ({len(text) / MIB:.1f} MiB)")

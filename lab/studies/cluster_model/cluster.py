@@ -130,7 +130,7 @@ class Cluster:
         model, reports = self._engines[engine], self._reports[engine]
         before = model.num_ended
         done = [chunk for chunk in model.run_to_next_end() if chunk.is_done]
-        reports.note_ended(model.num_ended - before)
+        reports.record_finished(model.num_ended - before)
         if done or reports.is_due(self._now_s):
             self._report(engine, done)
         self._reschedule(engine)
@@ -152,14 +152,14 @@ class Cluster:
             engine,
             [(chunk, chunk.num_begun, chunk.num_ended, model.age(chunk)) for chunk in (*done, *model.begun)],
         )
-        self._reports[engine].note_told(self._now_s)
+        self._reports[engine].mark_reported(self._now_s)
 
     def _arrive(self, engine: int, chunk: object) -> None:
         assert isinstance(chunk, Chunk)
         model = self._engines[engine]
         was_full = model.batch == model.max_batch
         if not model.batch:
-            self._reports[engine].note_begun(self._now_s)
+            self._reports[engine].mark_started(self._now_s)
         model.add(chunk, self._now_s)
         if not self._is_ticking[engine]:
             self._is_ticking[engine] = True

@@ -118,9 +118,9 @@ def test_a_pupil_who_is_told_that_he_is_wrong_is_right_then_and_what_he_is_told_
     num_told = 0
     for index, example in enumerate(Demonstrations(source, tokenizer, None, 1.0, careless).batch(0, 40)):
         ids = example.response_ids
-        assert example.is_learnt is not None
-        heard = ids[~example.is_learnt].tolist()
-        turns = tokenizer.backend.decode(ids[example.is_learnt].tolist(), skip_special_tokens=False)
+        assert example.has_loss is not None
+        heard = ids[~example.has_loss].tolist()
+        turns = tokenizer.backend.decode(ids[example.has_loss].tolist(), skip_special_tokens=False)
         *wrong, last, _ = turns.split("<|im_end|>")
         answer = source.domains[0].source.question(index).payload["task"]["payload"]["answer"]
         assert last.endswith(f"<answer>{answer}</answer>")
@@ -152,11 +152,11 @@ def test_a_pupil_who_calls_a_calculator_reads_its_result_and_learns_only_what_he
         asked = question.payload["task"]["payload"]
         expression, answer = asked["metadata"]["expression"], asked["answer"]
         assert example.prompt_ids.tolist() == tokenizer.prompt_ids(question.text, None, question.tools)
-        assert example.is_learnt is not None
-        heard = example.response_ids[~example.is_learnt].tolist()
+        assert example.has_loss is not None
+        heard = example.response_ids[~example.has_loss].tolist()
         told = f"\n<|im_start|>tool\n{answer}<|im_end|>\n<|im_start|>assistant\n"
         assert heard == tokenizer.encode(told)
-        said = tokenizer.decode(example.response_ids[example.is_learnt].tolist())
+        said = tokenizer.decode(example.response_ids[example.has_loss].tolist())
         assert said == f"{written_call(expression)}<answer>{answer}</answer>"
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.core.files import write_whole
+from nemo_brorl.core.files import write_atomically
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _WORST_FIRST = (FAIL, WARN, OK)
@@ -87,7 +87,7 @@ class NodeReport:
 def write_json(path: Path, data: object) -> Path:
     """Write JSON, whole or not at all."""
     text = json.dumps(data, indent=1, ensure_ascii=False)
-    return write_whole(path, f"{text}\n")
+    return write_atomically(path, f"{text}\n")
 
 
 def table_header(reports: Sequence[NodeReport]) -> tuple[str, ...]:

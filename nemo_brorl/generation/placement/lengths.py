@@ -77,7 +77,7 @@ def expected(
     return max(1.0, length - age)
 
 
-class _TaskLaw(NamedTuple):
+class _LengthDistribution(NamedTuple):
     """How ln lengths of a task are distributed."""
 
     mean: float
@@ -109,11 +109,11 @@ class _Task:
         self.num_within += len(logs) - 1
         self.squares_within += float(deviations @ deviations)
 
-    def law(self, max_tokens: int) -> _TaskLaw:
+    def length_distribution(self, max_tokens: int) -> _LengthDistribution:
         """Return the law that the sums show; the prior where nothing was seen."""
         if self.num == 0:
             median = max(1.0, _PRIOR_MEDIAN * max_tokens)
-            return _TaskLaw(math.log(median), _PRIOR_SPREAD, _PRIOR_SPREAD)
+            return _LengthDistribution(math.log(median), _PRIOR_SPREAD, _PRIOR_SPREAD)
         mean = self.total / self.num
         squares_within = self.squares_within + _PRIOR_SPREAD**2
         variance_within = squares_within / (self.num_within + 1)
@@ -122,7 +122,7 @@ class _Task:
         least = _MIN_SPREAD**2
         between = math.sqrt(max(variance_between, least))
         within = math.sqrt(max(variance_within, least))
-        return _TaskLaw(mean, between, within)
+        return _LengthDistribution(mean, between, within)
 
 
 @dataclass
@@ -188,7 +188,7 @@ class LengthHistory:
         tokens = np.maximum(lengths, 1).astype(np.float64)
         if is_cut is not None and is_cut.any():
             longest = int(tokens.max())
-            location, spread = self._law(task, prompt, longest * _CUT_FACTOR)
+            location, spread = self._length_distribution(task, prompt, longest * _CUT_FACTOR)
             for index in np.flatnonzero(is_cut):
                 length = tokens[index]
                 limit = length * _CUT_FACTOR
@@ -232,7 +232,7 @@ class LengthHistory:
         be resumed begin at their lengths."""
         prompt = request.prompt
         limit = request.sampling.max_tokens
-        location, spread = self._law(prompt.task, prompt.uid, limit)
+        location, spread = self._length_distribution(prompt.task, prompt.uid, limit)
         if request.partial is None or age:
             return expected(location, spread, limit, age)
         lengths = request.partial.lengths.tolist()
@@ -263,7 +263,7 @@ class LengthHistory:
             self._prompts.popitem(last=False)
         return prompt
 
-    def _law(
+    def _length_distribution(
         self,
         task: str,
         uid: str,
@@ -272,29 +272,29 @@ class LengthHistory:
         """Return (mean, spread) of a prompt's ln length, the uncertainty of the mean for one that was never seen
         included."""
         sums = self._tasks.get(task, _Task())
-        law = sums.law(max_tokens)
+        distribution = sums.length_distribution(max_tokens)
         prompt = self._prompts.get(uid)
         if prompt is None:
-            return law.mean, math.hypot(law.between, law.within)
+            return distribution.mean, math.hypot(distribution.between, distribution.within)
         if prompt.location is None:
-            prompt.location = _posterior_mean(prompt, law)
-        return prompt.location, law.within
+            prompt.location = _posterior_mean(prompt, distribution)
+        return prompt.location, distribution.within
 
 
-def _posterior_mean(prompt: _Prompt, law: _TaskLaw) -> float:
+def _posterior_mean(prompt: _Prompt, distribution: _LengthDistribution) -> float:
     """Say where a prompt lies: what ended as Normal(location, within²), the rest by survival. The prior has heavy
     tails, so that a prompt unlike all before is believed in time."""
-    locations = law.mean + law.between * _GRID
+    locations = distribution.mean + distribution.between * _GRID
     log_weights = _LOG_PRIOR.copy()
     if prompt.num:
         mean = prompt.total / prompt.num
-        deviations = (mean - locations) / law.within
+        deviations = (mean - locations) / distribution.within
         log_weights -= prompt.num / 2 * deviations**2
     at_limit = (0, prompt.num_at_limit, prompt.limit)
     rows = [at_limit, *prompt.running.values()]
     ended, running, ages = np.array(rows, np.float64).T
     log_ages = np.log(np.maximum(ages, 1.0))
-    deviations = (log_ages[:, None] - locations) / law.within
+    deviations = (log_ages[:, None] - locations) / distribution.within
     log_weights += running @ log_survival(deviations)
     log_weights += ended @ log_survival(-deviations)
     weights = np.exp(log_weights - log_weights.max())

@@ -269,7 +269,7 @@ class ChunkPlacement:
             prefill_work=self._prefill_work(engine, chunk),
         )
         load.add(chunk, held)
-        self._holders.note(engine, chunk, request)
+        self._holders.add_holder(engine, chunk, request)
         self._requeue_engine(engine)
 
     def _reprice_waiting(self, uid: str) -> None:

@@ -38,7 +38,7 @@ class PrefixHolders:
         self._names[chunk] = name
         if partial is not None and is_turn:
             self._turns[chunk] = partial.engine
-            self.note(partial.engine, chunk, request)
+            self.add_holder(partial.engine, chunk, request)
             self._engines[partial.engine].turns_held[name] = None
         for engine in self.of.get(name, ()):
             self._engines[engine].prompts_held[name] = None
@@ -56,7 +56,7 @@ class PrefixHolders:
             return None
         return engine
 
-    def note(
+    def add_holder(
         self,
         engine: int,
         chunk: int,

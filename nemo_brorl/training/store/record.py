@@ -45,7 +45,7 @@ def step_record(
 
 
 def _origin(scored: ScoredGroup, sampled: set[str]) -> str:
-    if scored.learn_from is not None:
+    if scored.train_indices is not None:
         return "completed"
     return "sampled" if scored.prompt.uid in sampled else "carried"
 

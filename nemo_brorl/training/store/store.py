@@ -40,7 +40,7 @@ class ParquetStore:
         """See `ports.RolloutStore`. A step that comes while too many are being written is left out."""
         if self.writer is None:
             return
-        self._take(timeout_s=0.0)
+        self._receive_results(timeout_s=0.0)
         if len(self.pending) >= MAX_PENDING:
             log.warning("the rollouts of step %d are not stored: %d steps are still written", record.step, MAX_PENDING)
             return
@@ -51,7 +51,7 @@ class ParquetStore:
         """See `ports.RolloutStore`; gives up after FLUSH_S seconds, with a warning."""
         until = self.transport.now() + FLUSH_S
         while self.pending and self.transport.now() < until:
-            self._take(until - self.transport.now())
+            self._receive_results(until - self.transport.now())
         for step in self.pending.values():
             log.warning("the rollouts of step %d were not stored within %.0f s", step, FLUSH_S)
 
@@ -59,7 +59,7 @@ class ParquetStore:
         """See `ports.RolloutStore`. Nothing is being written then."""
         self.files.drop_after(step)
 
-    def _take(self, timeout_s: float) -> None:
+    def _receive_results(self, timeout_s: float) -> None:
         """Steps that have been written; the first within `timeout_s` if there is none yet."""
         finished = self.transport.wait(list(self.pending), timeout_s)
         results = self.transport.results(finished, timeout_s=1.0)

@@ -120,7 +120,7 @@ def _group_row(step: int, stored: StoredGroup) -> dict[str, Any]:
         "payload": json.dumps(as_written(prompt.payload), ensure_ascii=False),
         "messages": [dict(message) for message in prompt.messages],
         "prompt_ids": list(prompt.token_ids),
-        "learn_from": None if scored.learn_from is None else scored.learn_from.tolist(),
+        "learn_from": None if scored.train_indices is None else scored.train_indices.tolist(),
         "seed": request.seed,
         "temperature": request.sampling.temperature,
         "top_p": request.sampling.top_p,

@@ -70,7 +70,7 @@ def read_examples(
     of what was asked, or `data.held_out_path` is. Raises DataError where a file is missing or empty, or too many rows
     cannot be used."""
     assert data.path is not None, "checked with the settings"
-    reader = _Reader(data, sft, conversations)
+    reader = _ConversationReader(data, sft, conversations)
     found = reader.read(data.path)
     train: list[Pair] = []
     held_out: list[Pair] = []
@@ -110,7 +110,7 @@ def _flat(pairs: Sequence[Pair]) -> tuple[Example, ...]:
     return tuple(found)
 
 
-class _Reader:
+class _ConversationReader:
     """Rows of files as examples, and how many could not be used."""
 
     def __init__(
@@ -217,8 +217,8 @@ def shortened(example: Example, max_tokens: int) -> Example | None:
     room = max_tokens - len(example.prompt_ids)
     if room <= 0:
         return None
-    is_learnt = None if example.is_learnt is None else example.is_learnt[:room]
-    return replace(example, response_ids=example.response_ids[:room], is_learnt=is_learnt)
+    has_loss = None if example.has_loss is None else example.has_loss[:room]
+    return replace(example, response_ids=example.response_ids[:room], has_loss=has_loss)
 
 
 def messages_of(

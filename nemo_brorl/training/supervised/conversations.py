@@ -39,7 +39,7 @@ class Conversations:
         DataError, or ModelError where the template refuses a conversation."""
         if self.tokenizer.chat_template is None:
             return [self._without_template(messages, task)]
-        found: list[_Draft] = []
+        found: list[_ConversationDraft] = []
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
@@ -52,15 +52,15 @@ class Conversations:
                 )
             # A template may write earlier turns otherwise once others follow: their example stays as it was.
             if not found or not asked.startswith(found[-1].text):
-                found.append(_Draft())
+                found.append(_ConversationDraft())
             draft = found[-1]
             between = asked.removeprefix(draft.text)
             turn = answered.removeprefix(asked)
-            draft.add(self.tokenizer.encode(between), is_learnt=False)
+            draft.add(self.tokenizer.encode(between), has_loss=False)
             token_ids = self.tokenizer.encode(turn)
             length = self._turn_length(token_ids)
-            draft.add(token_ids[:length], is_learnt=True)
-            draft.add(token_ids[length:], is_learnt=False)
+            draft.add(token_ids[:length], has_loss=True)
+            draft.add(token_ids[length:], has_loss=False)
             draft.text = answered
         return [draft.example(task) for draft in found]
 
@@ -84,40 +84,40 @@ class Conversations:
         roles = [message["role"] for message in question]
         if "assistant" in roles:
             raise DataError("the model has no chat template, and a conversation of several turns needs one")
-        draft = _Draft()
+        draft = _ConversationDraft()
         prompt_ids = self.tokenizer.prompt_ids(question, self.system_prompt)
-        draft.add(prompt_ids, is_learnt=False)
+        draft.add(prompt_ids, has_loss=False)
         response_ids = self.tokenizer.encode(answer["content"])
-        draft.add(response_ids, is_learnt=True)
-        draft.add([self.tokenizer.eos_token_id], is_learnt=True)
+        draft.add(response_ids, has_loss=True)
+        draft.add([self.tokenizer.eos_token_id], has_loss=True)
         return draft.example(task)
 
 
-class _Draft:
+class _ConversationDraft:
     """An example being written."""
 
     def __init__(self) -> None:
         self.text = ""  # that its tokens were made of
         self.token_ids: list[int] = []
-        self.is_learnt: list[bool] = []
+        self.has_loss: list[bool] = []
 
-    def add(self, token_ids: Sequence[int], is_learnt: bool) -> None:
+    def add(self, token_ids: Sequence[int], has_loss: bool) -> None:
         self.token_ids += token_ids
-        self.is_learnt += [is_learnt] * len(token_ids)
+        self.has_loss += [has_loss] * len(token_ids)
 
     def example(self, task: str) -> Example:
         """What was written, without what follows the last learnt token."""
         token_ids = np.array(self.token_ids, np.int32)
-        is_learnt = np.array(self.is_learnt, np.bool_)
-        learnt = np.flatnonzero(is_learnt)
+        has_loss = np.array(self.has_loss, np.bool_)
+        learnt = np.flatnonzero(has_loss)
         start = int(learnt[0])
         end = int(learnt[-1]) + 1
-        mask = is_learnt[start:end]
+        mask = has_loss[start:end]
         return Example(
             task,
             prompt_ids=token_ids[:start],
             response_ids=token_ids[start:end],
-            is_learnt=None if mask.all() else mask,
+            has_loss=None if mask.all() else mask,
         )
 
 

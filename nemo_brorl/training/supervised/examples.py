@@ -37,18 +37,18 @@ class Example:
     task: str
     prompt_ids: Int32  # [P] up to the first turn that is learnt, at least one token
     response_ids: Int32  # [T] that turn and all that follows
-    is_learnt: Bool | None = None  # [T] tokens of the assistant's turns; None: all
+    has_loss: Bool | None = None  # [T] tokens of the assistant's turns; None: all
 
     @property
     def num_tokens(self) -> int:
         return len(self.prompt_ids) + len(self.response_ids)
 
     @property
-    def num_learnt(self) -> int:
+    def num_trained_tokens(self) -> int:
         """Tokens that the loss counts."""
-        if self.is_learnt is None:
+        if self.has_loss is None:
             return len(self.response_ids)
-        return int(self.is_learnt.sum())
+        return int(self.has_loss.sum())
 
 
 def supervised_batch(examples: Sequence[Example]) -> TrainBatch:
@@ -68,7 +68,7 @@ def _group(index: int, example: Example) -> ScoredGroup:
         token_ids=example.response_ids,
         log_probs=np.zeros(length, np.float32),
         offsets=np.array([0, length], np.int64),
-        is_sampled=example.is_learnt,
+        is_sampled=example.has_loss,
     )
     chunk = RolloutChunk(
         request,
@@ -79,7 +79,7 @@ def _group(index: int, example: Example) -> ScoredGroup:
         newest_version=0,
         engine=-1,
         data=arrays,
-        num_sampled=np.array([example.num_learnt], np.int32),
+        num_sampled=np.array([example.num_trained_tokens], np.int32),
     )
     group = RolloutGroup(prompt, (chunk,))
     return ScoredGroup(group, np.ones(1, np.float32), 0, np.zeros(1, np.float32), NO_MASS)

@@ -24,7 +24,7 @@ from nemo_brorl.training.saver import Saver
 from nemo_brorl.training.step_row import StepRow
 from nemo_brorl.training.supervised.examples import Example, supervised_plan
 
-STATE_KEYS = {"version", "num_skipped", "best_loss", "history", "learnt_from"}
+STATE_KEYS = {"version", "num_skipped", "best_loss", "history", "trained_on"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class SftTrainer:
             "policy/num_skipped": float(self.num_skipped),
             "policy/learning_rate": plan.learning_rate,
             "sft/tokens": float(num_tokens),
-            "sft/learnt_tokens": float(plan.num_loss_tokens(0)),
+            "sft/trained_tokens": float(plan.num_loss_tokens(0)),
         }
         if self.lessons.epoch_steps is not None:
             metrics["sft/epoch"] = self.step_number / self.lessons.epoch_steps
@@ -168,7 +168,7 @@ class SftTrainer:
             "num_skipped": self.num_skipped,
             "best_loss": self.best_loss,
             "history": self.history,
-            "learnt_from": self._learnt_from(),
+            "trained_on": self._data_and_settings(),
         }
         self.saver.save(RunState(self.step_number, state, CarriedGroups()), wait)
 
@@ -179,19 +179,19 @@ class SftTrainer:
         if run is None:
             return False
         check_state_keys(run.state, STATE_KEYS)
-        self._check_same_lessons(run.state["learnt_from"])
+        self._check_same_lessons(run.state["trained_on"])
         self.step_number = run.step
         self.num_skipped = run.state["num_skipped"]
         self.best_loss = run.state["best_loss"]
         self.history = run.state["history"]
         return True
 
-    def _learnt_from(self) -> dict[str, Any]:
+    def _data_and_settings(self) -> dict[str, Any]:
         settings = dataclasses.asdict(as_written(self.config.sft))
         return {"data": self.lessons.fingerprint, "num_steps": self.lessons.num_steps, **settings}
 
     def _check_same_lessons(self, before: Mapping[str, Any]) -> None:
-        now = self._learnt_from()
+        now = self._data_and_settings()
         changed = [
             f"{name} was {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]
         ]
@@ -209,7 +209,7 @@ def held_out_loss(policy: Policy, examples: Sequence[Example]) -> float:
     total = 0.0
     num = 0
     for example, log_probs in zip(examples, policy.log_probs(prompts, responses), strict=True):
-        learnt = log_probs if example.is_learnt is None else log_probs[example.is_learnt]
-        total -= float(learnt.sum(dtype="float64"))
-        num += len(learnt)
+        trained = log_probs if example.has_loss is None else log_probs[example.has_loss]
+        total -= float(trained.sum(dtype="float64"))
+        num += len(trained)
     return total / num

@@ -51,7 +51,7 @@ def test_the_choice_sees_shaped_rewards_and_groups_keep_the_raw_ones() -> None:
 def test_a_tail_is_judged_within_its_group_and_trained_alone() -> None:
     config = BroRLConfig()
     config.algorithm.advantage = "dr_grpo"
-    tail = replace(make_group([0, 0, 0, 1]), learn_from=np.array([1, 3]))
+    tail = replace(make_group([0, 0, 0, 1]), train_indices=np.array([1, 3]))
     batch = batch_of([tail], config)
     assert batch.advantages[0].tolist() == [0, -0.25, 0, 0.75]
     assert batch.rollouts[0].tolist() == [1, 3]

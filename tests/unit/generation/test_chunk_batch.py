@@ -13,7 +13,7 @@ import pytest
 
 from nemo_brorl.generation import chunk_batch
 from nemo_brorl.generation.chunk_batch import ChunkBatch
-from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, ChunkProgress, Progress, Reply, Withdrawn
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, ChunkProgress, Progress, Reply, ReturnedChunk
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, RolloutTask
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Sampling
 
@@ -108,7 +108,7 @@ def test_a_cut_and_an_abort_may_overtake_their_chunk() -> None:
     batch.cut([1])
     assert meta_of(add(batch, 1)).partial.lengths.tolist() == [0, 0]
     batch.abort([2])
-    assert isinstance(meta_of(add(batch, 2)), Withdrawn)
+    assert isinstance(meta_of(add(batch, 2)), ReturnedChunk)
     assert batch.is_idle
 
 
@@ -119,7 +119,7 @@ def test_a_chunk_is_given_back_only_before_its_first_token() -> None:
     batch.step()
     assert not batch.withdraw(1)
     assert batch.withdraw(2)
-    assert isinstance(meta_of(waiting), Withdrawn)
+    assert isinstance(meta_of(waiting), ReturnedChunk)
     assert not begun.done()
     assert not batch.withdraw(3), "unknown"
     for _ in range(2):

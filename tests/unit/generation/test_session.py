@@ -11,7 +11,7 @@ import pytest
 from ray.exceptions import ObjectLostError, RayActorError
 
 from nemo_brorl.core.errors import GenerationError
-from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkProgress, Withdrawn
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkProgress, ReturnedChunk
 from nemo_brorl.types import EngineStats, PartialRollouts, RolloutRequest
 from tests.support.fake_engines import FakeEngines, finish, places, requests_of, session_of, whole_meta
 
@@ -30,7 +30,7 @@ def other_rollouts(call_id: int, request: RolloutRequest) -> Any:
         lambda call_id, request: whole_meta(call_id + 1, request),
         other_rollouts,
         lambda call_id, request: whole_meta(call_id, request, version=9),
-        lambda call_id, request: Withdrawn(),
+        lambda call_id, request: ReturnedChunk(),
     ],
     ids=["fails", "dies", "answers another", "answers other rollouts", "of another version", "gives back unasked"],
 )
@@ -123,7 +123,7 @@ def test_an_idle_engine_takes_over_what_does_not_fit_into_the_batch_of_another(
     assert [call.args for call in withdrawals] == [(4,)], "the third that engine 0 was given"
     withdrawals[0].reference.resolve(gives_back)
     if gives_back:
-        engines.actor(0).waiting("generate")[2].reference.resolve(Withdrawn())
+        engines.actor(0).waiting("generate")[2].reference.resolve(ReturnedChunk())
     chunks += finish(engines, session)
     assert places(chunks) == ALL_PLACES
     assert sorted(chunk.engine for chunk in chunks) == by_engine
@@ -136,7 +136,7 @@ def test_an_engine_that_gives_a_chunk_back_and_says_that_it_keeps_it_is_replaced
     session.submit(requests_of(6))
     engines.actor(1).finish_chunks()
     chunks = session.poll()
-    engines.actor(0).waiting("generate")[2].reference.resolve(Withdrawn())
+    engines.actor(0).waiting("generate")[2].reference.resolve(ReturnedChunk())
     chunks += session.poll()
     assert len(engines.actors[0]) == 1
     engines.actor(0).answer("withdraw", False)

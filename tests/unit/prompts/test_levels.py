@@ -40,16 +40,16 @@ def stream(task: TaskConfig = GCD) -> PromptStream:
 
 def test_a_level_is_left_for_the_next_once_a_window_of_its_groups_is_right_often_enough() -> None:
     level = TaskLevel(GCD)
-    level.learn(prompt(0), 1.0)
+    level.record_rate(prompt(0), 1.0)
     assert level.decide() is None  # one group of two
-    level.learn(prompt(0), 0.75)
+    level.record_rate(prompt(0), 0.75)
     assert level.decide() is None  # 87.5 % of two; counted anew from here
-    level.learn(prompt(0), 1.0)
-    level.learn(prompt(0), 0.875)
+    level.record_rate(prompt(0), 1.0)
+    level.record_rate(prompt(0), 0.875)
     assert level.decide() == "93.8% correct in 2 groups of level 0"
     assert level.reached == 1
     for _ in range(6):
-        level.learn(prompt(level.reached), 1.0)
+        level.record_rate(prompt(level.reached), 1.0)
         level.decide()
     assert level.reached == 2  # the last one
 
@@ -58,10 +58,10 @@ def test_a_level_is_left_for_the_one_before_when_hardly_anything_is_right() -> N
     level = TaskLevel(GCD)
     level.reached = 1
     for rate in (0.0, 0.125):
-        level.learn(prompt(1), rate)
+        level.record_rate(prompt(1), rate)
     assert level.decide() == "6.2% correct in 2 groups of level 1"
     for rate in (0.0, 0.0):
-        level.learn(prompt(0), rate)
+        level.record_rate(prompt(0), rate)
     assert level.decide() is None  # there is none before the first
     assert level.reached == 0
 
@@ -69,10 +69,10 @@ def test_a_level_is_left_for_the_one_before_when_hardly_anything_is_right() -> N
 def test_groups_of_another_level_do_not_count() -> None:
     level = TaskLevel(replace(GCD, promote_from=0.6))
     level.reached = 1
-    level.learn(prompt(0), 0.0)  # carried over from before the level was reached
-    level.learn(prompt(1), 0.5)
+    level.record_rate(prompt(0), 0.0)  # carried over from before the level was reached
+    level.record_rate(prompt(1), 0.5)
     assert level.decide() is None
-    level.learn(prompt(1), 1.0)
+    level.record_rate(prompt(1), 1.0)
     assert level.decide() == "75.0% correct in 2 groups of level 1"
 
 
@@ -86,7 +86,7 @@ def test_a_stream_asks_harder_questions_after_success_and_says_so() -> None:
     prompts = stream()
     easy = prompts.take_prompts(2)
     assert [prompt.level for prompt in easy] == [0, 0]
-    assert prompts.learn([(prompt, 1.0) for prompt in easy]) == [
+    assert prompts.record_outcomes([(prompt, 1.0) for prompt in easy]) == [
         "gcd: level 1 with the next prompts (100.0% correct in 2 groups of level 0)"
     ]
     assert prompts.metrics()["prompts/level/gcd"] == 1.0
@@ -101,7 +101,7 @@ def test_domains_have_levels_of_their_own() -> None:
     config = DataConfig(source="mixture", domains=domains, answer_instruction="")
     prompts = PromptStream(make_source(config, "train", 1), word_tokenizer(), config)
     of_a = [prompt for prompt in prompts.take_prompts(40) if prompt.domain == "a"]
-    prompts.learn([(prompt, 1.0) for prompt in of_a])
+    prompts.record_outcomes([(prompt, 1.0) for prompt in of_a])
     assert prompts.metrics()["prompts/level/a/gcd"] == 1.0
     assert prompts.metrics()["prompts/level/b/gcd"] == 0.0
 
@@ -112,7 +112,7 @@ def test_held_out_questions_are_of_all_levels_in_turn_whatever_training_has_reac
     config = DataConfig(tasks=[GCD], answer_instruction="")
     held_out = PromptStream(make_source(config, "held_out", 1), word_tokenizer(), config, "held_out")
     before = held_out.peek(6)
-    assert held_out.learn([(prompt, 1.0) for prompt in before]) == []
+    assert held_out.record_outcomes([(prompt, 1.0) for prompt in before]) == []
     assert held_out.peek(6) == before
 
 

@@ -45,7 +45,7 @@ def make_batches(config: BroRLConfig, generator: FakeGenerator, period: int = 3)
 
 
 def fill(batches: Batches, version: int = 0) -> FilledBatch:
-    return batches.take(version, lambda: None)
+    return batches.take_batch(version, lambda: None)
 
 
 def cutting_config(unfinished: str = "drop", min_fraction: float = 0.5) -> BroRLConfig:
@@ -113,8 +113,8 @@ def test_the_rest_is_sampled_on_and_learnt_from_a_step_later_within_its_group() 
     completed = second.batch[-1]
     assert completed.prompt.uid == "train/1"
     assert completed.group.num_rollouts == 8
-    assert completed.learn_from is not None
-    assert completed.learn_from.tolist() == [6, 7]
+    assert completed.train_indices is not None
+    assert completed.train_indices.tolist() == [6, 7]
     assert (completed.group.version, completed.group.newest_version) == (0, 1)
     resumed = [request for request in generator.requests if request.partial is not None]
     assert [request.indices.tolist() for request in resumed] == [[6, 7]]
@@ -220,7 +220,7 @@ def test_a_group_completed_before_a_checkpoint_is_learnt_from_after_a_restart() 
     batches.begin(version=1).complete()  # a checkpoint is written before the batch is taken
     again = make_batches(cutting_config("resume"), SlowGenerator())
     again.carry_over.load_state(batches.carry_over.state())
-    completed = [group for group in fill(again, version=1).batch if group.learn_from is not None]
+    completed = [group for group in fill(again, version=1).batch if group.train_indices is not None]
     assert [group.prompt.uid for group in completed] == ["train/1"]
 
 

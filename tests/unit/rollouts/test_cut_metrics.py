@@ -20,7 +20,7 @@ def cut_group(rewards: Sequence[float], lengths: Sequence[int], num_cut: int) ->
     chunk = make_chunk(RolloutRequest(prompt, 0, num, 0, SAMPLING), lengths)
     indices = np.arange(num, num + num_cut, dtype=np.int32)
     partial = PartialRollouts(indices, np.ones(num_cut, np.int32), 0, None)
-    return OpenGroup(prompt, SAMPLING, parts=[score_chunk(chunk, rewards)], partial=[partial])
+    return OpenGroup(prompt, SAMPLING, scored_chunks=[score_chunk(chunk, rewards)], partial=[partial])
 
 
 def test_missing_rollouts_are_taken_as_the_longest_finished_ones_by_hand() -> None:

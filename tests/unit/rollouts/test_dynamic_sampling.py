@@ -50,7 +50,7 @@ def test_a_full_batch_admits_nothing_and_surplus_is_carried_oldest_first() -> No
     offer(sampling, *[make_group([0, 1], uid=f"train/{index}") for index in range(3)])
     assert sampling.is_full
     assert sampling.num_to_admit() == 0
-    assert [group.prompt.uid for group in sampling.take()] == ["train/0", "train/1"]
+    assert [group.prompt.uid for group in sampling.take_batch()] == ["train/0", "train/1"]
     sampling.begin_step(version=1, wanted=2)
     assert sampling.num_to_admit() == 1
     assert sampling.metrics()["dynamic_sampling/num_carried_in"] == 1
@@ -72,7 +72,7 @@ def test_surplus_that_may_not_wait_is_dropped() -> None:
     sampling = DynamicSampling(DynamicSamplingConfig(max_staleness=0))
     sampling.begin_step(version=0, wanted=1)
     offer(sampling, make_group([0, 1], uid="train/0"), make_group([0, 1], uid="train/1"))
-    sampling.take()
+    sampling.take_batch()
     assert sampling.kept == []
 
 
@@ -92,7 +92,7 @@ def test_groups_are_judged_in_the_order_of_their_prompts_whichever_closes_first(
         sampling.admit([f"train/{index}" for index in range(4)])
         for index in order:
             sampling.offer(make_group([0, index % 2], uid=f"train/{index}"))  # odd ones are informative
-        return [group.prompt.uid for group in sampling.take()], sampling._target, sampling.keep_rate
+        return [group.prompt.uid for group in sampling.take_batch()], sampling._target, sampling.keep_rate
 
     assert fill([0, 1, 2, 3]) == fill([3, 2, 1, 0]) == fill([1, 3, 0, 2])
     assert fill([3, 2, 1, 0])[0] == ["train/1", "train/3"]
@@ -143,8 +143,10 @@ def test_starvation_counts_the_groups_that_missed_a_deadline_and_wait_for_a_late
     sampling.begin_step(version=0, wanted=1)
     for index in range(3):
         sampling.admit([f"train/{index}"])
-        sampling.withdraw(f"train/{index}", "held", num_rollouts=2)
-    with pytest.raises(StarvationError, match=r"0 of 1 informative groups among 3 \(dropped or put off: 3 held\)"):
+        sampling.withdraw(f"train/{index}", "postponed", num_rollouts=2)
+    with pytest.raises(
+        StarvationError, match=r"0 of 1 informative groups among 3 \(dropped or postponed: 3 postponed\)"
+    ):
         sampling.num_to_admit()
 
 

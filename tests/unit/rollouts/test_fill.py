@@ -40,7 +40,7 @@ def test_of_a_fixed_number_of_groups_the_informative_ones_are_learnt_from() -> N
     sampling, num = filled(config, [INFORMATIVE, USELESS, INFORMATIVE, USELESS, INFORMATIVE], wanted=4)
     assert num == 4
     assert sampling.num_to_admit() == 0
-    batch = sampling.take()
+    batch = sampling.take_batch()
     assert [group.prompt.uid for group in batch] == ["train/0", "train/2"]
     assert sampling.kept == []
     assert sampling.share_of_step(batch) == 0.5
@@ -94,7 +94,7 @@ def test_a_batch_that_varies_in_size_counts_as_one_of_all_groups_sampled() -> No
     sampling.admit(group.prompt.uid for group in groups)
     for group in groups:
         sampling.offer(group)
-    batch = tuple(sampling.take())
+    batch = tuple(sampling.take_batch())
     kept = batch_of(batch, config, sampling.share_of_step(batch))
     config.dynamic_sampling.enabled = False
     whole = batch_of(groups, config)
@@ -212,5 +212,5 @@ def test_a_schedule_by_rollouts_is_the_same_after_a_restart(tmp_path: Path, over
 def test_the_rest_of_a_cut_group_counts_as_its_share_of_the_group() -> None:
     sampling = DynamicSampling(DynamicSamplingConfig(fill="samples"))
     sampling.begin_step(version=0, wanted=4)
-    rest: ScoredGroup = replace(make_group([0, 1, 0, 1]), learn_from=np.array([3]))
+    rest: ScoredGroup = replace(make_group([0, 1, 0, 1]), train_indices=np.array([3]))
     assert sampling.share_of_step([make_group([0, 1]), rest]) == 1.25 / 4

@@ -69,10 +69,10 @@ def test_what_no_step_has_learnt_from_is_counted_by_place_whichever_chunk_came_f
     ledger.receive(late, score_chunk(late, [0.0, 0.0]))
     group = ledger.groups[PROMPT.uid]
     assert not group.is_closed
-    group.num_learnt = len(group.parts)  # a step has learnt from rollouts 2 and 3
+    group.num_trained_chunks = len(group.scored_chunks)  # a step has learnt from rollouts 2 and 3
     ledger.receive(early, score_chunk(early, [1.0, 1.0]))
     assert group.is_closed
-    assert group.not_learnt().tolist() == [0, 1]
+    assert group.untrained_indices().tolist() == [0, 1]
 
 
 def test_a_group_has_its_answers_in_the_order_of_its_rollouts() -> None:

@@ -28,8 +28,8 @@ def begun(*lengths: int, version: int = 0) -> PartialRollouts:
 def test_a_request_for_the_same_rollouts_is_answered_once() -> None:
     answer = scored(REQUEST)
     cache = ReplayCache([answer])
-    assert cache.take(replace(REQUEST)) is answer
-    assert cache.take(REQUEST) is None
+    assert cache.take_chunk(replace(REQUEST)) is answer
+    assert cache.take_chunk(REQUEST) is None
     assert cache.num_taken == 2
 
 
@@ -48,23 +48,23 @@ def test_a_request_for_the_same_rollouts_is_answered_once() -> None:
 )
 def test_another_question_has_no_answer(other: RolloutRequest) -> None:
     cache = ReplayCache([scored(REQUEST)])
-    assert cache.take(other) is None
+    assert cache.take_chunk(other) is None
     assert cache.num_taken == 0
 
 
 def test_resumed_rollouts_are_the_same_if_they_had_begun_alike() -> None:
     request = replace(REQUEST, partial=begun(2, 1))
     for resumed, is_same in ((begun(2, 1), True), (begun(2, 2), False), (begun(2, 1, version=1), False)):
-        answer = ReplayCache([scored(request)]).take(replace(REQUEST, partial=resumed))
+        answer = ReplayCache([scored(request)]).take_chunk(replace(REQUEST, partial=resumed))
         assert (answer is not None) == is_same
 
 
 def test_only_whole_chunks_are_kept_and_those_not_asked_for_again_yet_stay() -> None:
     first, second, third = (replace(REQUEST, first_index=index) for index in (0, 2, 4))
     cache = ReplayCache([scored(first), scored(second)])
-    taken = cache.take(first)
+    taken = cache.take_chunk(first)
     assert taken is not None
-    cache.note(taken)
+    cache.add_chunk(taken)
     whole = scored(third)
-    cache.note(replace(whole, chunk=replace(whole.chunk, partial=begun(1, 0))))
+    cache.add_chunk(replace(whole, chunk=replace(whole.chunk, partial=begun(1, 0))))
     assert [chunk.chunk.request.first_index for chunk in cache.chunks] == [0, 2]

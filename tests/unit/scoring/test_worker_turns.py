@@ -52,8 +52,8 @@ def test_the_right_one_ends_and_the_wrong_one_is_told_and_goes_on(worker: Verifi
     chunk, data = chunk_of(["<answer>4</answer>", "<answer>5</answer>"])
     scores, ended, longer = worker.judge(chunk, data)
     assert scores.rewards.tolist() == [1.0]
-    assert scores.goes_on is not None
-    assert scores.goes_on.indices.tolist() == [1]
+    assert scores.unfinished is not None
+    assert scores.unfinished.indices.tolist() == [1]
     assert ended is not None and longer is not None
     text = TOKENIZER.backend.decode(longer.token_ids.tolist(), skip_special_tokens=False)
     assert text == "<answer>5</answer><|im_end|>\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n"

@@ -44,12 +44,12 @@ def run_turns(handover: DeviceHandover) -> None:
     """A resume, two steps, a checkpoint, log-probs."""
     handover.begin(1, is_published=False)
     for version in (2, 3):
-        with handover.policy_turn(Stopwatch()) as turn:
+        with handover.policy_phase(Stopwatch()) as phase:
             handover.policy.update(None)  # type: ignore[arg-type]
-            turn.made(version)
-    with handover.policy_turn(Stopwatch()):
+            phase.set_version(version)
+    with handover.policy_phase(Stopwatch()):
         handover.policy.begin_save(Path())
-    with handover.policy_turn(Stopwatch()):
+    with handover.policy_phase(Stopwatch()):
         handover.policy.log_probs([], [])
 
 
@@ -78,10 +78,10 @@ def test_an_engine_that_takes_anothers_place_fits_beside_the_policy(recipe: str,
     handover = pair_on(Card(plan.devices[0].capacity_gib), plan)
     handover.begin(1, is_published=True)
     handover.generator.loses_engine = True  # type: ignore[attr-defined]
-    with handover.policy_turn(Stopwatch()) as turn:
+    with handover.policy_phase(Stopwatch()) as phase:
         handover.policy.update(None)  # type: ignore[arg-type]
         if publishes:
-            turn.made(2)
+            phase.set_version(2)
     run_turns(handover)
 
 
@@ -93,6 +93,6 @@ def test_an_engine_that_measures_while_the_policy_offloads_does_not_start() -> N
     engine.loses_engine = engine.measures = True  # type: ignore[attr-defined]
     with (
         pytest.raises(OutOfMemoryOnCardError, match="freed memory while vLLM measured"),
-        handover.policy_turn(Stopwatch()),
+        handover.policy_phase(Stopwatch()),
     ):
         handover.policy.log_probs([], [])

@@ -97,16 +97,16 @@ def test_a_chunk_is_followed_from_its_engine_to_its_verifier() -> None:
     spans = ChunkSpans(timeline)
     timeline.begin(1)
     request = RolloutRequest(make_prompt("train/5"), 64, 2, 7, SAMPLING)
-    spans.asked(request)
+    spans.note_requested(request)
     clock.seconds = 1004.0
     chunk = make_chunk(request, [3, 4])
     object.__setattr__(chunk, "period", Period(1000.5, 1001.0, 1003.0))
-    spans.sampled(chunk)
-    spans.asked(request)
+    spans.note_sampled(chunk)
+    spans.note_requested(request)
     clock.seconds = 1006.0
     scored = score_chunk(chunk, [1.0, 0.0])
     object.__setattr__(scored, "period", Period(1004.5, 1004.5, 1005.5))
-    spans.scored(scored)
+    spans.note_scored(scored)
     done = timeline.end()
     assert done is not None
     sample, score = (span for span in done.spans if span.process != "driver")
@@ -121,7 +121,7 @@ def test_a_chunk_that_nobody_asked_for_in_this_stream_is_no_span() -> None:
     timeline = Timeline()
     timeline.begin(1)
     request = RolloutRequest(make_prompt(), 0, 1, 7, SAMPLING)
-    ChunkSpans(timeline).sampled(make_chunk(request, [3]))
+    ChunkSpans(timeline).note_sampled(make_chunk(request, [3]))
     done = timeline.end()
     assert done is not None
     assert {span.process for span in done.spans} == {"driver"}

@@ -67,9 +67,9 @@ def written(example: Example) -> list[str]:
     prompt, response = (
         words.decode(ids, skip_special_tokens=False) for ids in (example.prompt_ids, example.response_ids)
     )
-    is_learnt = np.ones(len(example.response_ids), bool) if example.is_learnt is None else example.is_learnt
+    has_loss = np.ones(len(example.response_ids), bool) if example.has_loss is None else example.has_loss
     learnt = ""
-    for token_id, counts in zip(example.response_ids, is_learnt, strict=True):
+    for token_id, counts in zip(example.response_ids, has_loss, strict=True):
         learnt += words.decode([token_id], skip_special_tokens=False) if counts else "."
     return [prompt, response, learnt]
 
@@ -81,7 +81,7 @@ def test_the_loss_counts_every_turn_of_the_assistant_with_its_stop_token_and_not
         "ho<eos>\nu:x<eos>\na:yz<eos>",
         "ho<eos>" + "." * len("\nu:x") + "." + "." * len("\na:") + "yz<eos>",
     ]
-    assert example.num_learnt == 6
+    assert example.num_trained_tokens == 6
     (batch,) = supervised_batch([example]).groups
     assert batch.group.num_sampled.tolist() == [6]
     assert batch.group.lengths.tolist() == [len(example.response_ids)]
@@ -89,7 +89,7 @@ def test_the_loss_counts_every_turn_of_the_assistant_with_its_stop_token_and_not
 
 def test_one_turn_needs_no_mask() -> None:
     (example,) = conversations().examples(TALK[:2], "chat")
-    assert example.is_learnt is None
+    assert example.has_loss is None
     assert written(example)[2] == "ho<eos>"
 
 
@@ -244,8 +244,8 @@ class ScoringPolicy(FakePolicy):
         return scores
 
 
-def example(num: int, is_learnt: list[bool] | None = None) -> Example:
-    mask = None if is_learnt is None else np.array(is_learnt)
+def example(num: int, has_loss: list[bool] | None = None) -> Example:
+    mask = None if has_loss is None else np.array(has_loss)
     return Example("chat", np.arange(2, dtype=np.int32), np.arange(num, dtype=np.int32), mask)
 
 
@@ -271,7 +271,7 @@ def test_a_run_validates_saves_and_goes_on_from_its_newest_checkpoint(tmp_path: 
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4, 5]
     assert [row["step"] for row in rows if "sft/val_loss" in row] == [0, 2, 4, 5]
     assert rows[3]["sft/epoch"] == 1.5
-    assert rows[3]["sft/learnt_tokens"] == 4
+    assert rows[3]["sft/trained_tokens"] == 4
     again = make_trainer(tmp_path)
     assert again.resume()
     assert again.step_number == 5

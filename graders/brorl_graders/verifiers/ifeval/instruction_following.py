@@ -351,13 +351,7 @@ def check(payload: Payload) -> Iterator[str]:
             yield from _wrong_instruction(name, given)
 
 
-def score(payload: Payload, response: str) -> float:
-    """Share of the instructions that the response follows, or with `scoring: all` whether it follows every one."""
-    value, _ = score_and_reason(payload, response)
-    return value
-
-
-def score_and_reason(payload: Payload, response: str) -> tuple[float, str]:
+def score(payload: Payload, response: str) -> tuple[float, str]:
     """The score, and which instructions are not followed."""
     text = without_thinking(response)
     if is_blank(text):

@@ -35,7 +35,7 @@ def recorded(batch: list[ScoredGroup], sampled: list[ScoredGroup], **settings: b
 
 def test_every_group_says_where_it_is_from_and_what_became_of_it() -> None:
     here, old = make_group([0.0, 1.0], "here"), make_group([0.0, 1.0], "old")
-    tail = replace(make_group([0.0, 1.0], "tail"), learn_from=np.array([1]))
+    tail = replace(make_group([0.0, 1.0], "tail"), train_indices=np.array([1]))
     later, wrong, right = make_group([0.0, 1.0], "later"), make_group([0.0] * 2, "a"), make_group([1.0] * 2, "b")
     assert recorded([old, here, tail], [wrong, here, right, later]) == {
         "old": ("carried", "trained"),

@@ -78,13 +78,13 @@ def test_chunks_and_the_tail_of_a_cut_group_come_back(tmp_path: Path) -> None:
         group=replace(whole.group, prompt=prompt, chunks=(first, late)),
         rewards=np.array([0.0, 1.0, 1.0, 0.0], np.float32),
         repetition=np.zeros(4, np.float32),
-        learn_from=np.array([2, 3]),
+        train_indices=np.array([2, 3]),
         scored=(),
     )
     kept = StepRecord(7, 7, 1e-6, 1.0, (StoredGroup(scored, "completed", "carried"),))
     loaded = written(tmp_path, kept).groups[0].scored
     assert all(map(same_chunk, loaded.group.chunks, scored.group.chunks))
-    np.testing.assert_array_equal(loaded.learn_from, [2, 3])
+    np.testing.assert_array_equal(loaded.train_indices, [2, 3])
     np.testing.assert_array_equal(loaded.indices, [0, 1, 3, 4])
 
 
