@@ -35,8 +35,10 @@ class PromptSource(Protocol):
         """Return the next `num` prompts of the stream; each prompt is handed out exactly once."""
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
-        """Take in what a step's prompts came to, each with its share of correct rollouts, in an order that is always
-        the same: the next prompts may be easier or harder. A line about each change."""
+        """Update the curriculum from the success rate of each prompt of a step.
+
+        Pass `outcomes` in a deterministic order. Returns one log line for each change of difficulty.
+        """
 
     def metrics(self) -> dict[str, float]:
         """Return metrics of the prompt stream, counted from its start."""
@@ -58,7 +60,7 @@ class PromptPool(Protocol):
         """Return the next `num` prompts to sample. Raises StarvationError when none are left."""
 
     def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
-        """Take in all groups that a step has sampled, once it is over."""
+        """Update the prompt pool from all groups that a step has sampled, once the step is over."""
 
     def metrics(self) -> dict[str, float]:
         """Return the prompt pool's metrics of the step."""

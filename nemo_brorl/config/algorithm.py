@@ -1,4 +1,4 @@
-"""Settings of the algorithm: how rewards become an update."""
+"""Declare settings of the algorithm, which turns rewards into an update."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ADVANTAGES = (
     "maxrl",
     "pass_at_k",
 )
-NOT_BY_TURN = ("opo", "maxrl", "pass_at_k")  # advantages of whole responses, which algorithm.credit=turn has none of
-REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "gmpo", "cispo")  # those that learn from advantages
+NOT_BY_TURN = ("opo", "maxrl", "pass_at_k")  # advantages of whole responses, which algorithm.credit=turn cannot use
+REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "gmpo", "cispo")  # losses that train on advantages
 KL_ESTIMATORS = ("k1", "k2", "k3")
 
 
-SHARED_PARAMS = ("train_rollouts", "rare_success_exponent")  # of all advantages
+SHARED_PARAMS = ("train_rollouts", "rare_success_exponent")  # parameters that all advantages have
 
 
 @dataclass
 class KLConfig:
-    """KL to the reference policy."""
+    """KL divergence to the reference policy."""
 
     coefficient: float = setting(1e-4, "weight of the KL; 0: no reference policy", at_least=0)
     estimator: str = setting("k2", "estimator of a token's KL", choices=KL_ESTIMATORS)
@@ -40,7 +40,7 @@ class KLConfig:
 
 @dataclass
 class ReferenceResetConfig:
-    """When the current weights become the reference (ProRL, arXiv 2505.24864, section 3.3)."""
+    """Conditions under which the current weights become the reference (ProRL, arXiv 2505.24864, section 3.3)."""
 
     interval: int = setting(0, "steps; 0: never", at_least=0)
     kl_above: float | None = setting(None, "mean KL to the reference in a step, nats per token; null: never", above=0)
@@ -50,7 +50,7 @@ class ReferenceResetConfig:
 
 @dataclass
 class ImportanceCorrectionConfig:
-    """Weights for the difference between vLLM's and Megatron's probabilities w = p_Megatron / p_vLLM of a token."""
+    """Importance weights w = p_Megatron / p_vLLM, for the difference between the two token probabilities."""
 
     enabled: bool = setting(True)
     kind: str = setting(
@@ -66,7 +66,7 @@ class ImportanceCorrectionConfig:
 
 @dataclass
 class AdvantageParams:
-    """Parameters that every advantage has, a function of your own too."""
+    """Parameters that every advantage has, including one of your own."""
 
     train_rollouts: int | None = setting(None, at_least=2)
     rare_success_exponent: float = setting(0.0, at_least=0)
@@ -74,8 +74,11 @@ class AdvantageParams:
 
 @dataclass
 class CovarianceConfig:
-    """Parameter `covariance` of every loss: tokens that are held because they take entropy away, as their log-prob and
-    advantage lie far from their means together (Clip-Cov, KL-Cov, arXiv 2505.22617)."""
+    """Parameter `covariance` of every loss: limits updates of tokens that reduce entropy (arXiv 2505.22617).
+
+    Clip-Cov and KL-Cov select tokens by the covariance of log-prob and advantage: both lie far from their means
+    together.
+    """
 
     kind: str = setting(
         "none",
@@ -91,7 +94,7 @@ class CovarianceConfig:
 
 @dataclass
 class AlgorithmConfig:
-    """How rewards become an update."""
+    """The algorithm that turns rewards into an update."""
 
     advantage: str = setting("reinforce_plus_plus_baseline", "advantage estimator", choices=(*ADVANTAGES, FUNCTION))
     advantage_params: dict[str, Any] = setting(
@@ -131,32 +134,32 @@ class AlgorithmConfig:
 
     @property
     def train_rollouts(self) -> int | None:
-        """Rollouts of a group that are learnt from; None: all N."""
+        """Number of rollouts of a group that are trained on; None: all N."""
         chosen: int | None = self.advantage_params.get("train_rollouts")
         return chosen
 
     @property
     def rare_success_exponent(self) -> float:
-        """Exponent of a group's weight; 0: all weigh the same."""
+        """Exponent of a group's weight (1 - share of correct rollouts); 0: all groups have equal weight."""
         return float(self.advantage_params.get("rare_success_exponent", 0.0))
 
     @property
     def covariance(self) -> CovarianceConfig:
-        """Tokens that are held."""
+        """Settings of the tokens whose update Clip-Cov or KL-Cov limits."""
         return CovarianceConfig(**self.loss_params.get("covariance", {}))
 
     @property
     def own_advantage_params(self) -> dict[str, Any]:
-        """Parameters that are the advantage's alone."""
+        """Parameters of the chosen advantage alone, without those that all advantages share."""
         return {name: value for name, value in self.advantage_params.items() if name not in SHARED_PARAMS}
 
     @property
     def own_loss_params(self) -> dict[str, Any]:
-        """Parameters that are the loss's alone."""
+        """Parameters of the chosen loss alone, without those that all losses share."""
         return {name: value for name, value in self.loss_params.items() if name != "covariance"}
 
     def wrong_params(self) -> Iterator[str]:
-        """Yield a message for every parameter that all advantages or losses have and that is wrong."""
+        """Yield a message for every wrong parameter among those that all advantages or losses share."""
         shared = {name: value for name, value in self.advantage_params.items() if name in SHARED_PARAMS}
         yield from wrong_params("algorithm.advantage_params", AdvantageParams, shared)
         covariance = self.loss_params.get("covariance", {})

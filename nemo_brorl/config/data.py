@@ -1,4 +1,4 @@
-"""Settings of prompts: sources, columns, mixtures. What is in the files is for `prompts/` to judge."""
+"""Declare settings of prompts: sources, columns, mixtures. The code in `prompts/` checks the contents of files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCES = ("reasoning_gym", *FILE_WORDS, "environment")
 
 @dataclass
 class TaskStageConfig:
-    """A change of a task's settings as training goes on."""
+    """A stage of a task's curriculum, with settings from some question on."""
 
     from_question: int = setting(
         MISSING, "first question of the source that it holds for, counted over all of its tasks", at_least=1
@@ -35,7 +35,7 @@ class TaskStageConfig:
 
 @dataclass
 class TaskConfig:
-    """One Reasoning Gym task in the mixture."""
+    """One Reasoning Gym task in a mixture of tasks."""
 
     name: str = setting(MISSING, '"*": every task that is not named beside it, sharing the weight')
     weight: float = setting(1.0, "share of the questions, over the sum of all weights", above=0)
@@ -50,7 +50,7 @@ class TaskConfig:
     demote_below: float = setting(0.1, "share below which it is left for the one before; 0: never", within=(0, 1))
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """What is wrong with a task that is set at `where`."""
+        """Yield a message for every error in the task that is set at `where`."""
         starts = [stage.from_question for stage in self.stages]
         if starts != sorted(set(starts)):
             yield f"{where}: its stages begin at {starts}; write from_question in ascending order"
@@ -67,8 +67,7 @@ class TaskConfig:
 
 @dataclass
 class ColumnsConfig:
-    """Where the fields of a row are, as paths (`reward_model.ground_truth`; docs/data.md); null: as data.preset
-    says."""
+    """Paths of a row's fields (`reward_model.ground_truth`, see docs/data.md); null: the path of data.preset."""
 
     prompt: str | None = setting(None, "text, or a list of messages with role and content")
     answer: str | None = setting(None, 'text, a number, or a list of those; "": the verifier reads none')
@@ -104,7 +103,7 @@ class SourceConfig:
     )
 
     def unnamed(self, where: str) -> Iterator[str]:
-        """What a source that is set at `where` does not say of its questions, each with what to write."""
+        """Yield a message for everything that the source set at `where` leaves out, with what to set."""
         if self.source == "reasoning_gym":
             if not self.tasks:
                 yield (
@@ -121,7 +120,7 @@ class SourceConfig:
             yield f"{where}.source={self.source} needs {where}.path: write the path of {FILE_WORDS[self.source]}"
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Say what is wrong with a source that is set at `where`."""
+        """Yield a message for every error in the source that is set at `where`."""
         if self.verifier is not None and self.columns.verifier is not None:
             yield (
                 f"{where}.verifier={self.verifier} and {where}.columns.verifier={self.columns.verifier} both say who "
@@ -129,7 +128,7 @@ class SourceConfig:
             )
 
     def missing(self, where: str) -> Iterator[str]:
-        """What is unnamed, and files that are not there."""
+        """Yield a message for every missing setting and missing file of the source that is set at `where`."""
         yield from self.unnamed(where)
         words, kind = FILE_WORDS.get(self.source), "folder" if self.source == "dataset" else "file"
         for name in ("path", "held_out_path"):
@@ -140,7 +139,7 @@ class SourceConfig:
 
 @dataclass
 class DomainConfig(SourceConfig):
-    """A source in a mixture."""
+    """A source of questions in a mixture."""
 
     name: str = setting(MISSING, "name that metrics and prompts carry")
     weight: float = setting(1.0, "share of the prompts, over the sum of all weights", at_least=0)
@@ -150,7 +149,7 @@ class DomainConfig(SourceConfig):
 
 @dataclass
 class DataConfig(SourceConfig):
-    """Where prompts come from."""
+    """Sources and form of the prompts."""
 
     source: str = setting(
         "reasoning_gym", "kind of source; dataset: a folder; mixture: data.domains", choices=(*SOURCES, "mixture")
@@ -172,7 +171,7 @@ class DataConfig(SourceConfig):
     )
 
     def sources(self) -> list[tuple[str, SourceConfig]]:
-        """(where it is set, source) of every source that prompts are drawn from."""
+        """Return every source that prompts are drawn from, each with the setting that holds it."""
         if self.source != "mixture":
             return [("data", self)]
         asked: list[tuple[str, SourceConfig]] = []
@@ -228,7 +227,7 @@ class DataConfig(SourceConfig):
 
 
 def is_there(path: str, kind: str) -> bool:
-    """Whether a folder, or at least one file of a pattern, exists."""
+    """Return whether a folder, or at least one file that matches a pattern, exists."""
     if kind == "folder":
         return Path(path).is_dir()
     files = [path, *glob.iglob(path, recursive=True)]
@@ -236,6 +235,6 @@ def is_there(path: str, kind: str) -> bool:
 
 
 def repeated(names: Iterable[str]) -> list[tuple[str, int]]:
-    """(name, times) of every name that occurs more than once, in alphabetical order."""
+    """Return every name that occurs more than once, with its count, in alphabetical order."""
     counted = sorted(Counter(names).items())
     return [(name, times) for name, times in counted if times > 1]

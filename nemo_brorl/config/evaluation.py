@@ -1,4 +1,4 @@
-"""Settings of validation and evaluation. Files are opened by `evaluation/`."""
+"""Declare settings of validation and evaluation. The code in `evaluation/` opens the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nemo_brorl.config.declare import setting
 
 @dataclass
 class BenchmarkConfig(SourceConfig):
-    """One benchmark of `evaluate`: a source whose questions are all asked, in their order."""
+    """One benchmark of `brorl evaluate`: a source whose questions are all asked, in their order."""
 
     name: str = setting(MISSING, "name that results and files carry")
     source: str = setting("jsonl", "kind of source; reasoning_gym: questions held out of training", choices=SOURCES)
@@ -29,7 +29,7 @@ class BenchmarkConfig(SourceConfig):
     system_prompt: str | None = setting(None, 'null: data.system_prompt; "" for none')
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """What is wrong with a benchmark that is set at `where`."""
+        """Yield a message for every error in the benchmark that is set at `where`."""
         yield from super().violations_at(where)
         if self.held_out_path is not None:
             yield (
@@ -73,7 +73,7 @@ class EvaluationConfig:
     output: str | None = setting(None, "folder of the results; null: the run folder", may_change=True)
 
     def selected(self) -> list[tuple[str, BenchmarkConfig]]:
-        """(where it is set, benchmark) of those that are asked; empty: the held-out prompts of `data`."""
+        """Return the benchmarks to run, each with its setting's name; empty: the held-out prompts of `data`."""
         asked = []
         for index, benchmark in enumerate(self.benchmarks):
             if not self.only or benchmark.name in self.only:
@@ -105,7 +105,7 @@ class EvaluationConfig:
 
 
 def _without_samples(subject: str, k: int, asked: Mapping[str, int]) -> Iterator[str]:
-    """Where k cannot be estimated: `asked` is the samples of a prompt that each one draws."""
+    """Yield a message where a prompt has fewer than k samples; `asked` is the number of samples by benchmark."""
     if k < 1:
         yield f"{subject}: write numbers from 1"
     for name, num_samples in asked.items():

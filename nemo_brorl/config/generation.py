@@ -1,4 +1,4 @@
-"""Declare settings of generation: vLLM's engines and how weights reach them."""
+"""Declare settings of generation: vLLM's engines, and weight sync to them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from nemo_brorl.config.declare import auto, setting
 
-# Of an engine's cache. vLLM's CPU attention takes multiples of 32, its GPU kernels of 16. A prompt needs more than one
-# block for the prefix cache to hit.
+# Tokens of a KV-cache block. vLLM's CPU attention takes multiples of 32, its GPU kernels of 16. The prefix cache hits
+# only for a prompt of more than one block.
 BLOCK_TOKENS = 32
 
-# Arguments of vLLM's EngineArgs that settings decide, or that this package cannot work without.
+# Arguments of vLLM's EngineArgs that settings decide, by the name of the setting.
 SETTING_OF_ARGUMENT = {
     "model": "policy.model",
     "dtype": "generation.precision",
@@ -33,7 +33,7 @@ _FIXED_ARGUMENTS = ("block_size", "enable_prefix_caching", "logprobs_mode", "wor
 
 @dataclass
 class GenerationConfig:
-    """vLLM engines."""
+    """The vLLM engines."""
 
     num_engines: int | None = auto(
         "engines; auto: one per tensor_parallel_size GPUs; on CPU one a core, as memory allows",
@@ -104,6 +104,6 @@ class GenerationConfig:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether `engine_args` have engines compute, or keep keys and values, in fewer bits than weights have."""
+        """Whether `engine_args` make engines compute, or store keys and values, in fewer bits than the weights have."""
         cache = str(self.engine_args.get("kv_cache_dtype", "auto"))
         return self.engine_args.get("quantization") is not None or cache.startswith("fp8")

@@ -10,7 +10,7 @@ from nemo_brorl.config.declare import auto, section, setting
 
 @dataclass
 class OptimConfig:
-    """Adam as Megatron's distributed optimizer runs it."""
+    """Adam, run by Megatron's distributed optimizer."""
 
     lr: float = setting(3e-4, "learning rate at the batch of this config; schedules scale it", above=0)
     betas: list[float] = setting([0.9, 0.95], "decay of the two moments, each in [0, 1)")
@@ -22,7 +22,7 @@ class OptimConfig:
 
 @dataclass
 class MoeConfig:
-    """Mixture-of-experts models only."""
+    """Settings of mixture-of-experts models only."""
 
     aux_loss_coefficient: float = setting(0.0, "load-balancing loss added to the policy loss", at_least=0)
     freeze_router: bool = setting(False, "the router's weights are not trained")
@@ -99,12 +99,12 @@ class PolicyConfig:
 
     @property
     def model_parallel_size(self) -> int:
-        """Count the ranks that hold one replica: TP × PP × CP."""
+        """Number of ranks that hold one replica: TP × PP × CP."""
         return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
 
     @property
     def num_bf16_layers(self) -> int:
-        """Layers that stay out of FP8."""
+        """Number of layers that stay in bf16 when `policy.fp8` is on."""
         return self.fp8_bf16_first_layers + self.fp8_bf16_last_layers
 
     def violations(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Declare what is kept of the steps of a run to look at: rollouts, timelines, profiles."""
+"""Declare settings of what a run records: rollouts, timelines, profiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nemo_brorl.config.declare import setting
 
 @dataclass
 class StoreConfig:
-    """Every group of every step as Parquet files in the run folder (docs/store.md)."""
+    """Rollout store: every group of every step as Parquet files in the run folder (docs/store.md)."""
 
     enabled: bool = setting(True, "keep them")
     keep_steps: int | None = setting(None, "newest steps that are kept; null: all", at_least=1)
@@ -22,7 +22,7 @@ class StoreConfig:
 
 @dataclass
 class TimelineConfig:
-    """Who did what when in a step, as trace files in the run folder (docs/timeline.md)."""
+    """Timeline of each step, as trace files in the run folder (docs/timeline.md)."""
 
     enabled: bool = setting(True, "keep it")
     keep_steps: int = setting(20, "newest steps whose trace is kept", at_least=1)

@@ -1,4 +1,4 @@
-"""Settings of rewards: verification and shaping."""
+"""Declare settings of rewards: verification and shaping."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nemo_brorl.config.declare import FUNCTION, section, setting
 
 @dataclass
 class CosineLengthConfig:
-    """A reward that bends with length, separately for right and wrong answers (arXiv 2502.03373)."""
+    """Cosine length reward, with separate values for right and wrong answers (arXiv 2502.03373)."""
 
     enabled: bool = setting(False, "rewards bend with length")
     correct_short: float = setting(1.0, "reward of a right answer of no tokens ...", within=(-10, 10))
@@ -33,7 +33,7 @@ class CosineLengthConfig:
 
 @dataclass
 class ShapingConfig:
-    """What changes rewards after dynamic sampling has judged the raw ones; advantages see the result."""
+    """Reward shaping. It follows dynamic sampling, which filters by raw rewards, and precedes the advantages."""
 
     truncated_factor: float = setting(1.0, "factor of truncated responses' rewards; BroRL: 0 to 0.1", within=(0, 1))
     overlong_buffer: int = setting(0, "tokens before the limit over which DAPO's penalty grows; 0: off", at_least=0)
@@ -49,8 +49,7 @@ class ShapingConfig:
 
 @dataclass
 class CodeConfig:
-    """What the programs that the verifier `code` runs may use (docs/sandbox.md). How their tests count is an option of
-    the verifier."""
+    """Resource limits of the programs that the verifier `code` runs (docs/sandbox.md)."""
 
     test_timeout_s: float = setting(
         4.0, "seconds of one test; all tests of a response have 80 % of rewards.timeouts.code", within=(0.01, 3600)
@@ -77,7 +76,7 @@ class OwnVerifierConfig:
 
 @dataclass
 class EndpointConfig:
-    """A scoring service, or a language model that judges, with how its replies are read (docs/verifiers.md)."""
+    """A scoring service, or a language model that judges, with the format of its replies (docs/verifiers.md)."""
 
     name: str = setting(MISSING, "name that data.verifier and others call it by")
     url: str = setting(MISSING, "address of a service, or base of a judge's OpenAI-compatible API: https://HOST/v1")
@@ -105,7 +104,7 @@ class EndpointConfig:
         return self.model is not None
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Say what is wrong with an endpoint that is set at `where`."""
+        """Yield a message for every error in the endpoint that is set at `where`."""
         if not self.name or is_address(self.name) or is_import_path(self.name):
             yield f"{where}.name={self.name!r}: write a plain name, for example judge"
         wrong = wrong_address(self.url)
@@ -122,7 +121,7 @@ class EndpointConfig:
 
 @dataclass
 class ServicesConfig:
-    """Verifiers behind a network (docs/verifiers.md). Numbers of requests are of each of `num_workers`."""
+    """Verifiers behind a network (docs/verifiers.md). Limits of requests apply to each of `num_workers` processes."""
 
     endpoints: list[EndpointConfig] = setting([], "services and judges by name; data and stored runs name no others")
     concurrency: int = setting(16, "requests at a time", at_least=1, may_change=True)
@@ -164,7 +163,7 @@ class EnvironmentsConfig:
 
 @dataclass
 class RewardsConfig:
-    """Verification."""
+    """Verification of responses, which gives their rewards."""
 
     num_workers: int = setting(1, "processes that verify", at_least=1, may_change=True)
     timeout_s: float = setting(5.0, "seconds for one response", above=0)

@@ -1,4 +1,4 @@
-"""Settings of rollouts: how many, how they are drawn, which groups are kept."""
+"""Declare settings of rollouts: their number, how they are sampled, and which groups are trained on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StageConfig:
 
 @dataclass
 class PlateauConfig:
-    """When validation counts as stalled: no rise over `window` validations, `patience` times in a row."""
+    """Test for stalled validation: no rise over `window` validations, `patience` times in a row."""
 
     window: int = setting(6, "validations that a slope is fitted to", at_least=3)
     patience: int = setting(3, "windows in a row without a rise", at_least=1)
@@ -34,7 +34,7 @@ class PlateauConfig:
 
 @dataclass
 class ScheduleConfig:
-    """N over a run."""
+    """Schedule of N over a run."""
 
     kind: str = setting(
         "constant",
@@ -74,7 +74,7 @@ class ScheduleConfig:
 
 @dataclass
 class PromptPoolConfig:
-    """Which prompts of the stream are asked."""
+    """Choice of the stream's prompts that are sampled."""
 
     name: str | None = setting(
         None,
@@ -86,7 +86,7 @@ class PromptPoolConfig:
 
 @dataclass
 class RolloutsConfig:
-    """How many, and how they are drawn."""
+    """Number of rollouts, and how they are sampled."""
 
     num_per_prompt: int = setting(512, "N, the scaling axis", at_least=2)
     prompts_per_step: int = setting(16, "prompts that a step learns from", at_least=1, may_change=True)
@@ -122,7 +122,7 @@ class RolloutsConfig:
     schedule: ScheduleConfig = section(ScheduleConfig)
 
     def stage_sizes(self) -> list[tuple[int, int]]:
-        """Return (N, prompts per step) of every stage. Under a sample budget, prompts shrink as N grows."""
+        """Return N and prompts per step of every stage; under a sample budget, prompts shrink as N grows."""
         numbers = [stage.num_per_prompt for stage in self.schedule.stages]
         if self.schedule.kind == "constant":
             numbers = [self.num_per_prompt]
@@ -137,7 +137,7 @@ class RolloutsConfig:
         return sizes
 
     def stage_samples(self) -> list[int]:
-        """Count the rollouts in one update, N × prompts, of every stage."""
+        """Return the rollouts in one update, N × prompts, for every stage."""
         return [num * prompts for num, prompts in self.stage_sizes()]
 
     def violations(self) -> Iterator[str]:
@@ -152,7 +152,7 @@ class RolloutsConfig:
 
 @dataclass
 class DynamicSamplingConfig:
-    """Keep informative groups only."""
+    """Dynamic sampling, which trains on informative groups only: groups whose rewards differ."""
 
     enabled: bool = setting(True, "false: every group is taught, informative or not")
     fill: str = setting(
@@ -174,5 +174,5 @@ class DynamicSamplingConfig:
 
     @property
     def least_range(self) -> float | None:
-        """Return the range of raw rewards for which a group is kept; None: all groups are."""
+        """Smallest range of raw rewards of a group that is trained on. None: all groups are."""
         return self.min_reward_range if self.enabled else None

@@ -10,7 +10,7 @@ from nemo_brorl.config.declare import section, setting
 
 @dataclass
 class DemonstrationsConfig:
-    """Right and wrong answers to generated questions, that `brorl base` teaches."""
+    """Right and wrong answers to generated questions, on which `brorl base` trains."""
 
     tagged_fraction: float = setting(
         1.0, "share of demonstrations that write the answer in tags; the rest write it bare", within=(0, 1)
@@ -33,7 +33,7 @@ class DemonstrationsConfig:
 
 @dataclass
 class NewModelConfig:
-    """A small model made from nothing by `brorl base`, trained until it is right sometimes."""
+    """A small model that `brorl base` creates and trains from scratch until it is right sometimes."""
 
     output: str = setting("runs/base_cpu", "folder of the new model")
     hidden_size: int = setting(256, at_least=1)
@@ -69,8 +69,7 @@ class NewModelConfig:
 
 @dataclass
 class SftConfig:
-    """Supervised fine-tuning of `policy.model`: of conversations in files (`brorl sft`) or of generated demonstrations
-    (`brorl base`)."""
+    """Supervised fine-tuning of `policy.model`, on files (`brorl sft`) or generated demonstrations (`brorl base`)."""
 
     base: str = setting(
         "auto",

@@ -16,7 +16,7 @@ TIME_LIMIT = re.compile(r"\d+:[0-5]\d:[0-5]\d")
 
 @dataclass
 class ObserverConfig:
-    """An observer of the run's steps outside the backend."""
+    """An observer of the run's steps, defined outside the backend."""
 
     name: str = setting(
         MISSING,
@@ -27,7 +27,7 @@ class ObserverConfig:
 
 @dataclass
 class TrainerConfig:
-    """The run as a whole."""
+    """Settings of the run as a whole."""
 
     max_steps: int = setting(20, "steps of the whole run", at_least=0, may_change=True)
     num_nodes: int = setting(1, "machines of the run", at_least=1)
@@ -63,12 +63,12 @@ class TrainerConfig:
 
     @property
     def num_gpus(self) -> int:
-        """Count the GPUs of the whole run; 0 means that everything runs on CPU."""
+        """Number of GPUs of the whole run; 0: everything runs on CPU."""
         return self.num_nodes * self.gpus_per_node
 
     @property
     def time_limit_s(self) -> float | None:
-        """Return the seconds of `time_limit`, whose format is checked; None: no limit."""
+        """Seconds of `time_limit`, whose format is checked; None: no limit."""
         if self.time_limit is None:
             return None
         hours, minutes, seconds = (int(part) for part in self.time_limit.split(":"))

@@ -53,8 +53,10 @@ def write_atomically(
     text: str,
     is_synced: bool = False,
 ) -> Path:
-    """Replace a file's text, in UTF-8. `is_synced`: it is on the disk afterwards, even if the machine loses power.
-    Raises OSError."""
+    """Replace a file's text, in UTF-8, so that readers see the old text or the new one.
+
+    `is_synced`: the text is on the disk afterwards, even if the machine loses power. Raises OSError.
+    """
     with replacing(path) as aside, aside.open("w", encoding="utf-8") as file:
         file.write(text)
         if is_synced:
