@@ -34,11 +34,12 @@ class ExpManagerConfig:
     """Settings of NeMo's exp_manager, and `explicit_log_dir`: the run folder."""
 
     explicit_log_dir: str = setting("runs/brorl_cpu", "run folder")
-    resume_if_exists: bool = setting(True, "the same command continues the run")
+    resume_if_exists: bool = setting(True, "resume the run in an existing run folder")
     loggers: dict[str, Any] = setting(
         {"create_tensorboard_logger": True},
-        "trackers of metrics; written beside the two above, as NeMo calls them: exp_manager.create_wandb_logger=true, "
-        "exp_manager.wandb_logger_kwargs={project: …, name: …} (docs/metrics.md)",
+        "trackers of metrics. Their keys stand directly in exp_manager, with NeMo's names: "
+        "exp_manager.create_wandb_logger=true, exp_manager.wandb_logger_kwargs={project: …, name: …} "
+        "(docs/metrics.md)",
     )
 
     def wants(self, tracker: str) -> bool:
