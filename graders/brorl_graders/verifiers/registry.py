@@ -158,7 +158,7 @@ class Composition(Verifier):
             score, reason = judge(part.verifier, part.payload, response)
             return Verdicts([score], {0: reason})
 
-        verdicts = composite.judged(payload, [response], judge_part)
+        verdicts = composite.judge_by_parts(payload, [response], judge_part)
         [score] = verdicts.scores
         assert score is not None, "a part that fails raises"
         return score, verdicts.reasons[0]
@@ -182,7 +182,7 @@ class Service(Verifier):
 
 
 class UserFunction(Verifier):
-    """A scoring function that a user wrote, known by its import path. Any payload passes its check."""
+    """A scoring function that a user wrote, known by its import path. Its check accepts any payload."""
 
     is_open = True
 
@@ -342,9 +342,9 @@ def is_foreign(name: str, payload: Payload) -> bool:
 
 
 def answer_reader(name: str, payload: Payload) -> Callable[[str], str | None] | None:
-    """Return a function that reads the answer in a response, or None if no verifier of this payload knows of answers.
+    """Return a function that reads the answer in a response, or None if no verifier of this payload can read answers.
 
-    In a composition the first part that knows of answers reads them.
+    In a composition the first part that can read answers does so.
     """
     for verifier, own in _parts(name, payload):
         if verifier.answer is not None:
