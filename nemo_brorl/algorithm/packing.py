@@ -194,13 +194,10 @@ def plan_update(
     objective: str,
     seed: int,
 ) -> UpdatePlan:
-    """Return the plan of a whole update. The same arguments give the same plan.
+    """Return the plan of the update that makes the weights of `version`. The same arguments give the same plan.
 
-    `token_budget` bounds the tokens of a micro-batch. `objective` is the name of the loss. `version` is the version of
-    the weights that the update makes.
-
-    A deadline may leave a batch with fewer rollouts than mini-batches × ranks. Such a batch gets fewer mini-batches. A
-    batch with fewer rollouts than ranks repeats all of them equally often, which changes no mean.
+    `token_budget` bounds the tokens of a micro-batch. A batch that a deadline cut below mini-batches × ranks rollouts
+    gets fewer mini-batches. With fewer rollouts than ranks all are repeated equally often, which changes no mean.
     """
     num_rollouts = sum(len(rollouts) for rollouts in batch.rollouts)
     num_full = max(1, num_rollouts // data_parallel_size)  # mini-batches with at least one rollout per rank
