@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nemo_brorl.algorithm.token_batch import Sequences, TokenBatch
+from nemo_brorl.algorithm.token_batch import ResponseIndex, TokenBatch
 from nemo_brorl.policy.rank.measured_gain import MeasuredGain
 from nemo_brorl.rollouts.ledger import sampled_mass
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
@@ -71,7 +71,7 @@ def make_batch(num_responses: int, num_tokens: int) -> TokenBatch:
     """The last mini-batch."""
     total = num_responses * num_tokens
     values = torch.randn(total)
-    sequences = Sequences(
+    sequences = ResponseIndex(
         torch.arange(num_responses).repeat_interleave(num_tokens), torch.full((num_responses,), float(num_tokens))
     )
     return TokenBatch(values, values, values, values, None, values, torch.ones(total), sequences)

@@ -34,7 +34,7 @@ from nemo_brorl.policy.model.log_probs import TokenScores  # noqa: E402
 from nemo_brorl.policy.process import process_groups  # noqa: E402
 from nemo_brorl.policy.rank.learner import Learner  # noqa: E402
 from nemo_brorl.policy.rank.pipeline import train_rows  # noqa: E402
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row  # noqa: E402
+from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, Row  # noqa: E402
 
 MICRO_BATCH = 64  # responses
 VOCAB_SIZE = 128
@@ -86,8 +86,8 @@ def make_rows(
     ]
     parts = [made[start : start + micro_batch] for start in range(0, len(made), micro_batch)]
     if is_shared:
-        return [learner.state.row([PackedSegment(prompt, tuple(part))], 1.0) for part in parts]
-    return [learner.state.row([PackedSegment(prompt, (response,)) for response in part], 1.0) for part in parts]
+        return [learner.state.row([PackedGroup(prompt, tuple(part))], 1.0) for part in parts]
+    return [learner.state.row([PackedGroup(prompt, (response,)) for response in part], 1.0) for part in parts]
 
 
 def cross_entropy(index: int, row: Row, scores: TokenScores) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

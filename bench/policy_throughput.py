@@ -109,14 +109,14 @@ class PolicyRank:
 
     def prepare(self, documents: np.ndarray) -> Any:
         """A packed row; a document is a prompt of one token and its response."""
-        from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
+        from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response
 
         zeros = np.zeros(LENGTH - 1, np.float32)
-        segments = [
-            PackedSegment(tokens[:1], (Response(i, 0, tokens[1:], zeros, 0.0, True),))
+        packed_groups = [
+            PackedGroup(tokens[:1], (Response(i, 0, tokens[1:], zeros, 0.0, True),))
             for i, tokens in enumerate(documents)
         ]
-        return self.learner.state.row(segments, 1.0)
+        return self.learner.state.row(packed_groups, 1.0)
 
     def step(self, batches: Sequence[Any]) -> Step:
         """What `Update` does for a mini-batch."""

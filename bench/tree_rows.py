@@ -32,14 +32,14 @@ from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.process import process_groups
 from nemo_brorl.policy.rank.learner import Learner
 from nemo_brorl.policy.rank.pipeline import train_rows
-from nemo_brorl.policy.rows.packed_rows import GroupArrays, Row, segments_of
+from nemo_brorl.policy.rows.packed_rows import GroupArrays, Row, build_packed_groups
 from nemo_brorl.scoring.response_arrays import turn_ends
 from nemo_brorl.types import ChunkArrays, Int32, MicroBatch, PlannedGroup, UpdatePlan
 
-LEAST_SHARED = 32
+MIN_SHARED_TOKENS = 32
 NUM_OBSERVED = 16
 SIDES = {
-    "tree": Sharing(least_tokens=LEAST_SHARED),
+    "tree": Sharing(min_tokens=MIN_SHARED_TOKENS),
     "prompt": Sharing(),
     "plain": Sharing(prompt=False),
 }
@@ -99,7 +99,7 @@ def make_rows(learner: Learner, drawn: Trajectories, sharing: Sharing, budget: i
     (micro_batches,) = packer.pack([(0, rollout) for rollout in range(len(drawn.lengths))], 1)
     plan = UpdatePlan(1, "ppo_clip", 0.0, (drawn.group,), ((micro_batches,),))
     arrays = {0: GroupArrays([drawn.data])}
-    rows = [learner.state.row(segments_of(plan, micro, arrays), 1.0) for micro in micro_batches]
+    rows = [learner.state.row(build_packed_groups(plan, micro, arrays), 1.0) for micro in micro_batches]
     return rows, sum(micro.num_tokens for micro in micro_batches)
 
 
@@ -116,7 +116,7 @@ def measure(learner: Learner, arguments: argparse.Namespace) -> dict[str, Any]:
     gradients: dict[str, policy_packing.Gradients] = {}
     for name, sharing in SIDES.items():
         settings = learner.state.row_settings
-        learner.state.row_settings = replace(settings, least_shared=sharing.least_tokens)
+        learner.state.row_settings = replace(settings, min_shared_tokens=sharing.min_tokens)
         rows, num_planned = make_rows(learner, drawn, sharing, arguments.budget)
         counted[name] = {
             "micro_batches": len(rows),

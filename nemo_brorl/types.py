@@ -387,7 +387,7 @@ class PlannedGroup:
 
 
 @dataclass(frozen=True)
-class Segment:
+class GroupSlice:
     """Some rollouts of one group that share one copy of its prompt inside a micro-batch."""
 
     group: int  # index into UpdatePlan.groups
@@ -396,9 +396,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward/backward pass of one rank: a row of `num_tokens` = per segment P + sum T."""
+    """One forward/backward pass of one rank: a row of `num_tokens` = per slice P + sum T."""
 
-    segments: tuple[Segment, ...]
+    slices: tuple[GroupSlice, ...]
     num_tokens: int
     num_loss_tokens: int  # sampled tokens of the responses
 
@@ -424,19 +424,19 @@ class UpdatePlan:
         """Turns of the trajectories of one mini-batch over all ranks."""
         total = 0
         for micro in chain.from_iterable(self.mini_batches[mini_batch]):
-            for segment in micro.segments:
-                num_turns = self.groups[segment.group].num_turns
+            for group_slice in micro.slices:
+                num_turns = self.groups[group_slice.group].num_turns
                 if num_turns is None:
-                    total += len(segment.rollouts)
+                    total += len(group_slice.rollouts)
                 else:
-                    total += int(num_turns[list(segment.rollouts)].sum())
+                    total += int(num_turns[list(group_slice.rollouts)].sum())
         return total
 
     def num_responses(self, mini_batch: int) -> int:
         """Responses of one mini-batch over all ranks."""
         num_responses = 0
         for micro in chain.from_iterable(self.mini_batches[mini_batch]):
-            num_responses += sum(len(segment.rollouts) for segment in micro.segments)
+            num_responses += sum(len(group_slice.rollouts) for group_slice in micro.slices)
         return num_responses
 
 

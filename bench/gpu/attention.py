@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.gpu.one_rank import OneRank, TrainingStep, config_for, open_rank, segment
+from bench.gpu.one_rank import OneRank, TrainingStep, config_for, open_rank, packed_group
 from bench.gpu.record import Row
 from bench.gpu.setting import Setting, median_seconds, open_setting, synchronize
 from bench.gpu.shapes import QWEN_1_5B, TINY, make_model
@@ -40,7 +40,7 @@ def document(length: int, vocab_size: int) -> np.ndarray:
 def one_step(learner: Any, length: int) -> TrainingStep:
     """A training step on a row that is one document."""
     tokens = document(length, learner.state.shape.vocab_size)
-    row = learner.state.row([segment(tokens[:1], [tokens[1:]])], 1.0)
+    row = learner.state.row([packed_group(tokens[:1], [tokens[1:]])], 1.0)
     return TrainingStep(learner, [row])
 
 

@@ -78,12 +78,12 @@ def open_rank(setting: Setting) -> Iterator[OneRank]:
         process_groups.close_groups()
 
 
-def segment(prompt: np.ndarray, responses: Sequence[np.ndarray]) -> Any:
+def packed_group(prompt: np.ndarray, responses: Sequence[np.ndarray]) -> Any:
     """A prompt and the responses that share it."""
-    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response
 
     made = [Response(0, i, tokens, np.zeros(len(tokens), np.float32), 0.0, True) for i, tokens in enumerate(responses)]
-    return PackedSegment(prompt, tuple(made))
+    return PackedGroup(prompt, tuple(made))
 
 
 class TrainingStep:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from bench.gpu.floors import TokenWork, separate_documents, shared_prompt, training_flops, training_seconds
-from bench.gpu.one_rank import OneRank, TrainingStep, config_for, open_rank, segment
+from bench.gpu.one_rank import OneRank, TrainingStep, config_for, open_rank, packed_group
 from bench.gpu.parity import RECIPES
 from bench.gpu.record import Row
 from bench.gpu.setting import Setting, median_seconds, open_setting, peak_memory
@@ -83,7 +83,9 @@ def layout_rows(learner: Any, layout: str, sizes: Sizes) -> tuple[list[Any], Tok
     for batch in micro_batches([length + own for length in lengths], common, sizes.micro_batch):
         part = [responses[i] for i in batch]
         rows.append(
-            learner.state.row([segment(prompt, part)] if is_shared else [segment(prompt, [one]) for one in part], 1.0)
+            learner.state.row(
+                [packed_group(prompt, part)] if is_shared else [packed_group(prompt, [one]) for one in part], 1.0
+            )
         )
         part_lengths = [lengths[i] for i in batch]
         alone = separate_documents([sizes.prompt + length for length in part_lengths], sum(part_lengths))
@@ -98,7 +100,7 @@ def document_rows(learner: Any, sizes: Sizes) -> tuple[list[Any], TokenWork]:
     rows = []
     for _ in range(sizes.steps_rows):
         documents = [draw(random, sizes.document, learner.state.shape.vocab_size) for _ in range(num)]
-        rows.append(learner.state.row([segment(tokens[:1], [tokens[1:]]) for tokens in documents], 1.0))
+        rows.append(learner.state.row([packed_group(tokens[:1], [tokens[1:]]) for tokens in documents], 1.0))
     lengths = [sizes.document] * (num * sizes.steps_rows)
     return rows, separate_documents(lengths, sum(lengths) - len(lengths))
 

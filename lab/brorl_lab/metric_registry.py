@@ -213,7 +213,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("kl_to_reference", "nats", _TOKENS, "KL to the reference by the estimator of `algorithm.kl`"),
             Metric("importance_weight", "", _TOKENS, "Weight that corrects for the sampler's probabilities; 1: none"),
             Metric("importance_masked", "share", _TOKENS, "Tokens whose weight is 0 (icepop, sequence_mask)"),
-            Metric("held_tokens", "share", _TOKENS, "Tokens that `algorithm.loss_params.covariance` holds"),
+            Metric("covariance_tokens", "share", _TOKENS, "Tokens that `algorithm.loss_params.covariance` selects"),
             Metric("entropy", "nats", _TOKENS, "Entropy of the policy before the update"),
             Metric("collision_probability", "", _TOKENS, "Σ p² of the policy before the update: 1 is certainty"),
             Metric(
@@ -241,7 +241,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         ),
     ),
     "mass_balance": (
-        "The terms of BroRL's Theorem 1, a whole response taken as one token (docs/theory.md).",
+        "The terms of BroRL's Theorem 1, a whole response taken as one token (docs/explanation/theory.md).",
         (
             Metric("unsampled_mass", "probability", _PROMPT_STEP, "1 − probability of the responses drawn"),
             Metric(

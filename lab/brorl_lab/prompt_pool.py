@@ -10,7 +10,7 @@ step's prompts are retired ones that are asked again, however many are retired: 
 is known. Old rollouts count less than new ones, and a prompt whose newest were wrong too often comes back.
 
 Only prompts that come again profit. The coin is a hash of seed and uid, and counts change between steps alone, so a
-restart asks the same. `docs/when_n_pays.md` has what it is worth.
+restart asks the same. `docs/explanation/when_n_pays.md` has what it is worth.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from nemo_brorl.core.errors import DataError
 
 RENAMED = {
     "dynamic_sampling/held": "dynamic_sampling/postponed",
+    "policy/held_tokens": "policy/covariance_tokens",
     "sft/learnt_tokens": "sft/trained_tokens",
 }
 

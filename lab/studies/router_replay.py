@@ -116,7 +116,7 @@ def score(folder: Path, prompt: Prompt, arrays: ChunkArrays) -> list[tuple[float
     from nemo_brorl.policy.process import process_groups
     from nemo_brorl.policy.rank.learner import Learner
     from nemo_brorl.policy.rank.pipeline import score_rows
-    from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedSegment, Response
+    from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedGroup, Response
 
     config = replayed_config()
     process_groups.open_groups(layout_of(config), 0, dist.HashStore(), device, seed=1)
@@ -128,7 +128,7 @@ def score(folder: Path, prompt: Prompt, arrays: ChunkArrays) -> list[tuple[float
         response = Response(0, rollout, token_ids, log_probs, 0.0, is_fresh=True, routes=group.routes(rollout))
         responses.append(response)
     prompt_ids = np.array(prompt.token_ids, np.int32)
-    row = learner.state.row([PackedSegment(prompt_ids, tuple(responses), group.prompt_routes())], 1.0)
+    row = learner.state.row([PackedGroup(prompt_ids, tuple(responses), group.prompt_routes())], 1.0)
     (model,) = learner.state.models
     replays = model.router_replays
     found = []

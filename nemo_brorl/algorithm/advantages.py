@@ -35,7 +35,7 @@ class GroupRewards:
     shaped: Float32  # [N]
     lengths: Int32  # [N] sampled tokens of the responses
 
-    def of(self, rollouts: Int64) -> GroupRewards:
+    def select(self, rollouts: Int64) -> GroupRewards:
         """Those of some of its rollouts alone."""
         return GroupRewards(self.raw[rollouts], self.shaped[rollouts], self.lengths[rollouts])
 

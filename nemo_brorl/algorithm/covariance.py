@@ -32,7 +32,7 @@ from nemo_brorl.config.algorithm import CovarianceConfig
 Gather = Callable[[Any], list[Any]]  # what every rank has, in the order of ranks; collective
 
 
-def choose_held(
+def select_by_covariance(
     log_probs: Tensor,
     advantages: Tensor,
     draws: Tensor,
@@ -54,21 +54,21 @@ def choose_held(
         is_above = order >= config.low
         is_below = order <= config.high
         order = torch.where(is_above & is_below, draws, -torch.inf)
-    num_held = max(1, int(config.share * num_tokens))
-    num_own = min(num_held, len(order))
+    num_selected = max(1, int(config.share * num_tokens))
+    num_own = min(num_selected, len(order))
     own_highest, _ = order.topk(num_own)
     highest = gather(own_highest.cpu().numpy())
     ascending = np.sort(np.concatenate(highest))
-    least = float(ascending[-num_held:][0])
-    is_held = order >= least
-    return is_held & (order > -torch.inf)
+    least = float(ascending[-num_selected:][0])
+    covariance_mask = order >= least
+    return covariance_mask & (order > -torch.inf)
 
 
-def hold_chosen(loss: Tensor, batch: TokenBatch, config: CovarianceConfig) -> Tensor:
+def apply_covariance(loss: Tensor, batch: TokenBatch, config: CovarianceConfig) -> Tensor:
     """The loss of each token [T] with those held that were chosen."""
-    if batch.is_held is None:
+    if batch.covariance_mask is None:
         return loss
     if config.kind == "clip_cov":
-        return torch.where(batch.is_held, loss.detach(), loss)
+        return torch.where(batch.covariance_mask, loss.detach(), loss)
     distance = (batch.log_probs - batch.old_log_probs).abs()
-    return loss + config.coefficient * distance * batch.is_held
+    return loss + config.coefficient * distance * batch.covariance_mask

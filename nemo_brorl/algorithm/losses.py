@@ -20,7 +20,7 @@ import torch
 from brorl_graders.base.components import find_function, with_params
 from torch import Tensor
 
-from nemo_brorl.algorithm.covariance import hold_chosen
+from nemo_brorl.algorithm.covariance import apply_covariance
 from nemo_brorl.algorithm.importance import importance_weights
 from nemo_brorl.algorithm.token_batch import LossSums, TokenBatch
 from nemo_brorl.config.algorithm import AlgorithmConfig
@@ -161,12 +161,12 @@ def finish(
     (ProRL, arXiv 2505.24864), entropy, weighted sum. `metrics` are sums over tokens."""
     correction = importance_weights(batch, config)
     loss = -(correction * objective)
-    loss = hold_chosen(loss, batch, config.covariance)
+    loss = apply_covariance(loss, batch, config.covariance)
     metrics = {**metrics, "policy/importance_weight": correction.sum()}
     if config.importance_correction.enabled and config.importance_correction.kind in ("icepop", "sequence_mask"):
         metrics["policy/importance_masked"] = (correction == 0).float().sum()
-    if batch.is_held is not None:
-        metrics["policy/held_tokens"] = batch.is_held.float().sum()
+    if batch.covariance_mask is not None:
+        metrics["policy/covariance_tokens"] = batch.covariance_mask.float().sum()
     if batch.reference_log_probs is not None:
         kl = kl_per_token(batch.log_probs, batch.reference_log_probs, config.kl.estimator, config.kl.log_ratio_clamp)
         metrics["policy/kl_to_reference"] = kl.sum()

@@ -32,11 +32,11 @@ from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.types import (
     Bool,
+    GroupSlice,
     Int32,
     Int64,
     MicroBatch,
     PlannedGroup,
-    Segment,
     TrainBatch,
     TurnEnds,
     UInt64,
@@ -66,7 +66,7 @@ def levels_of(
     prompt_length: int,
     lengths: Int32,
     turn_ends: TurnEnds | None,
-    least_shared: int,
+    min_shared_tokens: int,
 ) -> Levels:
     """A prompt, at most `DEEPEST` ends of turns, and whole responses. Where a turn ends too soon after the last level,
     its level is empty: the tokens belong to the next."""
@@ -77,7 +77,7 @@ def levels_of(
     if turn_ends is not None:
         for turn in range(min(turn_ends.lengths.shape[1], DEEPEST)):
             end = turn_ends.lengths[:, turn]
-            is_enough = end - start >= least_shared
+            is_enough = end - start >= min_shared_tokens
             start = np.where(is_enough, end, start)
             ends.append(start)
             keys.append(np.where(is_enough, turn_ends.keys[:, turn], np.uint64(0)))
@@ -86,7 +86,7 @@ def levels_of(
     return Levels(prompt_length + np.stack(ends, axis=1), np.stack(keys, axis=1))
 
 
-class Run:
+class RolloutSpan:
     """Rollouts in the order of their paths, to be cut into contiguous parts. Cutting one into many sizes costs little:
     with long tails of lengths, hundreds are tried before every part is within the budget."""
 
@@ -161,7 +161,7 @@ class Sharing(NamedTuple):
     """What the responses of a group have one copy of, in a micro-batch."""
 
     prompt: bool = True  # False: of nothing
-    least_tokens: int = 0  # and of what they share beyond it, if it has so many tokens; 0: of no more
+    min_tokens: int = 0  # and of what they share beyond it, if it has so many tokens; 0: of no more
 
 
 def plan_update(
@@ -233,7 +233,7 @@ def plan_step(
         num_mini_batches=algorithm.num_mini_batches,
         data_parallel_size=sizes.data_parallel,
         token_budget=sizes.row_tokens,
-        sharing=Sharing(policy.shared_prompt, policy.least_shared_tokens),
+        sharing=Sharing(policy.shared_prompt, policy.min_shared_tokens),
         version=version,
         learning_rate=learning_rate,
         objective=algorithm.loss,
@@ -283,7 +283,7 @@ class Packer:
     tokens of each response [N] the loss counts (None: all), and the ends of their turns (None: not known).
 
     What responses share is known by those ends, in levels: their prompt, the first turn, the second, and so on. A level
-    of less than `sharing.least_tokens` counts as part of the next one, as in a row (`policy/rows/stretches.py`).
+    of less than `sharing.min_tokens` counts as part of the next one, as in a row (`policy/rows/segments.py`).
     """
 
     def __init__(
@@ -301,10 +301,10 @@ class Packer:
         self._levels: list[Levels] = []
         ends_of_groups = turn_ends or [None] * len(prompt_lengths)
         for prompt, lengths, ends in zip(prompt_lengths, response_lengths, ends_of_groups, strict=True):
-            if sharing.least_tokens == 0:
+            if sharing.min_tokens == 0:
                 ends = None
-            self._levels.append(levels_of(prompt, lengths, ends, sharing.least_tokens))
-        # One width for all groups, so that `_run` can stack them
+            self._levels.append(levels_of(prompt, lengths, ends, sharing.min_tokens))
+        # One width for all groups, so that `_rollout_span` can stack them
         most = max(levels.ends.shape[1] for levels in self._levels)
         self._levels = [levels.with_columns(most) for levels in self._levels]
 
@@ -316,8 +316,8 @@ class Packer:
         hold all rollouts in order, each as full as the fullest must be.
         """
         items = sorted(items, key=self._path)
-        bounds = self._run(items).bounds(data_parallel_size)
-        shares = [self._run(items[low:high]) for low, high in pairwise(bounds)]  # one a rank
+        bounds = self._rollout_span(items).bounds(data_parallel_size)
+        shares = [self._rollout_span(items[low:high]) for low, high in pairwise(bounds)]  # one a rank
         # Ranks have equally many micro-batches, and none may be empty
         most = min(len(share.items) for share in shares)
         most_tokens = max(share.num_tokens for share in shares)
@@ -339,7 +339,7 @@ class Packer:
         group, rollout = item
         return (group, *self._levels[group].keys[rollout].tolist(), rollout)
 
-    def _run(self, items: Sequence[Item]) -> Run:
+    def _rollout_span(self, items: Sequence[Item]) -> RolloutSpan:
         """The items, which are in order of their paths, with what they share."""
         groups = np.array([group for group, _ in items])
         ends = np.stack([self._levels[group].ends[rollout] for group, rollout in items])
@@ -352,17 +352,17 @@ class Packer:
             is_after_other = np.logical_or.accumulate(is_other, axis=1)
             # The last level is the end of the whole response, which no other rollout shares
             is_new[1:, :-1] = is_after_other[:, :-1]
-        return Run(items, np.diff(ends, axis=1, prepend=0), is_new)
+        return RolloutSpan(items, np.diff(ends, axis=1, prepend=0), is_new)
 
-    def _micro_batch(self, run: Run, low: int, high: int) -> MicroBatch:
-        items = run.items[low:high]
-        segments = []
+    def _micro_batch(self, span: RolloutSpan, low: int, high: int) -> MicroBatch:
+        items = span.items[low:high]
+        slices = []
         if self.shares_prompt:
             for group, members in groupby(items, key=itemgetter(0)):
                 rollouts = tuple(rollout for _, rollout in members)
-                segments.append(Segment(group, rollouts))
+                slices.append(GroupSlice(group, rollouts))
         else:
             for group, rollout in items:
-                segments.append(Segment(group, (rollout,)))
+                slices.append(GroupSlice(group, (rollout,)))
         num_loss_tokens = sum(int(self.num_sampled[group][rollout]) for group, rollout in items)
-        return MicroBatch(tuple(segments), run.tokens_between(low, high), num_loss_tokens)
+        return MicroBatch(tuple(slices), span.tokens_between(low, high), num_loss_tokens)

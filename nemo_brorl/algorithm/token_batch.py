@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Sequences:
+class ResponseIndex:
     """The response that each token is of. Under context parallelism a response's tokens lie on several ranks."""
 
     index: Tensor  # [T] int64, into R
@@ -47,8 +47,8 @@ class TokenBatch:
     reference_log_probs: Tensor | None  # None: no KL term
     advantages: Tensor
     weights: Tensor  # weight of each token in the mean, see `token_weights`
-    sequences: Sequences
-    is_held: Tensor | None = None  # bool: held by the parameter `covariance`; None: none is
+    sequences: ResponseIndex
+    covariance_mask: Tensor | None = None  # bool: held by the parameter `covariance`; None: none is
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _advantages(views: Sequence[GroupView], algorithm: AlgorithmConfig) -> list[
             members = view.compared[view.num_returns[view.compared] > turn]
             if len(members) < 2:
                 continue
-            own = view.rewards.of(members)
+            own = view.rewards.select(members)
             compared.append(GroupRewards(own.raw, view.returns[members, turn], own.lengths))
             places.append((of_group, members, turn))
     for (of_group, members, turn), values in zip(places, advantages_of(compared, algorithm), strict=True):

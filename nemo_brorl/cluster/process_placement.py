@@ -28,11 +28,11 @@ _TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
-class Place:
-    """A bundle."""
+class Bundle:
+    """One bundle of GPUs that Ray gives to a process."""
 
     node: int
-    bundle: int  # within the node
+    index: int  # index within the node
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class RolePlan:
     """Bundles, and who is in which."""
 
     nodes: tuple[tuple[int, ...], ...]  # GPUs of every bundle, by node
-    policy: tuple[Place, ...]  # by rank
-    engines: tuple[tuple[Place, ...], ...]  # by engine: the bundles of its workers, or the one that holds them all
+    policy: tuple[Bundle, ...]  # by rank
+    engines: tuple[tuple[Bundle, ...], ...]  # by engine: the bundles of its workers, or the one that holds them all
     share: float  # of a GPU that one process reserves
 
 
@@ -57,14 +57,14 @@ def plan_roles(sizes: RunSizes) -> RolePlan | None:
 
 def _colocated(sizes: RunSizes) -> RolePlan:
     on_node, degree = sizes.gpus_per_node, sizes.gpus_per_engine
-    places = [Place(gpu // on_node, gpu % on_node) for gpu in range(sizes.num_gpus)]
+    bundles = [Bundle(gpu // on_node, gpu % on_node) for gpu in range(sizes.num_gpus)]
     engines = []
     for engine in range(sizes.num_engines):
         first = engine * degree
-        engines.append(tuple(places[first : first + degree]))
+        engines.append(tuple(bundles[first : first + degree]))
     return RolePlan(
         nodes=((1,) * on_node,) * sizes.num_nodes,
-        policy=tuple(places[: sizes.num_ranks]),
+        policy=tuple(bundles[: sizes.num_ranks]),
         engines=tuple(engines),
         share=0.5,
     )
@@ -75,15 +75,15 @@ def _disaggregated(sizes: RunSizes) -> RolePlan:
     nodes: list[list[int]] = [[] for _ in range(sizes.num_nodes)]
     first_gpu = 0
 
-    def take(num: int) -> Place:
+    def reserve_bundle(num: int) -> Bundle:
         nonlocal first_gpu
         node = first_gpu // on_node
         nodes[node].append(num)
         first_gpu += num
-        return Place(node, len(nodes[node]) - 1)
+        return Bundle(node, len(nodes[node]) - 1)
 
-    policy = tuple(take(1) for _ in range(sizes.num_ranks))
-    engines = tuple((take(degree),) for _ in range(sizes.num_engines))
+    policy = tuple(reserve_bundle(1) for _ in range(sizes.num_ranks))
+    engines = tuple((reserve_bundle(degree),) for _ in range(sizes.num_engines))
     return RolePlan(tuple(map(tuple, nodes)), policy, engines, share=1.0)
 
 
@@ -118,8 +118,8 @@ class Places:
         """Return the Ray options of a policy rank's actor."""
         if self._plan is None:
             return {}
-        place = self._plan.policy[rank]
-        return {"num_gpus": self._plan.share, "scheduling_strategy": self._at(place)}
+        bundle = self._plan.policy[rank]
+        return {"num_gpus": self._plan.share, "scheduling_strategy": self._at(bundle)}
 
     def engine_options(self, engine: int) -> dict[str, Any]:
         """Return the Ray options of an engine's actor. One whose workers are in several bundles has no GPU itself: it
@@ -131,14 +131,14 @@ class Places:
         num_gpus = 0.0
         if len(bundles) == 1:
             gpus = self._plan.nodes[first.node]
-            num_gpus = self._plan.share * gpus[first.bundle]
+            num_gpus = self._plan.share * gpus[first.index]
         return {"num_gpus": num_gpus, "scheduling_strategy": self._at(first)}
 
     def worker_environment(self, engine: int) -> dict[str, str]:
         """Return the variables for vLLM: the bundles and the share of a GPU of workers that it starts through Ray."""
         if self._plan is None:
             return {}
-        bundles = [str(place.bundle) for place in self._plan.engines[engine]]
+        bundles = [str(bundle.index) for bundle in self._plan.engines[engine]]
         if len(bundles) == 1:
             return {}
         share = str(self._plan.share)
@@ -150,9 +150,9 @@ class Places:
             remove_placement_group(group)
         self._groups = []
 
-    def _at(self, place: Place) -> PlacementGroupSchedulingStrategy:
-        group = self._groups[place.node]
-        return PlacementGroupSchedulingStrategy(group, place.bundle, placement_group_capture_child_tasks=True)
+    def _at(self, bundle: Bundle) -> PlacementGroupSchedulingStrategy:
+        group = self._groups[bundle.node]
+        return PlacementGroupSchedulingStrategy(group, bundle.index, placement_group_capture_child_tasks=True)
 
 
 class CpuPlaces(Places):

@@ -104,8 +104,8 @@ class AlgorithmConfig:
     loss: str = setting("ppo_clip", "loss of the policy", choices=(*REINFORCEMENT_LOSSES, FUNCTION))
     loss_params: dict[str, Any] = setting(
         {},
-        "of every loss: covariance: tokens that are held because they take entropy away (docs/theory.md); and those of "
-        "a loss of your own (docs/extending.md)",
+        "of every loss: covariance: tokens that are held because they take entropy away (docs/explanation/theory.md); "
+        "and those of a loss of your own (docs/extending.md)",
     )
     aggregation: str = setting(
         "token_mean",

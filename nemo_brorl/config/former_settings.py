@@ -51,6 +51,7 @@ INSTEAD = {
     "parity.max_response_tokens": "nothing, it is RESPONSE_TOKENS of training/parity.py",
     "parity.num_prompts": "nothing, it is NUM_PROMPTS of training/parity.py",
     "parity.responses_per_prompt": "nothing, it is RESPONSES_PER_PROMPT of training/parity.py",
+    "policy.least_shared_tokens": "policy.min_shared_tokens",
     "rewards.second_opinion": "data.verifier=composite with a judge (docs/verifiers.md)",
     "rewards.stages": "nothing, options of verifiers are the same in the whole run",
     "rewards.watch": "trainer.observers=[{name: 'brorl_lab.observers.reward_watch:reward_watch'}]",

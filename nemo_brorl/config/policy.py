@@ -66,7 +66,7 @@ class PolicyConfig:
         1024, "tokens whose logits are computed together, some columns of the vocabulary at a time", at_least=1
     )
     shared_prompt: bool = setting(True, "compute a prompt once for the responses of its group in a micro-batch")
-    least_shared_tokens: int = setting(
+    min_shared_tokens: int = setting(
         32, "what these responses share beyond it is computed once too if it has so many tokens; 0: never", at_least=0
     )
     attention: str = setting(

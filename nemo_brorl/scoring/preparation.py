@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from brorl_graders.base.names import allowed
-from brorl_graders.services.service_client import reach
+from brorl_graders.services.service_client import check_endpoint
 from brorl_graders.verifiers.code import code
 
 from nemo_brorl.config.rewards import RewardsConfig
@@ -17,7 +17,7 @@ def check_verifiers(rewards: RewardsConfig, verifiers: Sequence[str]) -> None:
     if rewards.services.replay is None:
         endpoints = allowed().endpoints
         for name in filter(endpoints.__contains__, verifiers):
-            reach(endpoints[name])
+            check_endpoint(endpoints[name])
     prepare_sandbox(rewards, verifiers)
 
 

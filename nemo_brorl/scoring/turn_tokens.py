@@ -35,7 +35,7 @@ class TurnTokens:
     def tool_format(self) -> str:
         """The format in which the model calls tools; of a model without tools, any."""
         template = self.tokenizer.chat_template or ""
-        return tool_calls.format_of(template) or tool_calls.ANY_FORMAT
+        return tool_calls.find_format(template) or tool_calls.ANY_FORMAT
 
     def after(
         self,
@@ -87,7 +87,7 @@ class TurnTokens:
                     "the model's chat template has no place for tools, and the environment has some; choose a model "
                     "that was taught to call tools, or an environment without"
                 )
-        if tool_calls.format_of(template) is None:
+        if tool_calls.find_format(template) is None:
             known = ", ".join(tool_calls.READERS)
             raise ModelError(
                 f"the model's chat template writes tool calls in a format that is not known here ({known})"

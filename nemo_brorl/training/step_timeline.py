@@ -78,9 +78,9 @@ def _chunks_of(
 ) -> Iterator[str]:
     """Chunk of every rollout in micro-batches."""
     for micro_batch in micro_batches:
-        for segment in micro_batch.segments:
-            of_group = keys[segment.group]
-            for rollout in segment.rollouts:
+        for group_slice in micro_batch.slices:
+            of_group = keys[group_slice.group]
+            for rollout in group_slice.rollouts:
                 yield of_group[rollout]
 
 

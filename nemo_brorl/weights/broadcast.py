@@ -27,7 +27,7 @@ class PublishedWeights:
     version: int
 
     @classmethod
-    def of(
+    def from_copies(
         cls,
         manifest: Sequence[TensorInfo],
         copies: Sequence[Any],

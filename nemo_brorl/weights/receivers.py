@@ -84,7 +84,7 @@ class WeightReceivers:
                 for handle in self._handles:
                     handle.replace(f"weights of version {version} arrived in part")
         self._note_loading(broadcast, announced_at)
-        published = PublishedWeights.of(manifest, copies, version)
+        published = PublishedWeights.from_copies(manifest, copies, version)
         return self._note_published(published, broadcast)
 
     def _note_loading(self, broadcast: WeightBroadcast, announced_at: float) -> None:

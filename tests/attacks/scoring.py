@@ -27,9 +27,9 @@ class WatchedPool(ProcessPool):
         code.configure(limits, CODE_SECONDS)
         super().__init__(Deadlines(TEXT_SECONDS, {"code": CODE_SECONDS}))
 
-    def _note_failure(self, job: Any, index: int, reason: str) -> None:
+    def _record_failure(self, task: Any, index: int, reason: str) -> None:
         self.reasons.append(reason)
-        super()._note_failure(job, index, reason)
+        super()._record_failure(task, index, reason)
 
     def rewards(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> list[float | None]:
         """Reward of each text, None where the verifier failed."""

@@ -42,8 +42,8 @@ def make_plan(data_parallel_size: int, seed: int, shared: bool = True) -> Update
         make_group(rng, 5, [33, 47, 2, 3]),
         make_group(rng, 4, [7, 1]),
     )
-    segments = [[(0, range(14)), (2, [0])], [(1, range(4)), (2, [1])]]
-    micros = [micro_batch(groups, segment, shared) for segment in segments]
+    packed_groups = [[(0, range(14)), (2, [0])], [(1, range(4)), (2, [1])]]
+    micros = [micro_batch(groups, packed_group, shared) for packed_group in packed_groups]
     size = PIECES // data_parallel_size
     ranks = tuple(tuple(micros[rank * size : (rank + 1) * size]) for rank in range(data_parallel_size))
     return UpdatePlan(1, "ppo_clip", 1e-3, groups, (ranks, ranks))
@@ -94,13 +94,13 @@ def sequence_level(model_folder: Path, layout: dict) -> Scenario:
 def test_losses_that_look_beyond_a_rank_do_not_depend_on_the_layout(layout: dict, model_folder: Path) -> None:
     expected = outcomes_of(sequence_level(model_folder, {}))[0].metrics
     assert 0 < expected[1]["policy/importance_masked"] < 1
-    assert 0.05 < expected[1]["policy/held_tokens"] <= 0.1
+    assert 0.05 < expected[1]["policy/covariance_tokens"] <= 0.1
     case = sequence_level(model_folder, layout)
     check_equal(case, run_scenario(case), expected)
 
 
 def trees(model_folder: Path, policy: dict, shared: bool = True) -> Scenario:
-    case = scenario(model_folder, {**policy, "least_shared_tokens": 3}, num=2, shared=shared)
+    case = scenario(model_folder, {**policy, "min_shared_tokens": 3}, num=2, shared=shared)
     return replace(case, plans=tuple(as_trajectories(plan) for plan in case.plans))
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from brorl_graders.base.settings import Endpoint
-from brorl_graders.services.service_client import reach
+from brorl_graders.services.service_client import check_endpoint
 
 from graders.tests.support.names import allow_also
 from nemo_brorl.config.rewards import RewardsConfig, ServicesConfig
@@ -119,7 +119,7 @@ def test_a_model_that_the_engine_does_not_hold_is_refused_at_once_in_its_own_wor
 def test_an_engine_that_goes_away_in_mid_run_ends_it_with_the_reason(
     server: VllmServer, worker: VerifierWorker, endpoint: Endpoint
 ) -> None:
-    reach(endpoint)
+    check_endpoint(endpoint)
     assert judged(worker, [EASY]).rewards.tolist() == [0.5]
     server.kill()
     with pytest.raises(ServiceError) as failure:

@@ -100,7 +100,7 @@ def test_tool_calls_are_read_whatever_a_model_writes(call: str, inserted: list[t
         call = call[:cut] + text + call[cut:]
     with no_hang("tool calls"):
         try:
-            tool_calls.parse(call, form, [TOOL])
+            tool_calls.parse_calls(call, form, [TOOL])
         except tool_calls.ToolCallError as error:
             assert str(error)
 

@@ -15,21 +15,21 @@ SHAPES = ((20, [30, 12, 30, 7]), (300, [40] * 24), (33, [5, 90, 700]), (5, [])) 
 NUM_HEADS, NUM_KV, HEAD_SIZE = 8, 2, 64
 
 
-def make_row(prompt_length: int, lengths: list[int], least_shared: int = 0) -> Any:
-    """A shared segment and a document, padded for FlexAttention. All tokens are the same: where more than the prompt is
-    shared, stretches stand on each other."""
+def make_row(prompt_length: int, lengths: list[int], min_shared_tokens: int = 0) -> Any:
+    """A shared prompt and a document, padded for FlexAttention. All tokens are the same: where more than the prompt is
+    shared, segments stand on each other."""
     from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
-    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, RowSettings
+    from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, RowSettings
     from nemo_brorl.policy.rows.row_builder import build_row
 
-    def segment(prompt: int, responses: list[int]) -> PackedSegment:
+    def packed_group(prompt: int, responses: list[int]) -> PackedGroup:
         made = [
             Response(0, i, np.ones(n, np.int32), np.zeros(n, np.float32), 0.0, True) for i, n in enumerate(responses)
         ]
-        return PackedSegment(np.ones(prompt, np.int32), tuple(made))
+        return PackedGroup(np.ones(prompt, np.int32), tuple(made))
 
-    settings = RowSettings(torch.device("cuda"), ROW_MULTIPLE, attention="flex", least_shared=least_shared)
-    return build_row([segment(prompt_length, lengths), segment(11, [17])], 1.0, settings)
+    settings = RowSettings(torch.device("cuda"), ROW_MULTIPLE, attention="flex", min_shared_tokens=min_shared_tokens)
+    return build_row([packed_group(prompt_length, lengths), packed_group(11, [17])], 1.0, settings)
 
 
 def outputs_and_gradients(attend: Any, row: Any, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -44,17 +44,17 @@ def outputs_and_gradients(attend: Any, row: Any, dtype: torch.dtype) -> list[tor
     return [output.detach(), *(part.grad for part in heads)]
 
 
-TREES = pytest.mark.parametrize("least_shared", [0, 5], ids=["prompts", "trees"])
+TREES = pytest.mark.parametrize("min_shared_tokens", [0, 5], ids=["prompts", "trees"])
 
 
 @TREES
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-3), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
-def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float, least_shared: int) -> None:
+def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float, min_shared_tokens: int) -> None:
     from nemo_brorl.policy.model.attention_blocks import attend_by_blocks
     from nemo_brorl.policy.model.attention_flex import attend_with_flex
 
     for shape in SHAPES:
-        row = make_row(*shape, least_shared)
+        row = make_row(*shape, min_shared_tokens)
         for mine, expected in zip(
             outputs_and_gradients(attend_with_flex, row, dtype),
             outputs_and_gradients(attend_by_blocks, row, dtype),
@@ -64,12 +64,12 @@ def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float, least_
 
 
 @TREES
-def test_flash_equals_the_block_loop(least_shared: int) -> None:
+def test_flash_equals_the_block_loop(min_shared_tokens: int) -> None:
     from nemo_brorl.policy.model.attention_blocks import attend_by_blocks
     from nemo_brorl.policy.model.attention_flash import attend_with_flash
 
     for shape in SHAPES:
-        row = make_row(*shape, least_shared)
+        row = make_row(*shape, min_shared_tokens)
         for mine, expected in zip(
             outputs_and_gradients(attend_with_flash, row, torch.bfloat16),
             outputs_and_gradients(attend_by_blocks, row, torch.bfloat16),

@@ -104,7 +104,7 @@ def test_transformer_engine_and_the_emulation_compute_the_same_linear_layer(
     accumulator."""
     import transformer_engine.pytorch as te
 
-    from nemo_brorl.policy.cpu.fp8_recipes import Delayed, Phase, make_recipe, product
+    from nemo_brorl.policy.cpu.fp8_recipes import Delayed, ProductPhase, make_recipe, product
 
     policy = make_config(precision="bf16", **settings).policy
     x, w, g = tensors()
@@ -118,7 +118,7 @@ def test_transformer_engine_and_the_emulation_compute_the_same_linear_layer(
         with te.fp8_autocast(enabled=True, fp8_recipe=te_recipe(policy)):
             y = linear(mine)
         y.backward(g)
-        operands, weight = emulation.inputs(mine.detach(), w, Phase.FORWARD)
+        operands, weight = emulation.inputs(mine.detach(), w, ProductPhase.FORWARD)
         gradient = emulation.gradient(g)
         if isinstance(emulation, Delayed):
             for history in (emulation.x, emulation.w, emulation.g):

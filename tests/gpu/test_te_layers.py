@@ -62,7 +62,7 @@ def test_gradients_of_a_shared_prompt_are_those_of_separate_sequences(
     family: str, is_fused: bool, new_gpu_learner: Callable[..., Any], tmp_path: Path
 ) -> None:
     from nemo_brorl.policy.rank.pipeline import train_rows
-    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response
 
     folder = family_folder(tmp_path / "model", family)
     learner = new_gpu_learner(folder, make_config(moe=MoeConfig(fused_permutation=is_fused)))
@@ -70,7 +70,7 @@ def test_gradients_of_a_shared_prompt_are_those_of_separate_sequences(
         Response(0, i, np.array(tokens, np.int32), np.zeros(len(tokens), np.float32), 0.0, True)
         for i, tokens in enumerate(RESPONSES)
     ]
-    row = learner.state.row([PackedSegment(np.array(PROMPT, np.int32), tuple(made))], 1.0)
+    row = learner.state.row([PackedGroup(np.array(PROMPT, np.int32), tuple(made))], 1.0)
     train_rows(learner.state.chunks, [row], lambda index, row, scores: (-scores.log_probs.sum(), {}))
     num_tokens = sum(map(len, RESPONSES))
     with torch.no_grad():

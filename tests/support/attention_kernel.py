@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from nemo_brorl.policy.model.attention_flash import Sequences
+from nemo_brorl.policy.model.attention_flash import AttentionSequences
 
 
 class PlainKernel:
@@ -19,7 +19,7 @@ class PlainKernel:
         self.num_scores = 0  # of forward calls
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, sequences: Sequences, scale: float
+        self, query: Tensor, key: Tensor, value: Tensor, sequences: AttentionSequences, scale: float
     ) -> tuple[Tensor, Tensor]:
         self.num_calls += 1
         output = torch.full_like(query, torch.nan)
@@ -39,7 +39,7 @@ class PlainKernel:
         value: Tensor,
         output: Tensor,
         log_sums: Tensor,
-        sequences: Sequences,
+        sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """As flash attention does it: probabilities from the log-sum-exps given, dS = P (dP - dO · O)."""
@@ -56,7 +56,7 @@ class PlainKernel:
         return query_grad, key_grad, value_grad
 
 
-def cut(sequences: Sequences, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
+def cut(sequences: AttentionSequences, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
     """Rows of the queries and of the keys of every sequence; checks what a kernel relies on."""
     query_ends, key_ends = sequences.query_ends.tolist(), sequences.key_ends.tolist()
     assert sequences.query_ends.dtype == sequences.key_ends.dtype == torch.int32

@@ -16,7 +16,7 @@ from nemo_brorl.types import UpdatePlan
 from tests.support.policy_ranks import Learner, new_learner  # makes this process ready for megatron
 
 from nemo_brorl.policy.rank.pipeline import score_rows  # isort: skip
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response  # isort: skip
+from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response  # isort: skip
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,19 @@ def _log_probs_of_all_tokens(learner: Learner, token_ids: Sequence[int]) -> torc
     def response(prefix: int, token: int) -> Response:
         return Response(prefix, token, np.array([token], np.int32), np.zeros(1, np.float32), 0.0, is_fresh=True)
 
-    segments = [
-        PackedSegment(
+    packed_groups = [
+        PackedGroup(
             np.array(token_ids[: prefix + 1], np.int32), tuple(response(prefix, token) for token in range(vocab_size))
         )
         for prefix in range(len(token_ids))
     ]
-    row = learner.state.row(segments, 1.0)
+    row = learner.state.row(packed_groups, 1.0)
     scores = score_rows(learner.state.chunks, [row])
     if not scores:
         return None
     table = torch.full((len(token_ids), vocab_size), torch.nan)
     for answered, value in zip(row.responses, scores[0].log_probs, strict=True):
-        table[answered.segment, answered.index] = value
+        table[answered.packed_group, answered.index] = value
     return table
 
 

@@ -50,7 +50,7 @@ def rows_of_many_lengths() -> list[Any]:
     import torch
 
     from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
-    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, RowSettings
+    from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, RowSettings
     from nemo_brorl.policy.rows.row_builder import build_row
 
     settings = RowSettings(torch.device("cpu"), ROW_MULTIPLE, attention="flex")
@@ -59,7 +59,7 @@ def rows_of_many_lengths() -> list[Any]:
         tokens = np.ones(20 + 148 * number, np.int32)
         log_probs = np.zeros(len(tokens), np.float32)
         responses = tuple(Response(0, index, tokens, log_probs, 0.0, True) for index in range(5))
-        rows.append(build_row([PackedSegment(np.ones(33, np.int32), responses)], 1.0, settings).packing)
+        rows.append(build_row([PackedGroup(np.ones(33, np.int32), responses)], 1.0, settings).packing)
     return rows
 
 

@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.types import ChunkArrays, MicroBatch, PlannedGroup, Segment, UpdatePlan
+from nemo_brorl.types import ChunkArrays, GroupSlice, MicroBatch, PlannedGroup, UpdatePlan
 
 VOCAB_SIZE = 131  # prime: padded under tensor parallelism
 
@@ -94,15 +94,15 @@ def rollout_lengths(group: PlannedGroup) -> list[int]:
 
 
 def micro_batch(
-    groups: Sequence[PlannedGroup], segments: Sequence[tuple[int, Sequence[int]]], shared: bool = True
+    groups: Sequence[PlannedGroup], slices: Sequence[tuple[int, Sequence[int]]], shared: bool = True
 ) -> MicroBatch:
-    """A micro-batch of (group, rollouts); unshared, every rollout gets a segment of its own."""
-    cut = [(group, tuple(rollouts)) for group, rollouts in segments]
+    """A micro-batch of (group, rollouts); unshared, every rollout gets a slice of its own."""
+    cut = [(group, tuple(rollouts)) for group, rollouts in slices]
     if not shared:
         cut = [(group, (rollout,)) for group, rollouts in cut for rollout in rollouts]
     loss_tokens = sum(rollout_lengths(groups[group])[rollout] for group, rollouts in cut for rollout in rollouts)
     prompt_tokens = sum(len(groups[group].prompt_ids) for group, _ in cut)
-    return MicroBatch(tuple(Segment(*segment) for segment in cut), prompt_tokens + loss_tokens, loss_tokens)
+    return MicroBatch(tuple(GroupSlice(*group_slice) for group_slice in cut), prompt_tokens + loss_tokens, loss_tokens)
 
 
 def make_plan(
@@ -151,8 +151,8 @@ def as_trajectories(plan: UpdatePlan) -> UpdatePlan:
 
     def with_sampled_tokens(micro: MicroBatch) -> MicroBatch:
         num_sampled = 0
-        for segment in micro.segments:
-            lengths = np.array(rollout_lengths(plan.groups[segment.group]))[list(segment.rollouts)]
+        for group_slice in micro.slices:
+            lengths = np.array(rollout_lengths(plan.groups[group_slice.group]))[list(group_slice.rollouts)]
             num_sampled += int((lengths - lengths // 4).sum())
         return replace(micro, num_loss_tokens=num_sampled)
 

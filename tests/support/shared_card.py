@@ -144,14 +144,14 @@ def gradients(
     import torch
 
     from nemo_brorl.policy.rank.pipeline import train_rows
-    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response
 
     learner = new_learner(folder)
     made = []
     for number, tokens in enumerate(responses):
         token_ids = np.array(tokens, np.int32)
         made.append(Response(0, number, token_ids, np.zeros(len(tokens), np.float32), 0.0, True))
-    row = learner.state.row([PackedSegment(np.array(prompt, np.int32), tuple(made))], 1.0)
+    row = learner.state.row([PackedGroup(np.array(prompt, np.int32), tuple(made))], 1.0)
     train_rows(learner.state.chunks, [row], lambda index, row, scores: (-scores.log_probs.sum(), {}))
     with torch.no_grad():
         for model in learner.state.models:

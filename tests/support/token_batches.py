@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from nemo_brorl.algorithm.token_batch import Sequences, TokenBatch
+from nemo_brorl.algorithm.token_batch import ResponseIndex, TokenBatch
 
 
 def tokens(
@@ -28,5 +28,5 @@ def tokens(
         reference_log_probs=None if reference is None else old + reference,
         advantages=torch.tensor(advantages),
         weights=torch.ones_like(old),
-        sequences=Sequences(index, torch.tensor(lengths, dtype=torch.float32)),
+        sequences=ResponseIndex(index, torch.tensor(lengths, dtype=torch.float32)),
     )

@@ -94,7 +94,7 @@ def trace(case: Case, watch: FakeValues) -> dict[str, float]:
 
 def _full_row(tokens: int) -> list[Any]:
     """A prompt and responses that fill a row."""
-    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response
 
     responses: list[Response] = []
     left = tokens - PROMPT
@@ -103,7 +103,7 @@ def _full_row(tokens: int) -> list[Any]:
         left -= length
         ids = np.full(length, len(responses), np.int32)  # what begins alike would be read once
         responses.append(Response(0, len(responses), ids, np.zeros(length, np.float32), 0.5, is_fresh=True))
-    return [PackedSegment(np.ones(PROMPT, np.int32), tuple(responses))]
+    return [PackedGroup(np.ones(PROMPT, np.int32), tuple(responses))]
 
 
 class _UpdatePlan(SimpleNamespace):

@@ -71,7 +71,7 @@ class Agent(Environment):
             self.function = import_function("agent", run)
         if type(self).act is Agent.act and bool(run) == bool(command):
             raise ConfigError("agent: write either run, package.module:function, or command, a command line")
-        self._asked: Task = {}
+        self._task: Task = {}
         self._conversation: Conversation | None = None
         self._work: asyncio.Task[Result] | None = None
 
@@ -88,34 +88,34 @@ class Agent(Environment):
 
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
         """Start the agent: its first request. Raises AgentError, ConfigError for tools that are none."""
-        self._asked = task
+        self._task = task
         self._conversation = await open_conversation()
         endpoint = self._conversation.endpoint(seed)
-        work = self._acted(task, endpoint)
+        work = self._run_agent(task, endpoint)
         self._work = asyncio.create_task(work)
-        self._work.add_done_callback(_look_at)
-        first = self._conversation.observed(self._work)
+        self._work.add_done_callback(_retrieve_exception)
+        first = self._conversation.next_observation(self._work)
         try:
-            asked = await asyncio.wait_for(first, FIRST_REQUEST_S)
+            observation = await asyncio.wait_for(first, FIRST_REQUEST_S)
         except TimeoutError:
             raise AgentError(f"it has asked the model nothing for {FIRST_REQUEST_S:g} s") from None
-        if asked is None:
+        if observation is None:
             self._work.result()
             raise AgentError("it ended without asking the model")
         self.tools = self._conversation.tools
         check_tools(type(self).__name__, self)
-        return asked
+        return observation
 
     async def step(self, action: Action) -> Step:
         """Answer its request: the next one, or its end. Raises AgentError."""
         assert self._conversation is not None and self._work is not None, "an episode begins with reset"
         self._conversation.answer(action)
-        asked = await self._conversation.observed(self._work)
+        observation = await self._conversation.next_observation(self._work)
         info = {}
         if action.tool_error:
             info["tool_error"] = True
-        if asked is not None:
-            return Step(asked, info=info)
+        if observation is not None:
+            return Step(observation, info=info)
         reward = self._reward(self._work.result(), action.text)
         return Step(reward=reward, terminated=True, info=info)
 
@@ -135,7 +135,7 @@ class Agent(Environment):
             return result
         return await _in_thread(self.function, task, endpoint)
 
-    async def _acted(self, task: Task, endpoint: ModelEndpoint) -> Result:
+    async def _run_agent(self, task: Task, endpoint: ModelEndpoint) -> Result:
         """The agent's work; nobody is told its token."""
         try:
             return await self.act(task, endpoint)
@@ -153,9 +153,9 @@ class Agent(Environment):
         answer = newest if result is None else result
         if not isinstance(answer, str):
             raise TypeError(f"the agent returned {result!r:.200}, and not a reward, an answer or nothing")
-        if "verifier" not in self._asked:
+        if "verifier" not in self._task:
             raise ValueError("the task has no verifier that scores an answer: the agent has to return a reward")
-        reward, _ = registry.judge(self._asked["verifier"], self._asked["payload"], answer)
+        reward, _ = registry.judge(self._task["verifier"], self._task["payload"], answer)
         return reward
 
     async def _run_command(self, task: Task, endpoint: ModelEndpoint) -> Result:
@@ -177,10 +177,10 @@ class Agent(Environment):
         if process.returncode:
             said = complaint.decode(errors="replace").strip()
             raise AgentError(f"exit code {process.returncode}: {said[-MAX_COMPLAINT:]}")
-        return result_in(printed.decode(errors="replace"))
+        return read_result(printed.decode(errors="replace"))
 
 
-def result_in(printed: str) -> Result:
+def read_result(printed: str) -> Result:
     """What a command's last line says, `{"reward": …}` or `{"answer": …}`; None where it says neither."""
     lines = printed.strip().splitlines()
     try:
@@ -213,7 +213,7 @@ async def _in_thread(function: Callable[..., Result], *arguments: Any) -> Result
     return await asyncio.wrap_future(outcome)
 
 
-def _look_at(work: asyncio.Task[Result]) -> None:
+def _retrieve_exception(work: asyncio.Task[Result]) -> None:
     """An agent that was given up may have raised something that nobody asks for."""
     if not work.cancelled():
         work.exception()
@@ -235,7 +235,7 @@ class Verifiers(Agent):
     ) -> None:
         """`arguments` are those of its `load_environment`. Raises ConfigError."""
         super().__init__(max_turns=max_turns)
-        self.environment = _loaded(environment, json.dumps(arguments or {}))
+        self.environment = _load_environment(environment, json.dumps(arguments or {}))
 
     def task(self, seed: int) -> Task:
         """A row, by its place."""
@@ -256,7 +256,7 @@ class Verifiers(Agent):
 
 
 @lru_cache(maxsize=8)
-def _loaded(name: str, arguments: str) -> Any:
+def _load_environment(name: str, arguments: str) -> Any:
     """Environment with its dataset, one for all episodes of a process."""
     try:
         from verifiers import load_environment

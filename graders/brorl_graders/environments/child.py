@@ -26,10 +26,10 @@ from brorl_graders.environments.protocol import (
     Message,
     Step,
     TurnSize,
-    as_messages,
-    completed,
-    failed,
-    value_of,
+    failed_outcome,
+    resolve,
+    run_without_waiting,
+    to_messages,
 )
 from brorl_graders.processes.child import ChildReplyError
 
@@ -62,7 +62,7 @@ def serve(connection: Connection) -> None:
     is_async, *limits = connection.recv()
     server = Server(connection, EpisodeLimits(*limits))
     if is_async:
-        asyncio.run(server.serve_at_once())
+        asyncio.run(server.serve_concurrently())
     else:
         server.serve()
 
@@ -84,10 +84,10 @@ class Server:
                 return
             self.forget(ended)
             if number is not None:
-                outcome = completed(self.outcome(step))
+                outcome = run_without_waiting(self.run_step(step))
                 self.reply(number, outcome)
 
-    async def serve_at_once(self) -> None:
+    async def serve_concurrently(self) -> None:
         """All steps at once."""
         loop = asyncio.get_running_loop()
         requests: asyncio.Queue[Any] = asyncio.Queue()
@@ -97,7 +97,7 @@ class Server:
             number, step, seconds, ended = request
             self.forget(ended)
             if number is not None:
-                task = loop.create_task(self._answer(number, step, seconds))
+                task = loop.create_task(self._run_request(number, step, seconds))
                 steps.add(task)
                 task.add_done_callback(steps.discard)
 
@@ -108,24 +108,24 @@ class Server:
             asyncio.get_running_loop().remove_reader(self.connection.fileno())
             requests.put_nowait(None)
 
-    async def _answer(self, number: int, step: EpisodeStep, seconds: float) -> None:
+    async def _run_request(self, number: int, step: EpisodeStep, seconds: float) -> None:
         try:
-            outcome = await asyncio.wait_for(self.outcome(step), seconds)
+            outcome = await asyncio.wait_for(self.run_step(step), seconds)
         except TimeoutError:
             self.forget([step.episode])
-            outcome = failed(f"{LATE} {seconds:g} s")
+            outcome = failed_outcome(f"{LATE} {seconds:g} s")
         self.reply(number, outcome)
 
-    async def outcome(self, step: EpisodeStep) -> EpisodeOutcome:
+    async def run_step(self, step: EpisodeStep) -> EpisodeOutcome:
         """Of a step, its instance made anew if need be. What the environment raises is its error."""
         try:
-            return await self._stepped(step)
+            return await self._advance_episode(step)
         except BroRLError as error:
-            return self._broken(step, str(error))
+            return self._fail_step(step, str(error))
         except MemoryError:
             raise  # this process is of no more use
         except (Exception, SystemExit) as error:  # noqa: BLE001 an environment's own exception
-            return self._broken(step, f"{type(error).__name__}: {error}")
+            return self._fail_step(step, f"{type(error).__name__}: {error}")
 
     def forget(self, episodes: Iterable[str]) -> None:
         """Close these, as far as they are here."""
@@ -138,11 +138,11 @@ class Server:
         """Send it to the owner."""
         self.connection.send_bytes(json.dumps([number, *outcome]).encode())
 
-    def _broken(self, step: EpisodeStep, reason: str) -> EpisodeOutcome:
+    def _fail_step(self, step: EpisodeStep, reason: str) -> EpisodeOutcome:
         self.forget([step.episode])
-        return failed(reason[:MAX_ERROR])
+        return failed_outcome(reason[:MAX_ERROR])
 
-    async def _stepped(self, step: EpisodeStep) -> EpisodeOutcome:
+    async def _advance_episode(self, step: EpisodeStep) -> EpisodeOutcome:
         *before, newest = step.actions
         sizes = step.sizes or (None,) * len(step.actions)
         episode = self.episodes.get(step.episode)
@@ -150,15 +150,15 @@ class Server:
             self.forget([step.episode])
             episode = Episode(registry.make_environment(step.environment, step.settings))
             self.episodes[step.episode] = episode
-            await value_of(episode.environment.reset(step.task, step.seed))
+            await resolve(episode.environment.reset(step.task, step.seed))
             for text, size in zip(before, sizes, strict=False):
-                await self._turn(episode, text, size)
-        outcome = await self._turn(episode, newest, sizes[-1])
+                await self._take_turn(episode, text, size)
+        outcome = await self._take_turn(episode, newest, sizes[-1])
         if outcome.has_ended:
             self.forget([step.episode])
         return outcome
 
-    async def _turn(
+    async def _take_turn(
         self,
         episode: Episode,
         text: str,
@@ -170,17 +170,17 @@ class Server:
         wrong = ""
         if environment.tools:
             try:
-                calls = tool_calls.parse(text, self.limits.written_in, environment.tools)
+                calls = tool_calls.parse_calls(text, self.limits.written_in, environment.tools)
             except tool_calls.ToolCallError as error:
                 wrong = str(error)
         if wrong and not environment.is_agent:
-            told = Step(f"error: {wrong}", info={"tool_error": True})
-            return self._outcome(episode, told, "tool")
+            refusal = Step(f"error: {wrong}", info={"tool_error": True})
+            return self._outcome(episode, refusal, "tool")
         action = Action(text, calls, wrong, size)
-        taken = await value_of(environment.step(action))
-        if not isinstance(taken, Step):
-            raise TypeError(f"step returned {taken!r:.200}, which is no Step")
-        return self._outcome(episode, taken, "tool" if calls else "user")
+        result = await resolve(environment.step(action))
+        if not isinstance(result, Step):
+            raise TypeError(f"step returned {result!r:.200}, which is no Step")
+        return self._outcome(episode, result, "tool" if calls else "user")
 
     def _outcome(self, episode: Episode, step: Step, role: str) -> EpisodeOutcome:
         reward = float(step.reward)
@@ -191,26 +191,26 @@ class Server:
         has_ended = bool(step.terminated or truncated)
         observation: tuple[Message, ...] = ()
         if not has_ended:
-            observation = self._cut(as_messages(step.observation, role))
+            observation = self._truncate(to_messages(step.observation, role))
         info = dict(step.info)
         if len(json.dumps(info)) > MAX_INFO:
             raise ValueError(f"info has more than {MAX_INFO} characters")
         return EpisodeOutcome(observation, reward, has_ended, bool(truncated), info, "")
 
-    def _cut(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    def _truncate(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Messages of no more characters than an observation may have, in all."""
         room = self.limits.max_characters
-        kept: list[Mapping[str, Any]] = []
+        shortened: list[Mapping[str, Any]] = []
         for message in messages:
             content = message["content"]
             num_more = len(content) - room
             if num_more > 0:
                 content = content[:room] + CUT.format(num_more)
             room -= len(content)
-            kept.append({**message, "content": content})
+            shortened.append({**message, "content": content})
             if num_more > 0:
                 break
-        return tuple(kept)
+        return tuple(shortened)
 
 
 def read_outcome(connection: Connection) -> tuple[int, EpisodeOutcome]:

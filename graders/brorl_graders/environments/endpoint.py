@@ -22,11 +22,11 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from brorl_graders.environments.protocol import Action, Message
-from brorl_graders.environments.tool_calls import without_calls
+from brorl_graders.environments.tool_calls import text_before_calls
 
 # What a request may say of these: how the model samples is the run's to decide. Temperature, top_p, limits of tokens,
 # penalties and seeds are passed over instead, since clients send some unasked.
-ONLY: dict[str, tuple[Any, ...]] = {
+ALLOWED_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "stop": (None, "", []),
     "logprobs": (None, False),
@@ -66,15 +66,15 @@ def read_request(body: Any) -> ChatRequest:
     """Raises RequestError for what is none, or asks for what a trajectory cannot have."""
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise RequestError("a request is a JSON object with a list of messages")
-    for name, allowed in ONLY.items():
+    for name, allowed in ALLOWED_VALUES.items():
         if body.get(name) not in allowed:
             raise RequestError(
                 f"{name}={body[name]!r:.{MAX_SHOWN}} cannot be had from a model in training: leave it out"
             )
-    messages = tuple(_message(written) for written in body["messages"])
+    messages = tuple(_read_message(written) for written in body["messages"])
     if messages[-1]["role"] == "assistant":
         raise RequestError("the last message is the assistant's: the model begins its turns itself")
-    tools = tuple(_tool(written) for written in body.get("tools") or ())
+    tools = tuple(_read_tool(written) for written in body.get("tools") or ())
     return ChatRequest(
         messages,
         tools,
@@ -83,7 +83,7 @@ def read_request(body: Any) -> ChatRequest:
     )
 
 
-def spoken(action: Action, turn: int) -> Message:
+def assistant_message(action: Action, turn: int) -> Message:
     """A turn of the model as a message; a call that is wrong stays text, as engines leave it."""
     if not action.tool_calls:
         return {"role": "assistant", "content": action.text}
@@ -91,10 +91,10 @@ def spoken(action: Action, turn: int) -> Message:
     for place, call in enumerate(action.tool_calls):
         function = {"name": call.name, "arguments": dict(call.arguments)}
         calls.append({"id": f"call_{turn}_{place}", "type": "function", "function": function})
-    return {"role": "assistant", "content": without_calls(action.text), "tool_calls": calls}
+    return {"role": "assistant", "content": text_before_calls(action.text), "tool_calls": calls}
 
 
-def completion(
+def make_completion(
     request: ChatRequest,
     message: Message,
     action: Action,
@@ -105,7 +105,7 @@ def completion(
     reason = "stop"
     if "tool_calls" in message:
         said["content"] = message["content"] or None
-        said["tool_calls"] = [_written_call(call) for call in message["tool_calls"]]
+        said["tool_calls"] = [_write_call(call) for call in message["tool_calls"]]
         reason = "tool_calls"
     elif action.size is not None and action.size.is_cut:
         reason = "length"
@@ -127,7 +127,7 @@ def completion(
     return answer
 
 
-def events(answer: Mapping[str, Any]) -> str:
+def stream_events(answer: Mapping[str, Any]) -> str:
     """An answer as the stream of a single piece."""
     (choice,) = answer["choices"]
     delta = dict(choice["message"])
@@ -145,14 +145,14 @@ def events(answer: Mapping[str, Any]) -> str:
     return "".join([*lines, "data: [DONE]\n\n"])
 
 
-def _message(written: Any) -> Message:
+def _read_message(written: Any) -> Message:
     """A message with what templates read of it, the same however a client writes it."""
     role = written.get("role") if isinstance(written, dict) else None
     if role not in ROLES:
         raise RequestError(f"{written!r:.{MAX_SHOWN}} is no message of one of the roles {', '.join(ROLES)}")
     message: dict[str, Any] = {
         "role": "system" if role == "developer" else role,
-        "content": _text(written.get("content")),
+        "content": _read_text(written.get("content")),
     }
     for name in ("name", "tool_call_id"):
         if written.get(name) is not None:
@@ -163,7 +163,7 @@ def _message(written: Any) -> Message:
     return message
 
 
-def _text(content: Any) -> str:
+def _read_text(content: Any) -> str:
     """A text, or texts in parts."""
     if content is None or isinstance(content, str):
         return content or ""
@@ -190,13 +190,13 @@ def _read_call(call: Any) -> dict[str, Any]:
         raise RequestError(f"{call!r:.{MAX_SHOWN}} is no call of a function") from error
 
 
-def _written_call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _write_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments = json.dumps(function["arguments"], ensure_ascii=False)
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def _tool(written: Any) -> Message:
+def _read_tool(written: Any) -> Message:
     function = written.get("function") if isinstance(written, dict) else None
     if not isinstance(function, dict):
         raise RequestError(f"{written!r:.{MAX_SHOWN}} is no function that a model may call")
@@ -228,7 +228,7 @@ class Conversation:
         self.said: list[Message] = []  # by either, as requests repeat it
         self.num_turns = 0
         self._request: ChatRequest | None = None  # that waits for its answer
-        self._new: asyncio.Future[tuple[Message, ...]] = server.loop.create_future()
+        self._new_messages: asyncio.Future[tuple[Message, ...]] = server.loop.create_future()
         self._answer: asyncio.Future[dict[str, Any]] = server.loop.create_future()
 
     def endpoint(self, seed: int) -> ModelEndpoint:
@@ -240,30 +240,30 @@ class Conversation:
         the conversation, ConversationOverError."""
         request = read_request(body)
         if self._request is None:
-            self._take(request)
+            self._accept(request)
         elif request != self._request:
             raise RequestError("another request of this agent waits for its answer: ask one after the other")
         answer = await asyncio.shield(self._answer)
         return request, answer
 
-    async def observed(self, work: asyncio.Task[Any]) -> tuple[Message, ...] | None:
+    async def next_observation(self, work: asyncio.Task[Any]) -> tuple[Message, ...] | None:
         """New messages of the next request; None where the agent's work ends before."""
-        await asyncio.wait({self._new, work}, return_when=asyncio.FIRST_COMPLETED)
-        return None if work.done() else self._new.result()
+        await asyncio.wait({self._new_messages, work}, return_when=asyncio.FIRST_COMPLETED)
+        return None if work.done() else self._new_messages.result()
 
     def answer(self, action: Action) -> None:
         """Answer the request that waits, by a turn of the model."""
         request = self._request
         assert request is not None, "a turn answers a request"
-        message = spoken(action, self.num_turns)
+        message = assistant_message(action, self.num_turns)
         self.said = [*request.messages, message]
         self.num_turns += 1
         answered = self._answer
         self._request = None
-        self._new = self.server.loop.create_future()
+        self._new_messages = self.server.loop.create_future()
         self._answer = self.server.loop.create_future()
         if not answered.done():
-            answered.set_result(completion(request, message, action, self.num_turns))
+            answered.set_result(make_completion(request, message, action, self.num_turns))
 
     def close(self) -> None:
         """Answer nothing more."""
@@ -272,7 +272,7 @@ class Conversation:
             self._answer.set_exception(ConversationOverError("the episode has ended"))
             self._answer.exception()  # nobody may be waiting for it
 
-    def _take(self, request: ChatRequest) -> None:
+    def _accept(self, request: ChatRequest) -> None:
         if self.num_turns == 0:
             self.tools = request.tools
         elif request.tools != self.tools:
@@ -281,7 +281,7 @@ class Conversation:
         for place, before in enumerate(self.said):
             now = request.messages[place] if place < len(request.messages) else None
             if now != before:
-                raise RequestError(_difference(place, before, now))
+                raise RequestError(_describe_difference(place, before, now))
         new = request.messages[num_said:]
         for message in new if self.num_turns else ():
             if message["role"] == "assistant":
@@ -289,10 +289,10 @@ class Conversation:
         if not new:
             raise RequestError("nothing is new since the model's answer: add a message")
         self._request = request
-        self._new.set_result(new)
+        self._new_messages.set_result(new)
 
 
-def _difference(place: int, before: Message, now: Message | None) -> str:
+def _describe_difference(place: int, before: Message, now: Message | None) -> str:
     """What is wrong with a request that rewrites what was said."""
     was = json.dumps(before, ensure_ascii=False)
     found = "is gone" if now is None else f"is now {json.dumps(now, ensure_ascii=False):.300}"
@@ -344,20 +344,20 @@ class EndpointServer:
     async def _complete(self, request: web.Request) -> web.Response:
         conversation = self._conversation(request.headers)
         if conversation is None:
-            return _refused(UNAUTHORIZED, "the bearer token is no running agent's")
+            return _error_response(UNAUTHORIZED, "the bearer token is no running agent's")
         try:
-            asked, answer = await conversation.ask(await request.json())
+            chat_request, answer = await conversation.ask(await request.json())
         except ConversationOverError as error:
-            return _refused(GONE, str(error))
+            return _error_response(GONE, str(error))
         except ValueError as error:
-            return _refused(BAD_REQUEST, str(error))
-        if asked.is_streamed:
-            return web.Response(text=events(answer), content_type="text/event-stream")
+            return _error_response(BAD_REQUEST, str(error))
+        if chat_request.is_streamed:
+            return web.Response(text=stream_events(answer), content_type="text/event-stream")
         return web.json_response(answer)
 
     async def _list_models(self, request: web.Request) -> web.Response:
         if self._conversation(request.headers) is None:
-            return _refused(UNAUTHORIZED, "the bearer token is no running agent's")
+            return _error_response(UNAUTHORIZED, "the bearer token is no running agent's")
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "nemo_brorl"}
         return web.json_response({"object": "list", "data": [model]})
 
@@ -377,7 +377,7 @@ async def open_conversation() -> Conversation:
     return await _servers[loop].open()
 
 
-def _refused(status: int, reason: str) -> web.Response:
+def _error_response(status: int, reason: str) -> web.Response:
     error = {"message": reason, "type": KINDS[status], "param": None, "code": None}
     return web.json_response({"error": error}, status=status, headers=NEVER_AGAIN)
 

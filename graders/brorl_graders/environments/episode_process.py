@@ -59,13 +59,13 @@ class Batch:
         if self.num_missing == 0:
             self.done.set()
 
-    def whole(self) -> list[EpisodeOutcome]:
+    def all_outcomes(self) -> list[EpisodeOutcome]:
         """Its outcomes, in order, once it is done."""
-        found = []
+        outcomes = []
         for outcome in self.outcomes:
             assert outcome is not None, "no step of a batch that is done is missing"
-            found.append(outcome)
-        return found
+            outcomes.append(outcome)
+        return outcomes
 
     def fail(self, error: BroRLError) -> None:
         """End it without outcomes."""
@@ -83,7 +83,7 @@ class Turn:
     kind: Kind = NO_KIND
     has_crashed: bool = False  # with the process that had it first
     seconds: float = 0.0  # its deadline
-    since: float = 0.0  # when a process was given it
+    started_at: float = 0.0  # when a process was given it
 
 
 @dataclass(eq=False)
@@ -97,7 +97,7 @@ class EpisodeProcess:
     waiting: deque[Turn] = field(default_factory=deque)  # of episodes that live here
     episodes: set[str] = field(default_factory=set)
     ended: list[str] = field(default_factory=list)  # episodes that it has not been told to forget
-    cpu_since: float = 0.0  # its CPU time when it was given a turn
+    cpu_at_start: float = 0.0  # its CPU time when it was given a turn
     used_at: float = 0.0
 
     def limit_transfers(self) -> None:
@@ -116,48 +116,48 @@ class EpisodeProcess:
     @property
     def is_stuck(self) -> bool:
         """Whether others had better not wait for it."""
-        return not self.is_free and time.monotonic() - self._oldest().since > PATIENCE_S
+        return not self.is_free and time.monotonic() - self._oldest().started_at > PATIENCE_S
 
-    def give(self, number: int, turn: Turn) -> None:
+    def send_turn(self, number: int, turn: Turn) -> None:
         """Hand it a turn. Raises OSError when it does not take it."""
-        turn.since = time.monotonic()
-        self.used_at = turn.since
-        self.cpu_since = cpu_time(self.process)
+        turn.started_at = time.monotonic()
+        self.used_at = turn.started_at
+        self.cpu_at_start = cpu_time(self.process)
         self.turns[number] = turn
         ended, self.ended = self.ended, []
         self.connection.send((number, turn.step, turn.seconds, ended))
 
-    def tell_ended(self) -> None:
+    def send_ended(self) -> None:
         """Have an idle process forget episodes. Raises OSError."""
         if self.ended and not self.turns:
             ended, self.ended = self.ended, []
             self.connection.send((None, None, 0.0, ended))
 
-    def next_look(self) -> float:
+    def next_check(self) -> float:
         """When to see how long it has taken."""
         if not self.turns:
             return math.inf
         if self.kind.is_async:
-            first_end = min(turn.since + turn.seconds for turn in self.turns.values())
+            first_end = min(turn.started_at + turn.seconds for turn in self.turns.values())
             return first_end + GRACE_S
         oldest = self._oldest()
-        patient_until = oldest.since + PATIENCE_S
+        patient_until = oldest.started_at + PATIENCE_S
         if time.monotonic() < patient_until:
             return patient_until
-        return oldest.since + oldest.seconds
+        return oldest.started_at + oldest.seconds
 
     def is_late(self) -> bool:
         """Whether a turn has taken too long. One that is starved of a CPU is not blamed, up to `MAX_STARVED`
         deadlines."""
         now = time.monotonic()
         if self.kind.is_async:
-            return now > self.next_look()
+            return now > self.next_check()
         if not self.turns:
             return False
         oldest = self._oldest()
-        taken = now - oldest.since
+        taken = now - oldest.started_at
         if taken <= MAX_STARVED * oldest.seconds and wants_to_run(self.process):
-            taken = min(taken, cpu_time(self.process) - self.cpu_since)
+            taken = min(taken, cpu_time(self.process) - self.cpu_at_start)
         return taken >= oldest.seconds
 
     def _oldest(self) -> Turn:
@@ -172,15 +172,15 @@ class EpisodeProcesses:
         self,
         fork_server: ForkServer,
         num_processes: int,
-        first_words: tuple[int, str],
+        first_message: tuple[int, str],
     ) -> None:
         """`num_processes` of a kind are at work at once; a new one is told `first_words`."""
         self.fork_server = fork_server
         self.num_processes = num_processes
-        self.first_words = first_words
+        self.first_message = first_message
         self.all: list[EpisodeProcess] = []
         self.homes: dict[str, EpisodeProcess] = {}
-        self._has_said_gaps = False
+        self._has_logged_gaps = False
 
     def settle_in(self, episode: str, process: EpisodeProcess) -> bool:
         """Have an episode live in a process; whether it lived there before."""
@@ -197,7 +197,7 @@ class EpisodeProcesses:
             process.ended.append(episode)
         return process
 
-    def free(self, kind: Kind) -> EpisodeProcess | None:
+    def find_free(self, kind: Kind) -> EpisodeProcess | None:
         """One that takes a turn of this kind now, with the fewest at work; a new one where there may be one more."""
         same = []
         num_stuck = 0
@@ -225,7 +225,7 @@ class EpisodeProcesses:
         process.connection.close()
         self.fork_server.end(process.process)
 
-    def forget(self) -> None:
+    def close_all(self) -> None:
         """Let all of them go: the fork server takes them along."""
         for process in self.all:
             process.connection.close()
@@ -246,11 +246,11 @@ class EpisodeProcesses:
         self.end(oldest)
         return True
 
-    def _say_gaps(self) -> None:
+    def _log_gaps(self) -> None:
         """What the walls of this machine leave open, once."""
-        if self._has_said_gaps:
+        if self._has_logged_gaps:
             return
-        self._has_said_gaps = True
+        self._has_logged_gaps = True
         gaps = self.fork_server.gaps()
         if gaps:
             log.warning("an environment could %s", "; ".join(gaps))
@@ -259,16 +259,16 @@ class EpisodeProcesses:
         connection, theirs = Pipe()
         is_closed = not kind.is_open
         if is_closed:
-            self._say_gaps()
+            self._log_gaps()
         with theirs:
             number = self.fork_server.fork(theirs.fileno(), is_closed, SERVE)
         process = EpisodeProcess(number, connection, kind)
         process.limit_transfers()
-        connection.send((kind.is_async, *self.first_words))
+        connection.send((kind.is_async, *self.first_message))
         self.all.append(process)
         return process
 
 
-def late(turn: Turn) -> str:
+def late_reason(turn: Turn) -> str:
     """Reason of an episode whose step took too long."""
     return f"{LATE} {turn.seconds:g} s"

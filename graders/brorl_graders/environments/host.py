@@ -26,7 +26,7 @@ from brorl_graders.environments.episode_process import (
     EpisodeProcesses,
     Kind,
     Turn,
-    late,
+    late_reason,
 )
 from brorl_graders.environments.protocol import (
     ALONE,
@@ -34,7 +34,7 @@ from brorl_graders.environments.protocol import (
     EpisodeOutcome,
     EpisodeStep,
     Traits,
-    failed,
+    failed_outcome,
 )
 from brorl_graders.environments.tool_calls import ANY_FORMAT
 from brorl_graders.processes.child import ChildReplyError
@@ -44,10 +44,10 @@ from brorl_graders.verifiers.registry import Template, templates
 
 log = logging.getLogger(__name__)
 
-MIN_LOOK_S = 0.02
+MIN_CHECK_S = 0.02
 IDLE_S = 5.0
 MAX_LOGGED = 20  # failures written to the log in full
-TRAITS = "brorl_graders.environments.registry:traits"
+TRAITS = "brorl_graders.environments.registry:find_traits"
 
 
 Arrival = tuple[list[Turn], list[str]]  # to be done, and episodes to forget
@@ -72,16 +72,16 @@ class EpisodeHost:
         self.num_failures = 0
         self._fork_server = ForkServer()
         self._traits: dict[tuple[Any, ...], Traits] = {}  # by environment and what its fork server has loaded
-        first_words = (self.limits.max_characters, self.limits.tool_format)
+        first_message = (self.limits.max_characters, self.limits.tool_format)
         self._processes = EpisodeProcesses(
             self._fork_server,
             self.limits.num_processes,
-            first_words,
+            first_message,
         )
         self._seconds: dict[str, float] = {}  # that an episode has taken so far
         self._waiting: dict[Kind, deque[Turn]] = {}  # turns that no process has been chosen for
         self._inbox: Inbox[Arrival] = Inbox()
-        self._num_given = 0
+        self._num_sent = 0
         self._is_closed = False
         self._thread = threading.Thread(
             target=self._run,
@@ -108,7 +108,7 @@ class EpisodeHost:
                 raise ResourceError("the environments were closed")
         if batch.error is not None:
             raise batch.error
-        return batch.whole()
+        return batch.all_outcomes()
 
     def end(self, episodes: Collection[str]) -> None:
         """Forget these; those that are not known are passed over."""
@@ -134,8 +134,8 @@ class EpisodeHost:
         """Work of the thread: everything below happens in it."""
         while not self._is_closed:
             try:
-                self._take_in()
-                self._give_out()
+                self._take_arrivals()
+                self._hand_out_turns()
                 self._receive()
                 self._check_deadlines()
             except (BroRLError, OSError) as error:  # the fork server is gone, or cannot be started
@@ -147,41 +147,41 @@ class EpisodeHost:
                 break
         self._fail_everything(ResourceError("the environments were closed"))
 
-    def _take_in(self) -> None:
+    def _take_arrivals(self) -> None:
         """What other threads have asked for."""
         while self._inbox.arrived:
             turns, ended = self._inbox.arrived.popleft()
-            self._place(turns)
+            self._queue_turns(turns)
             self._forget(ended)
 
-    def _place(self, turns: Sequence[Turn]) -> None:
+    def _queue_turns(self, turns: Sequence[Turn]) -> None:
         """Queue turns where their episodes live."""
         for turn in turns:
             try:
-                turn.kind = self._kind(turn.step)
+                turn.kind = self._find_kind(turn.step)
             except ConfigError as error:
                 turn.batch.fail(error)
                 return
-            if self._budget(turn) <= 0:
+            if self._seconds_left(turn) <= 0:
                 reason = f"its steps have taken more than {self.limits.episode_s:g} s"
-                self._settle(turn, failed(reason))
+                self._settle(turn, failed_outcome(reason))
                 continue
             home = self._processes.homes.get(turn.step.episode)
             if home is None:
-                self._queue(turn.kind).append(turn)
+                self._queue_of(turn.kind).append(turn)
             else:
                 home.waiting.append(turn)
 
-    def _queue(self, kind: Kind) -> deque[Turn]:
+    def _queue_of(self, kind: Kind) -> deque[Turn]:
         return self._waiting.setdefault(kind, deque())
 
-    def _kind(self, step: EpisodeStep) -> Kind:
+    def _find_kind(self, step: EpisodeStep) -> Kind:
         name = step.environment
         check_environment(name, step.settings)
         needs = (name, *_templates(step))
         if needs not in self._traits:
-            asked = (name, dict(step.task))
-            answer = self._fork_server.ask(TRAITS, asked)
+            name_and_task = (name, dict(step.task))
+            answer = self._fork_server.call_function(TRAITS, name_and_task)
             self._traits[needs] = Traits(*answer)
         traits = self._traits[needs]
         owner = ""
@@ -196,62 +196,62 @@ class EpisodeHost:
             owner,
         )
 
-    def _budget(self, turn: Turn) -> float:
+    def _seconds_left(self, turn: Turn) -> float:
         return self.limits.episode_s - self._seconds.get(turn.step.episode, 0.0)
 
-    def _give_out(self) -> None:
+    def _hand_out_turns(self) -> None:
         """Give every process that is free what waits for it, then what waits for any of its kind."""
         for process in list(self._processes.all):
             # To repeat an episode's actions elsewhere is cheaper than to wait for another one's step
             if process.waiting and process.is_stuck:
                 waiting = process.waiting
                 process.waiting = deque()
-                self._move(waiting)
+                self._requeue(waiting)
             while process.waiting and process.is_free:
                 turn = process.waiting.popleft()
-                self._give(process, turn)
+                self._send_turn(process, turn)
         for kind, waiting in list(self._waiting.items()):
             while waiting:
-                chosen = self._processes.free(kind)
+                chosen = self._processes.find_free(kind)
                 if chosen is None:
                     break
                 turn = waiting.popleft()
-                self._give(chosen, turn)
+                self._send_turn(chosen, turn)
             if not waiting:
                 del self._waiting[kind]
 
-    def _move(self, turns: Iterable[Turn]) -> None:
+    def _requeue(self, turns: Iterable[Turn]) -> None:
         """Let episodes move elsewhere, those of turns in their order."""
         for turn in turns:
             self._processes.move_out(turn.step.episode)
-            self._queue(turn.kind).append(turn)
+            self._queue_of(turn.kind).append(turn)
 
-    def _give(self, process: EpisodeProcess, turn: Turn) -> None:
+    def _send_turn(self, process: EpisodeProcess, turn: Turn) -> None:
         episode = turn.step.episode
         is_there = self._processes.settle_in(episode, process)
         num_actions = 1 if is_there else len(turn.step.actions)  # others are repeated
-        turn.seconds = min(self.limits.step_s * num_actions, self._budget(turn))
+        turn.seconds = min(self.limits.step_s * num_actions, self._seconds_left(turn))
         # Tells the answer to this turn from a late one to a turn that was given up
-        self._num_given += 1
+        self._num_sent += 1
         try:
-            process.give(self._num_given, turn)
+            process.send_turn(self._num_sent, turn)
         except OSError:
             self._lose(process, "its process is gone")
 
     def _receive(self) -> None:
         """Wait until something happens: a request, an outcome, a process's end, or the time at which a delay counts."""
         now = time.monotonic()
-        next_look = now + IDLE_S
+        next_check = now + IDLE_S
         connections = []
         for process in self._processes.all:
             connections.append(process.connection)
-            next_look = min(next_look, process.next_look())
-        timeout = max(next_look - now, MIN_LOOK_S)
+            next_check = min(next_check, process.next_check())
+        timeout = max(next_check - now, MIN_CHECK_S)
         if self._inbox.arrived:
             timeout = 0.0
         ready = wait([self._inbox.bell, *connections], timeout)
         if self._inbox.bell in ready:
-            self._inbox.heard()
+            self._inbox.silence()
         for process in list(self._processes.all):
             if process.connection in ready:
                 self._receive_from(process)
@@ -268,7 +268,7 @@ class EpisodeHost:
             return
         episode = turn.step.episode
         before = self._seconds.get(episode, 0.0)
-        seconds = time.monotonic() - turn.since
+        seconds = time.monotonic() - turn.started_at
         self._seconds[episode] = before + seconds
         if outcome.has_ended:
             self._forget([episode])
@@ -292,7 +292,7 @@ class EpisodeHost:
         self._lose(process, "")
         for turn in turns:
             self._forget([turn.step.episode])
-            self._settle(turn, failed(late(turn)))
+            self._settle(turn, failed_outcome(late_reason(turn)))
 
     def _lose(self, process: EpisodeProcess, reason: str) -> None:
         """End a process. Steps that it was at are tried once more, each in one of its own; the rest moves."""
@@ -302,19 +302,19 @@ class EpisodeHost:
         for turn in turns:
             episode = turn.step.episode
             if turn.has_crashed:
-                self._settle(turn, failed(reason))
+                self._settle(turn, failed_outcome(reason))
                 continue
             turn.has_crashed = True
             # Alone, a second crash can only be its own fault
             turn.kind = turn.kind._replace(owner=episode)
-            self._queue(turn.kind).append(turn)
+            self._queue_of(turn.kind).append(turn)
 
     def _end(self, process: EpisodeProcess) -> None:
         """Kill a process. What waits for it moves."""
         waiting = process.waiting
         process.waiting = deque()
         self._processes.end(process)
-        self._move(waiting)
+        self._requeue(waiting)
 
     def _forget(self, episodes: Iterable[str]) -> None:
         touched = set()
@@ -329,7 +329,7 @@ class EpisodeHost:
             if process.episodes or process.waiting or process.kind in self._waiting:
                 is_of_use = True
             try:
-                process.tell_ended()
+                process.send_ended()
             except OSError:
                 is_of_use = False
             if not is_of_use:
@@ -363,7 +363,7 @@ class EpisodeHost:
             turns += arrived
         for turn in turns:
             turn.batch.fail(error)
-        self._processes.forget()
+        self._processes.close_all()
         self._seconds.clear()
         self._waiting.clear()
         self._traits.clear()

@@ -65,7 +65,7 @@ _sandboxes: dict[sandbox.SandboxLimits, sandbox.Sandbox] = {}  # of this process
 class Judged(Environment):
     """An episode ends with an answer that the task's verifier scores."""
 
-    asked: Task
+    question: Task
     seed = 0
 
     @classmethod
@@ -84,13 +84,13 @@ class Judged(Environment):
     def reset(self, task: Task, seed: int) -> Observation:
         """The question."""
         _verifier_of(type(self).__name__, task)
-        self.asked = task
+        self.question = task
         self.seed = seed
         return task.get("messages") or str(task["text"])
 
     def score(self, text: str) -> float:
         """The verifier's, of an answer."""
-        reward, _ = registry.judge(self.asked["verifier"], self.asked["payload"], text)
+        reward, _ = registry.judge(self.question["verifier"], self.question["payload"], text)
         return reward
 
 
@@ -120,9 +120,8 @@ class VerifyAndRetry(Judged):
         is_last = is_right or self.num_tries >= self.max_turns
         if is_last:
             return Step(reward=reward, terminated=True)
-        question = str(self.asked["text"])
-        told = self.feedback.replace("{question}", question)
-        return Step(told)
+        question = str(self.question["text"])
+        return Step(self.feedback.replace("{question}", question))
 
 
 class WithTool(Judged):
@@ -172,7 +171,7 @@ class Calculator(WithTool):
             value = exact_value(expression)
         if value is None:
             return "error: that is no arithmetic expression"
-        return _written(value)
+        return _format_number(value)
 
 
 class PythonTool(WithTool):
@@ -204,26 +203,26 @@ class PythonTool(WithTool):
     def call(self, call: ToolCall) -> str:
         """What it prints, and how it ended where that is not well. A call that fails leaves no names."""
         code = call.arguments["code"]
-        program = sandbox.SandboxProgram(SESSION, tests=(), stdin=_session(self.calls, code, self.seed))
-        result = _sandbox(self.limits).run(program)
+        program = sandbox.SandboxProgram(SESSION, tests=(), stdin=_session_input(self.calls, code, self.seed))
+        result = _shared_sandbox(self.limits).run(program)
         if result.ending == sandbox.FINISHED:
             self.calls.append(code)
             return result.printed or "(nothing was printed)"
         return f"{result.printed}\nerror: {result.ending}".strip()
 
 
-def _sandbox(limits: sandbox.SandboxLimits) -> sandbox.Sandbox:
+def _shared_sandbox(limits: sandbox.SandboxLimits) -> sandbox.Sandbox:
     """One for all episodes of a process; it ends with it."""
     if limits not in _sandboxes:
         _sandboxes[limits] = sandbox.Sandbox(limits)
     return _sandboxes[limits]
 
 
-def _session(before: list[str], code: str, seed: int) -> str:
+def _session_input(before: list[str], code: str, seed: int) -> str:
     return json.dumps({"before": before, "code": code, "seed": seed})
 
 
-def _written(value: Fraction) -> str:
+def _format_number(value: Fraction) -> str:
     numerator, denominator = value.as_integer_ratio()
     if max(abs(numerator), denominator) >= 10**MAX_DIGITS:
         return f"error: the result has more than {MAX_DIGITS} digits"

@@ -103,12 +103,12 @@ class Environment(ABC):
         return
 
 
-def failed(reason: str) -> EpisodeOutcome:
+def failed_outcome(reason: str) -> EpisodeOutcome:
     """Of an episode whose environment failed."""
     return EpisodeOutcome((), 0.0, True, False, {}, reason)
 
 
-def as_messages(observation: Observation, role: str) -> tuple[Message, ...]:
+def to_messages(observation: Observation, role: str) -> tuple[Message, ...]:
     """An observation as messages; a text is one of this role. Raises TypeError for what is none."""
     if isinstance(observation, str):
         return ({"role": role, "content": observation},)
@@ -120,12 +120,12 @@ def as_messages(observation: Observation, role: str) -> tuple[Message, ...]:
     return messages
 
 
-async def value_of(given: Any) -> Any:
+async def resolve(given: Any) -> Any:
     """What a method returns, whether it is `async def` or not."""
     return await given if inspect.isawaitable(given) else given
 
 
-def completed(work: Coroutine[Any, Any, Value]) -> Value:
+def run_without_waiting(work: Coroutine[Any, Any, Value]) -> Value:
     """Result of a coroutine that waits for nothing."""
     try:
         work.send(None)

@@ -24,9 +24,9 @@ from brorl_graders.environments.protocol import (
     Message,
     Task,
     Traits,
-    as_messages,
-    completed,
-    value_of,
+    resolve,
+    run_without_waiting,
+    to_messages,
 )
 
 PLACE = "brorl_graders.environments"
@@ -48,10 +48,10 @@ def find(name: str) -> type[Environment]:
     if not is_import_path(path):
         known = ", ".join(ENVIRONMENTS)
         raise ConfigError(f"unknown environment {name!r}; choose {known}, or your own as package.module:Class")
-    found = import_function("environment", path)
-    if not isinstance(found, type) or not issubclass(found, Environment):
+    kind = import_function("environment", path)
+    if not isinstance(kind, type) or not issubclass(kind, Environment):
         raise ConfigError(f"environment {name!r} is no class derived from {Environment.__module__}:Environment")
-    return found
+    return kind
 
 
 def make_environment(name: str, settings: Mapping[str, Any]) -> Environment:
@@ -61,15 +61,15 @@ def make_environment(name: str, settings: Mapping[str, Any]) -> Environment:
     """
     check_environment(name, settings)
     written = json.dumps(dict(settings), default=str, sort_keys=True)
-    kind, typed = _checked(name, written)
+    kind, typed = _checked_settings(name, written)
     return kind(**copy.deepcopy(typed))
 
 
 @lru_cache(maxsize=256)
-def _checked(name: str, written: str) -> tuple[type[Environment], dict[str, Any]]:
+def _checked_settings(name: str, written: str) -> tuple[type[Environment], dict[str, Any]]:
     """Class and settings, which many episodes share. Raises as `make`."""
     kind = find(name)
-    typed = _typed(name, kind, json.loads(written))
+    typed = _typed_settings(name, kind, json.loads(written))
     environment = kind(**copy.deepcopy(typed))
     check_tools(name, environment)
     if environment.isolation not in ISOLATIONS:
@@ -77,10 +77,10 @@ def _checked(name: str, written: str) -> tuple[type[Environment], dict[str, Any]
     return kind, typed
 
 
-def traits(asked: tuple[str, Task]) -> Traits:
+def find_traits(name_and_task: tuple[str, Task]) -> Traits:
     """Of an environment, by its name and a task; what it needs for such tasks is imported. Raises ConfigError as
     `find`."""
-    name, task = asked
+    name, task = name_and_task
     kind = find(name)
     import jsonschema  # noqa: F401 for all processes that are forked from this one
 
@@ -111,7 +111,7 @@ def check_tools(name: str, environment: Environment) -> None:
             ) from error
 
 
-def _typed(name: str, kind: type[Environment], given: Mapping[str, Any]) -> dict[str, Any]:
+def _typed_settings(name: str, kind: type[Environment], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as the constructor annotates them. Raises ConfigError."""
     setting = f"settings of environment {name}"
     hints = get_type_hints(kind.__init__)
@@ -128,22 +128,22 @@ def _typed(name: str, kind: type[Environment], given: Mapping[str, Any]) -> dict
         fields.append((name_of_field, hint, field))
     try:
         declared = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True)
-        typed = typed_params(setting, name, declared, given)
+        typed = typed_params(setting, name, declared, settings)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{setting}: {error}") from error
-    settings = {}
+    values = {}
     for field in dataclasses.fields(declared):
-        settings[field.name] = getattr(typed, field.name)
-    return settings
+        values[field.name] = getattr(typed, field.name)
+    return values
 
 
 def first_messages(name: str, environment: Environment, task: Task) -> tuple[Message, ...]:
     """What an episode begins with. Raises DataError when it does not begin."""
     try:
-        begun = _begun(environment, task)
+        beginning = _begin(environment, task)
         if inspect.iscoroutinefunction(environment.reset):
-            return asyncio.run(begun)
-        return completed(begun)
+            return asyncio.run(beginning)
+        return run_without_waiting(beginning)
     except BroRLError:
         raise
     # A user's own code, which may raise anything.
@@ -151,10 +151,10 @@ def first_messages(name: str, environment: Environment, task: Task) -> tuple[Mes
         raise DataError(f"environment {name}: reset does not take its task: {type(error).__name__}: {error}") from error
 
 
-async def _begun(environment: Environment, task: Task) -> tuple[Message, ...]:
+async def _begin(environment: Environment, task: Task) -> tuple[Message, ...]:
     """The first messages. The episode is closed in the event loop that it began in, where there is one."""
     try:
-        observation = await value_of(environment.reset(task, 0))
-        return as_messages(observation, "user")
+        observation = await resolve(environment.reset(task, 0))
+        return to_messages(observation, "user")
     finally:
         environment.close()

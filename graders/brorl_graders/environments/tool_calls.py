@@ -27,7 +27,7 @@ class ToolCallError(ValueError):
     """A call that cannot be made; the message is what the model is told."""
 
 
-def format_of(template: str) -> str | None:
+def find_format(template: str) -> str | None:
     """The format in which a chat template writes calls; None: in none that is known here."""
     is_xml = "<function=" in template  # as Qwen3-Coder's
     if HERMES_MARK in template and not is_xml:
@@ -39,7 +39,7 @@ def format_of(template: str) -> str | None:
     return None
 
 
-def parse(
+def parse_calls(
     text: str,
     written_in: str,
     tools: Sequence[Mapping[str, Any]],
@@ -48,13 +48,13 @@ def parse(
     answer = text.rpartition(THINKING_END)[2]
     calls = []
     for written in READERS[written_in](answer):
-        call = _read(written)
-        _check(call, tools)
+        call = _read_call(written)
+        _check_call(call, tools)
         calls.append(call)
     return tuple(calls)
 
 
-def without_calls(text: str) -> str:
+def text_before_calls(text: str) -> str:
     """What a response that calls tools says before it does."""
     thought, end, answer = text.rpartition(THINKING_END)
     for mark in (HERMES_MARK, MISTRAL_MARK):
@@ -63,46 +63,46 @@ def without_calls(text: str) -> str:
     return thought + end  # the whole answer is a call
 
 
-def _hermes(text: str) -> list[Any]:
+def _parse_hermes(text: str) -> list[Any]:
     calls = []
     for written in HERMES.findall(text):
-        call = _json(written)
+        call = _parse_json(written)
         calls.append(call)
     return calls
 
 
-def _llama(text: str) -> list[Any]:
+def _parse_llama(text: str) -> list[Any]:
     """Calls follow each other after a semicolon."""
     rest = text.strip().removeprefix(LLAMA_MARK).strip()
     if not re.match(r'\{\s*"(name|type)"', rest):
         return []
     parts = re.split(r"(?<=\})\s*;\s*(?=\{)", rest)
-    return [_json(part) for part in parts]
+    return [_parse_json(part) for part in parts]
 
 
-def _mistral(text: str) -> list[Any]:
+def _parse_mistral(text: str) -> list[Any]:
     _, mark, rest = text.partition(MISTRAL_MARK)
     if not mark:
         return []
-    found = _json(rest)
+    found = _parse_json(rest)
     return found if isinstance(found, list) else [found]
 
 
 READERS: dict[str, Callable[[str], list[Any]]] = {
-    "hermes": _hermes,
-    "llama": _llama,
-    "mistral": _mistral,
+    "hermes": _parse_hermes,
+    "llama": _parse_llama,
+    "mistral": _parse_mistral,
 }
 
 
-def _json(written: str) -> Any:
+def _parse_json(written: str) -> Any:
     try:
         return json.loads(written)
     except (ValueError, RecursionError) as error:
         raise ToolCallError(f"the tool call {written.strip()[:MAX_SHOWN]!r} is not JSON: {error}") from error
 
 
-def _read(written: Any) -> ToolCall:
+def _read_call(written: Any) -> ToolCall:
     """Raises ToolCallError for what is no call."""
     name = written.get("name") if isinstance(written, dict) else None
     if not isinstance(name, str):
@@ -110,13 +110,13 @@ def _read(written: Any) -> ToolCall:
     arguments = written.get("parameters", {})
     arguments = written.get("arguments", arguments)
     if isinstance(arguments, str):
-        arguments = _json(arguments)
+        arguments = _parse_json(arguments)
     if not isinstance(arguments, dict):
         raise ToolCallError('the "arguments" of a tool call are an object')
     return ToolCall(name, arguments)
 
 
-def _check(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> None:
+def _check_call(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> None:
     """Raises ToolCallError for a tool that there is not, and for arguments that do not fit its schema."""
     from jsonschema import Draft202012Validator
 

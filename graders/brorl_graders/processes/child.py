@@ -79,7 +79,7 @@ def measure_walls() -> Walls:
     interface = linux.landlock_version()
     rules = None
     if interface:
-        rules = linux.landlock_ruleset(_libraries(), [], interface)
+        rules = linux.landlock_ruleset(_library_folders(), [], interface)
     return Walls(rules, program_process.can_filter())
 
 
@@ -94,12 +94,12 @@ def enter_walls(walls: Walls) -> None:
     if walls.rules is not None:
         linux.landlock_restrict(walls.rules)
     if walls.can_filter:
-        code = seccomp.build(True, os.getpid(), guard_files=True, guard_starts=True)
+        code = seccomp.build_filter(True, os.getpid(), guard_files=True, guard_starts=True)
         assert code is not None, "the filter was tried"
-        seccomp.install(code)
+        seccomp.install_filter(code)
 
 
-def _libraries() -> list[str]:
+def _library_folders() -> list[str]:
     """Folders that a library may read as it is imported: Python's, those of packages, and ours."""
     folders = [str(PACKAGE)]
     for folder in sys.path:
@@ -120,10 +120,10 @@ class ChildReplyError(ValueError):
     """What a child said is no score."""
 
 
-def live(
+def run_child(
     connection: Connection,
     parent: int,
-    around: Walls | None,
+    walls: Walls | None,
     serve: Serve,
 ) -> None:
     """What a forked child does, in a process group of its own (what a verifier starts goes with it), until its parent
@@ -134,8 +134,8 @@ def live(
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
-    if around is not None:
-        enter_walls(around)
+    if walls is not None:
+        enter_walls(walls)
     serve(connection)
 
 

@@ -110,27 +110,27 @@ class ChildProcess:
     isolation: Isolation
     task: ScoringTask | None = None
     indices: deque[int] = field(default_factory=deque)  # of the task's texts
-    since: float = 0.0  # when it began with the first of them
-    cpu_since: float = 0.0  # its CPU time then
-    look_at: float = 0.0  # when to see next how long it has taken
+    started_at: float = 0.0  # when it began with the first of them
+    cpu_at_start: float = 0.0  # its CPU time then
+    check_at: float = 0.0  # when to see next how long it has taken
 
-    def begin_text(self) -> None:
+    def start_clocks(self) -> None:
         """Start the clocks for the first of its texts."""
         assert self.task is not None, "only a child with a task begins a text"
-        self.since = time.monotonic()
-        self.cpu_since = cpu_time(self.process)
-        self.look_at = self.since + self.task.patience_s
+        self.started_at = time.monotonic()
+        self.cpu_at_start = cpu_time(self.process)
+        self.check_at = self.started_at + self.task.patience_s
 
-    def time_taken(self) -> float:
+    def seconds_taken(self) -> float:
         """Seconds for the text so far: wall time, or the CPU time it was given when the machine lets it wait for a CPU.
 
         A child that is starved is not blamed, up to `MAX_STARVED` deadlines of wall time.
         """
         assert self.task is not None, "only a child with a task takes time"
-        wall_time = time.monotonic() - self.since
+        wall_time = time.monotonic() - self.started_at
         if wall_time > MAX_STARVED * self.task.timeout_s or not wants_to_run(self.process):
             return wall_time
-        return min(wall_time, cpu_time(self.process) - self.cpu_since)
+        return min(wall_time, cpu_time(self.process) - self.cpu_at_start)
 
 
 class Children:
@@ -151,7 +151,7 @@ class Children:
         """Those that are scoring."""
         return [child for child in self.all() if child.task is not None]
 
-    def make_front(self, isolation: Isolation) -> ChildProcess:
+    def bring_to_front(self, isolation: Isolation) -> ChildProcess:
         """Have an idle child at the front that may serve such payloads."""
         if self.front is not None and self.front.isolation != isolation:
             self._retire(self.front)
@@ -186,7 +186,7 @@ class Children:
             if child.task is None:
                 self.end(child)
 
-    def forget(self) -> None:
+    def close_all(self) -> None:
         """Let all of them go: the fork server takes them along."""
         for child in self.all():
             child.connection.close()
@@ -231,6 +231,6 @@ class Inbox(Generic[Item]):
         with self._lock:
             self._sender.send_bytes(b"!")
 
-    def heard(self) -> None:
+    def silence(self) -> None:
         """Silence the bell, by the thread, once for each time that it was ready."""
         self._receiver.recv_bytes()

@@ -5,7 +5,7 @@ process runs no verifier itself, so nothing that a response does can hang it. It
 one request at a time, after it has said READY:
 
 - `("load", (verifier, settings))` → None, or why it cannot be loaded;
-- `("ask", (import path, argument))` → (what that function returns, None), or (None, why it does not);
+- `("call", (import path, argument))` → (what that function returns, None), or (None, why it does not);
 - `("fork", (is closed, import path))`, followed by a file descriptor → process id of a new child, which serves that
   descriptor by that function, behind walls or not;
 - `("gaps", None)` → what those walls leave open;
@@ -34,9 +34,9 @@ from brorl_graders.base.errors import BroRLError, ConfigError, ResourceError
 from brorl_graders.base.names import allowed, child_environment
 from brorl_graders.base.private_folder import scratch_home
 from brorl_graders.processes import child
-from brorl_graders.processes.child import VERIFIER_ERRORS, die_with_parent, live
+from brorl_graders.processes.child import VERIFIER_ERRORS, die_with_parent, run_child
 from brorl_graders.sandbox import linux
-from brorl_graders.sandbox.cleanup import own_children
+from brorl_graders.sandbox.cleanup import find_children
 from brorl_graders.verifiers.registry import Template, prepare
 
 READY = "ready"
@@ -61,7 +61,7 @@ class ForkServer:
     def load(self, template: Template) -> BroRLError | None:
         """Import a verifier and its libraries; why it cannot be. Raises ResourceError when the process is gone or does
         not start."""
-        message = self._ask("load", tuple(template))
+        message = self._request("load", tuple(template))
         if message is not None:
             return ConfigError(message)
         self.loaded.add(template)
@@ -71,9 +71,9 @@ class ForkServer:
         """Whether a verifier's library is loaded, whatever the settings."""
         return any(template.verifier == verifier for template in self.loaded)
 
-    def ask(self, function: str, argument: Any) -> Any:
+    def call_function(self, function: str, argument: Any) -> Any:
         """What the function at an import path returns there. Raises ConfigError when it does not, ResourceError."""
-        value, message = self._ask("ask", (function, argument))
+        value, message = self._request("call", (function, argument))
         if message is not None:
             raise ConfigError(message)
         return value
@@ -81,15 +81,15 @@ class ForkServer:
     def fork(self, descriptor: int, is_closed: bool, serve: str = SCORE) -> int:
         """Process id of a new child that serves the descriptor, by the function at the import path `serve`, behind
         walls if `is_closed`. Raises ResourceError."""
-        return int(self._ask("fork", (is_closed, serve), descriptor))
+        return int(self._request("fork", (is_closed, serve), descriptor))
 
     def gaps(self) -> list[str]:
         """What a child behind walls could do all the same, on this machine. Raises ResourceError."""
-        return list(self._ask("gaps", None))
+        return list(self._request("gaps", None))
 
     def end(self, process: int) -> None:
         """Kill a child, and all in its process group, and wait until it is gone. Raises ResourceError."""
-        self._ask("end", process)
+        self._request("end", process)
 
     def close(self) -> None:
         """Kill the process; its children go with it."""
@@ -102,7 +102,7 @@ class ForkServer:
             self._control = None
         self.loaded.clear()
 
-    def _ask(
+    def _request(
         self,
         request: str,
         argument: Any,
@@ -115,10 +115,10 @@ class ForkServer:
             self._control.send((request, argument))
             if descriptor is not None:
                 send_handle(self._control, descriptor, self._process.pid)
-            return self._answer(self._control)
+            return self._receive_reply(self._control)
         except (EOFError, OSError) as error:
             raise ResourceError(
-                f"the verifier process ended while it served {request} {argument}: {self._exit()}"
+                f"the verifier process ended while it served {request} {argument}: {self._describe_exit()}"
             ) from error
 
     def _start(self) -> None:
@@ -134,19 +134,19 @@ class ForkServer:
         )
         theirs.close()
         try:
-            first_word = self._answer(self._control)
+            first_message = self._receive_reply(self._control)
         except EOFError as error:
-            raise ResourceError(f"the verifier process did not start: {self._exit()}") from error
-        assert first_word == READY, "the first word of a fork server"
+            raise ResourceError(f"the verifier process did not start: {self._describe_exit()}") from error
+        assert first_message == READY, "the first word of a fork server"
 
-    def _answer(self, control: Connection) -> Any:
+    def _receive_reply(self, control: Connection) -> Any:
         if not control.poll(ANSWER_LIMIT_S):
             raise ResourceError(
                 f"the verifier process did not answer within {ANSWER_LIMIT_S:.0f} s; is the machine out of memory?"
             )
         return control.recv()
 
-    def _exit(self) -> str:
+    def _describe_exit(self) -> str:
         """How the process ended."""
         assert self._process is not None, "asked about a process that was started"
         return f"exit code {self._process.wait()}; see the log"
@@ -157,7 +157,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     control = Connection(int(arguments[0]))
-    around = child.measure_walls()
+    walls = child.measure_walls()
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # what leaves a child's process group comes here when the child ends
     children: dict[int, bool] = {}  # whether each may have started processes
     control.send(READY)
@@ -168,19 +168,19 @@ def main(arguments: list[str]) -> None:
             return
         if request == "load":
             control.send(_load(Template(*argument)))
-        elif request == "ask":
-            control.send(_asked(*argument))
+        elif request == "call":
+            control.send(_call_function(*argument))
         elif request == "fork":
             is_closed, serve = argument
-            process = _fork(control, around if is_closed else None, serve)
-            children[process] = not (is_closed and around.can_filter)
+            process = _fork(control, walls if is_closed else None, serve)
+            children[process] = not (is_closed and walls.can_filter)
             control.send(process)
         elif request == "gaps":
-            control.send(around.gaps())
+            control.send(walls.gaps())
         else:
-            _end(argument)
+            _kill(argument)
             if children.pop(argument, False):
-                _end_strays(children)
+                _kill_strays(children)
             control.send(None)
 
 
@@ -191,26 +191,26 @@ def _load(template: Template) -> str | None:
         return str(error)
     except VERIFIER_ERRORS as error:
         return f"verifier {template.verifier!r} cannot be loaded: {type(error).__name__}: {error}"
-    _keep_what_is_loaded()
+    _freeze_loaded()
     return None
 
 
-def _asked(function: str, argument: Any) -> tuple[Any, str | None]:
+def _call_function(function: str, argument: Any) -> tuple[Any, str | None]:
     try:
         value = import_function("function", function)(argument)
     except BroRLError as error:
         return None, str(error)
-    _keep_what_is_loaded()
+    _freeze_loaded()
     return value, None
 
 
-def _keep_what_is_loaded() -> None:
+def _freeze_loaded() -> None:
     """Let no child's garbage collector touch it, so that it stays shared memory."""
     gc.collect()
     gc.freeze()
 
 
-def _fork(control: Connection, around: child.Walls | None, serve: str) -> int:
+def _fork(control: Connection, walls: child.Walls | None, serve: str) -> int:
     descriptor = recv_handle(control)
     os.set_inheritable(descriptor, False)  # a program that a verifier starts would hide the child's end from the owner
     server = os.getpid()
@@ -221,7 +221,7 @@ def _fork(control: Connection, around: child.Walls | None, serve: str) -> int:
     status = 1
     try:
         control.close()
-        live(Connection(descriptor), server, around, import_function("function", serve))
+        run_child(Connection(descriptor), server, walls, import_function("function", serve))
         status = 0
     finally:  # a child never goes on as a second fork server, whatever it dies of
         if status:
@@ -229,7 +229,7 @@ def _fork(control: Connection, around: child.Walls | None, serve: str) -> int:
         os._exit(status)
 
 
-def _end(process: int) -> None:
+def _kill(process: int) -> None:
     try:
         os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # ended before: its number may be another process's by now
@@ -242,13 +242,13 @@ def _end(process: int) -> None:
     os.waitpid(process, 0)
 
 
-def _end_strays(children: Collection[int]) -> None:
+def _kill_strays(children: Collection[int]) -> None:
     """Kill what is left of children that have ended: processes that left their group, orphans now."""
     processes = os.open("/proc", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        while strays := set(own_children(processes)).difference(children):
+        while strays := set(find_children(processes)).difference(children):
             for process in strays:
-                _end(process)  # whose own children come here in turn
+                _kill(process)  # whose own children come here in turn
     finally:
         os.close(processes)
 

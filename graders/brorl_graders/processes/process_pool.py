@@ -29,7 +29,7 @@ from brorl_graders.verifiers.registry import templates
 log = logging.getLogger(__name__)
 
 MAX_ASIDE = 16
-MIN_LOOK_S = 0.02  # between two looks at a child
+MIN_CHECK_S = 0.02  # between two looks at a child
 BATCH = 32  # texts a child is given at once
 MAX_LOGGED = 20  # failures written to the log in full
 IDLE_S = 5.0  # both sides look up this often even when nothing happens
@@ -44,7 +44,7 @@ class ProcessPool:
         self._fork_server = ForkServer()
         self._tasks: deque[ScoringTask] = deque()  # those with waiting texts, oldest first
         self._children = Children(self._fork_server)
-        self._has_said_gaps = False
+        self._has_logged_gaps = False
         self._inbox: Inbox[ScoringTask] = Inbox()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="verifier-processes", daemon=True)
@@ -142,32 +142,32 @@ class ProcessPool:
             if error is not None:
                 task.waiting.clear()
                 task.fail(error)
-        if task.isolation.is_closed and not self._has_said_gaps:
-            self._has_said_gaps = True
+        if task.isolation.is_closed and not self._has_logged_gaps:
+            self._has_logged_gaps = True
             gaps = self._fork_server.gaps()
             if gaps:
                 log.warning("a response that took a library's scorer over could %s", "; ".join(gaps))
 
     def _send(self, task: ScoringTask, batch: list[int]) -> None:
-        child = self._children.make_front(task.isolation)
+        child = self._children.bring_to_front(task.isolation)
         child.task = task
         child.indices = deque(batch)
-        child.begin_text()
+        child.start_clocks()
         texts = [task.texts[index] for index in batch]
         try:
             child.connection.send((task.verifier, task.payload, texts))
         except OSError:
-            self._end_with_its_text(child, "its process is gone")
+            self._end_child(child, "its process is gone")
 
     def _receive_scores(self) -> None:
         """Wait until something happens: a task, a score, a child's end, or the time at which a delay counts."""
         children = self._children.all()
         connections = [child.connection for child in children]
-        next_look = min((child.look_at for child in self._children.busy()), default=math.inf)
-        timeout = min(max(next_look - time.monotonic(), 0.0), IDLE_S)
+        next_check = min((child.check_at for child in self._children.busy()), default=math.inf)
+        timeout = min(max(next_check - time.monotonic(), 0.0), IDLE_S)
         ready = wait([self._inbox.bell, *connections], timeout)
         if self._inbox.bell in ready:
-            self._inbox.heard()
+            self._inbox.silence()
         for child in children:
             if child.connection in ready:
                 self._receive_score(child)
@@ -180,14 +180,14 @@ class ProcessPool:
         try:
             reply = read_reply(child.connection)
         except (EOFError, OSError):
-            self._end_with_its_text(child, "crashed")
+            self._end_child(child, "crashed")
             return
         except ChildReplyError as reason:
-            self._end_with_its_text(child, str(reason))
+            self._end_child(child, str(reason))
             return
         index = child.indices.popleft()
         if reply.error is not None:
-            self._note_failure(task, index, reply.error)
+            self._record_failure(task, index, reply.error)
         else:
             if reply.reason:
                 task.reasons[index] = reply.reason
@@ -195,7 +195,7 @@ class ProcessPool:
         if child in self._children.aside:
             self._children.end(child)
         elif child.indices:
-            child.begin_text()
+            child.start_clocks()
         else:
             child.task = None
 
@@ -203,21 +203,21 @@ class ProcessPool:
         """End the children that have taken too long for a text, and set the front child aside when others wait."""
         now = time.monotonic()
         for child in self._children.busy():
-            if now < child.look_at:
+            if now < child.check_at:
                 continue
             assert child.task is not None, "a busy child has a task"
-            taken = child.time_taken()
-            if taken >= child.task.timeout_s:
-                self._end_with_its_text(child, f"{LATE} {child.task.timeout_s:g} s")
+            seconds = child.seconds_taken()
+            if seconds >= child.task.timeout_s:
+                self._end_child(child, f"{LATE} {child.task.timeout_s:g} s")
                 continue
             is_front = child is self._children.front
             may_be_set_aside = is_front and len(self._children.aside) < MAX_ASIDE
-            if may_be_set_aside and taken >= child.task.patience_s and self._others_wait():
+            if may_be_set_aside and seconds >= child.task.patience_s and self._others_wait():
                 self._set_aside(child)
             next_limit = child.task.timeout_s
             if child is self._children.front:
-                next_limit = min(next_limit, taken + child.task.patience_s)
-            child.look_at = now + max(next_limit - taken, MIN_LOOK_S)
+                next_limit = min(next_limit, seconds + child.task.patience_s)
+            child.check_at = now + max(next_limit - seconds, MIN_CHECK_S)
 
     def _others_wait(self) -> bool:
         front = self._children.front
@@ -240,7 +240,7 @@ class ProcessPool:
         task.waiting.extendleft(reversed(child.indices))
         child.indices.clear()
 
-    def _end_with_its_text(self, child: ChildProcess, reason: str) -> None:
+    def _end_child(self, child: ChildProcess, reason: str) -> None:
         """End a child that is of no use any more: the text that it was scoring has failed."""
         task = child.task
         index = None
@@ -251,9 +251,9 @@ class ProcessPool:
             self._children.end(child)
         finally:
             if task is not None and index is not None:
-                self._note_failure(task, index, reason)
+                self._record_failure(task, index, reason)
 
-    def _note_failure(self, task: ScoringTask, index: int, reason: str) -> None:
+    def _record_failure(self, task: ScoringTask, index: int, reason: str) -> None:
         self.num_failures += 1
         if self.num_failures <= MAX_LOGGED:
             log.warning("verifier %s: %s, on %r; the response scores 0", task.verifier, reason, task.texts[index][:200])
@@ -269,5 +269,5 @@ class ProcessPool:
             child.task.fail(error)
         self._tasks.clear()
         self._inbox.arrived.clear()
-        self._children.forget()
+        self._children.close_all()
         self._fork_server.close()

@@ -25,7 +25,7 @@ PREFIX = "brorl-sandbox-"
 MIN_AGE_S = 60.0  # of a folder that is taken for left: a new one is not held at once
 
 
-def end_all(pid: int, confinement: Confinement, processes: int) -> int:
+def kill_run(pid: int, confinement: Confinement, processes: int) -> int:
     """Kill everything that the program process `pid` has started, and itself, and wait for the end. Its wait status.
 
     `processes` is /proc. Raises OSError when something will not die: then this fork server is of no more use.
@@ -41,10 +41,10 @@ def end_all(pid: int, confinement: Confinement, processes: int) -> int:
         time.sleep(RETRY_S)
 
 
-def in_a_copy(work: Callable[[], bool | None]) -> bool:
+def run_in_copy(work: Callable[[], bool | None]) -> bool:
     """Whether `work` says yes, done in a fork of this process: the names of a program's files stay out of the memory
     that the next program is a copy of."""
-    return says_yes(start_copy(work))
+    return wait_for_copy(start_copy(work))
 
 
 def start_copy(work: Callable[[], bool | None]) -> int:
@@ -59,7 +59,7 @@ def start_copy(work: Callable[[], bool | None]) -> int:
     return copy
 
 
-def says_yes(copy: int) -> bool:
+def wait_for_copy(copy: int) -> bool:
     """Whether `work` says yes in that fork, once it has ended."""
     _, status = os.waitpid(copy, 0)
     if os.waitstatus_to_exitcode(status) not in (YES, NO):
@@ -67,7 +67,7 @@ def says_yes(copy: int) -> bool:
     return os.waitstatus_to_exitcode(status) == YES
 
 
-def empty(folder: str) -> None:
+def empty_folder(folder: str) -> None:
     """Remove all that is in the scratch folder, where it is not a mount of its own that went away with the run. Folders
     may lie a thousand deep and have no rights: each is brought up to the top, then its files are removed."""
     prefix = secrets.token_hex(8)
@@ -90,14 +90,14 @@ def empty(folder: str) -> None:
             os.rmdir(here)
 
 
-def is_within(folder: str, limit: int) -> bool:
+def has_room_left(folder: str, limit: int) -> bool:
     """Whether what lies in the scratch folder is within `limit` bytes, a block for each file counted. What cannot be
     looked into is not."""
     folders = [folder]
     size = 0
     try:
         while folders and size <= limit:
-            size += _size_of(folders.pop(), folders)
+            size += _add_sizes(folders.pop(), folders)
     except FileNotFoundError:
         return True  # the program is at work: the next look will tell
     except OSError:
@@ -105,7 +105,7 @@ def is_within(folder: str, limit: int) -> bool:
     return size <= limit
 
 
-def _size_of(folder: str, folders: list[str]) -> int:
+def _add_sizes(folder: str, folders: list[str]) -> int:
     """Bytes of what lies right in a folder; the folders among it are appended to `folders`."""
     size = 0
     with os.scandir(folder) as listed:
@@ -137,7 +137,7 @@ def _kill(confinement: Confinement, processes: int) -> None:
         assert os.getpid() == 1, "process 1 of its own namespace: -1 reaches nobody else's processes"
         _kill_all()
     elif confinement.layers.own_uid:
-        _kill_as(confinement.user)
+        _kill_user(confinement.user)
     else:
         for pid in _descendants(processes):
             try:
@@ -153,7 +153,7 @@ def _kill_all() -> None:
         return
 
 
-def _kill_as(user: int) -> None:
+def _kill_user(user: int) -> None:
     """Kill all processes of the programs' user, which is nobody else's. The killer is one of them."""
     killer = os.fork()
     if killer:
@@ -166,21 +166,21 @@ def _kill_as(user: int) -> None:
     os._exit(0)
 
 
-def own_children(processes: int) -> list[int]:
+def find_children(processes: int) -> list[int]:
     """Process ids of this process's children."""
-    return _families(processes).get(os.getpid(), [])
+    return _children_by_parent(processes).get(os.getpid(), [])
 
 
 def _descendants(processes: int) -> list[int]:
     """Process ids of all that descend from this process, parents first."""
-    children = _families(processes)
+    children = _children_by_parent(processes)
     found = children.get(os.getpid(), [])
     for pid in found:  # grows while it is walked
         found.extend(children.get(pid, []))
     return found
 
 
-def _families(processes: int) -> dict[int, list[int]]:
+def _children_by_parent(processes: int) -> dict[int, list[int]]:
     """Children of every process that has some."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir(processes)):
@@ -211,7 +211,7 @@ class HeldFolder:
     def __init__(self) -> None:
         remove_left()
         self.path = tempfile.mkdtemp(prefix=PREFIX)
-        self._lock = _locked(self.path)
+        self._lock = _lock_folder(self.path)
         os.chmod(self.path, 0o711)  # programs of another user reach the scratch folder, by its name alone
         for name in ("root", "scratch"):
             os.mkdir(os.path.join(self.path, name))
@@ -235,13 +235,13 @@ def remove_left() -> None:
         is_young = time.time() - state.st_mtime < MIN_AGE_S
         if state.st_uid != os.getuid() or path.is_symlink() or is_young:
             continue
-        lock = _locked(str(path))
+        lock = _lock_folder(str(path))
         if lock is not None:
             _remove(str(path))
             os.close(lock)
 
 
-def _locked(path: str) -> int | None:
+def _lock_folder(path: str) -> int | None:
     """The folder as a file that this process has locked; None where another has, or it is gone."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -257,7 +257,7 @@ def _locked(path: str) -> int | None:
 
 def _remove(path: str) -> None:
     try:
-        empty(path)  # also folders without rights
+        empty_folder(path)  # also folders without rights
         os.rmdir(path)
     except OSError:
         shutil.rmtree(path, ignore_errors=True)

@@ -62,7 +62,7 @@ def readable_paths(extra: Sequence[str] = ()) -> list[str]:
     return outermost
 
 
-def scratch_beside(readable: Sequence[str]) -> str:
+def scratch_path(readable: Sequence[str]) -> str:
     """Place of the scratch folder in the new root, where it hides nothing that programs may read."""
     hides = any(Path(path).is_relative_to(SCRATCH) for path in readable)
     return OTHER_SCRATCH if hides else SCRATCH
@@ -76,21 +76,21 @@ def enter_namespaces(settings: dict[str, Any]) -> tuple[Layers, int]:
     process with exit code `NO_USERS` when it got a user namespace without users, from which there is no way back.
     """
     without = settings["without"]
-    make_root = partial(_new_root, settings["folder"], settings["readable"], settings["mounted_scratch"])
+    make_root = partial(_make_root, settings["folder"], settings["readable"], settings["mounted_scratch"])
     layers = Layers()
     rights = linux.capabilities()
     can_be_others = bool(rights >> linux.CAP_SETUID & 1)
     users = _Users(can_be_others)
     if rights >> linux.CAP_SYS_ADMIN & 1 and "mount" not in without:
-        layers = replace(layers, mount=_try(make_root))
+        layers = replace(layers, mount=_succeeds(make_root))
     if "user" not in without:
-        layers = replace(layers, user=_try(partial(_new_user, users, layers.mount)))
+        layers = replace(layers, user=_succeeds(partial(_enter_user_namespace, users, layers.mount)))
     users.close()
     if layers.user and not layers.mount and "mount" not in without:
-        layers = replace(layers, mount=_try(make_root))
+        layers = replace(layers, mount=_succeeds(make_root))
     for name, flag in NAMESPACE_FLAGS.items():
         if name not in without:
-            entered: dict[str, Any] = {name: _try(partial(linux.unshare, flag))}
+            entered: dict[str, Any] = {name: _succeeds(partial(linux.unshare, flag))}
             layers = replace(layers, **entered)
     if not layers.user:
         return replace(layers, own_uid=can_be_others and "own_uid" not in without), users.program
@@ -104,7 +104,7 @@ def mount_scratch(scratch: str, mib: int) -> None:
     linux.mount("tmpfs", scratch, "tmpfs", flags, f"size={mib}m,nr_inodes=2048,mode=1777")
 
 
-def _try(step: Callable[[], None]) -> bool:
+def _succeeds(step: Callable[[], None]) -> bool:
     try:
         step()
     except OSError:
@@ -112,7 +112,7 @@ def _try(step: Callable[[], None]) -> bool:
     return True
 
 
-def _new_root(folder: str, readable: Sequence[str], scratch: str) -> None:
+def _make_root(folder: str, readable: Sequence[str], scratch: str) -> None:
     """A root of its own, read-only: `readable`, a few devices, an empty scratch folder, and no /proc."""
     linux.unshare(linux.CLONE_NEWNS)
     linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
@@ -141,7 +141,7 @@ def _bind(source: str, target: str, attributes: int) -> None:
     linux.restrict_mount(target, attributes)
 
 
-def _new_user(users: _Users, has_mount: bool) -> None:
+def _enter_user_namespace(users: _Users, has_mount: bool) -> None:
     """A user namespace, and with it a mount namespace that belongs to it: what root has mounted is locked in there."""
     linux.unshare(linux.CLONE_NEWUSER | (linux.CLONE_NEWNS if has_mount else 0))
     if not users.map(is_nobody=has_mount):
@@ -161,14 +161,14 @@ class _Users:
         parent = os.getpid()
         self.own_user = os.getuid()
         self.own_group = os.getgid()
-        self.free = _free_user(parent)
+        self.free = _find_free_users(parent)
         self.program = self.free + 1 if are_two else self.own_user  # as seen from outside
         self._here, self._there = socket.socketpair()
         self._writer = os.fork()
         if self._writer == 0:
             self._here.close()
-            while asked := self._there.recv(MAX_REQUEST):
-                is_done = _write_maps(parent, json.loads(asked), are_two)
+            while request := self._there.recv(MAX_REQUEST):
+                is_done = _write_maps(parent, json.loads(request), are_two)
                 self._there.send(b"y" if is_done else b"n")
             os._exit(0)
         self._there.close()
@@ -204,7 +204,7 @@ def _write_maps(pid: int, maps: list[str], may_set_groups: bool) -> bool:
     return True
 
 
-def _free_user(pid: int) -> int:
+def _find_free_users(pid: int) -> int:
     """The first of two user ids that no account has and no other fork server takes: from the end of what this machine
     can name."""
     first, size = 0, 0
@@ -225,7 +225,7 @@ def may_use_bubblewrap(without: Sequence[str]) -> bool:
     return not any(layer in without for layer in ("bubblewrap", *NAMESPACES))
 
 
-def in_bubblewrap(
+def bubblewrap_command(
     command: Sequence[str],
     readable: Sequence[str],
     scratch: str,

@@ -28,7 +28,7 @@ from brorl_graders.sandbox import cleanup, confine, linux, program_process, secc
 from brorl_graders.sandbox.limits import MAX_MESSAGE, MIB, NAMESPACES, STOP, Layers
 from brorl_graders.sandbox.program_process import Confinement
 
-LOOK_S = 0.02  # between two counts of files
+COUNT_PERIOD_S = 0.02  # between two counts of files
 MAX_FILES = 64  # that come with a request
 # of 1000: when the machine runs out of memory, the kernel ends a sandbox before anything that matters
 OUT_OF_MEMORY_SCORE = "800"
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> None:
     owner = socket.socket(fileno=int(arguments[0]))
     settings = json.loads(arguments[1])
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    _be_expendable()
+    _offer_to_out_of_memory_killer()
     for module in settings["preload"]:
         importlib.import_module(module)
     for module in settings["wanted"]:
@@ -58,9 +58,9 @@ def main(arguments: list[str]) -> None:
     else:
         layers, user = confine.enter_namespaces(settings)
         if layers.pid:
-            _become_first(owner)
+            _become_process_1(owner)
     confinement = _confinement(layers, user, settings)
-    _harden()
+    _harden_process()
     owner.send(json.dumps(asdict(confinement.layers)).encode())
     serve(owner, confinement, processes)
 
@@ -92,17 +92,17 @@ def run(
     """One program's life; its wait status."""
     pid = os.fork()
     if pid == 0:
-        program_process.live(files, seconds, confinement)
+        program_process.run_program(files, seconds, confinement)
     for file in files:
         os.close(file)
-    _wait_for_the_end(pid, owner, confinement)
-    status = cleanup.end_all(pid, confinement, processes)
+    _wait_for_end(pid, owner, confinement)
+    status = cleanup.kill_run(pid, confinement, processes)
     if not confinement.has_own_scratch:
-        cleanup.in_a_copy(lambda: cleanup.empty(confinement.scratch))
+        cleanup.run_in_copy(lambda: cleanup.empty_folder(confinement.scratch))
     return status
 
 
-def _wait_for_the_end(pid: int, owner: socket.socket, confinement: Confinement) -> None:
+def _wait_for_end(pid: int, owner: socket.socket, confinement: Confinement) -> None:
     """Return when a program has ended or must end: the owner says so, or is gone, or the program's files, where no
     mount limits them, are too large together. They are counted while the program runs, which can make that take long:
     nobody waits for it."""
@@ -112,7 +112,7 @@ def _wait_for_the_end(pid: int, owner: socket.socket, confinement: Confinement) 
     poll.register(owner, select.POLLIN)
     count = None if confinement.has_own_scratch else _Count(confinement)
     while True:
-        ready = dict(poll.poll(None if count is None else LOOK_S * 1000))
+        ready = dict(poll.poll(None if count is None else COUNT_PERIOD_S * 1000))
         if owner.fileno() in ready:
             owner.recv(MAX_MESSAGE)
         if ready or (count is not None and count.is_above_limit()):
@@ -137,7 +137,7 @@ class _Count:
         if not poll.poll(0):
             return False
         os.close(self._file)
-        is_within = cleanup.says_yes(self._copy)
+        is_within = cleanup.wait_for_copy(self._copy)
         self._begin()
         return not is_within
 
@@ -148,11 +148,11 @@ class _Count:
         os.waitpid(self._copy, 0)
 
     def _begin(self) -> None:
-        self._copy = cleanup.start_copy(lambda: cleanup.is_within(self._scratch, self._limit))
+        self._copy = cleanup.start_copy(lambda: cleanup.has_room_left(self._scratch, self._limit))
         self._file = os.pidfd_open(self._copy)
 
 
-def _be_expendable() -> None:
+def _offer_to_out_of_memory_killer() -> None:
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
             score.write(OUT_OF_MEMORY_SCORE)
@@ -160,7 +160,7 @@ def _be_expendable() -> None:
         return  # a host without it, or one that has set a higher score
 
 
-def _become_first(owner: socket.socket) -> None:
+def _become_process_1(owner: socket.socket) -> None:
     """Go on as process 1 of the new pid namespace; this one stays outside, waits for it, and takes it along when it is
     killed."""
     first = os.fork()
@@ -188,7 +188,7 @@ def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confine
         rules = linux.landlock_ruleset(settings["readable"], [scratch, "/dev/null"], interface)
     code = None
     if "seccomp" not in without and program_process.can_filter():
-        code = seccomp.build(
+        code = seccomp.build_filter(
             guard_signals=not layers.pid,
             guard_files=layers.shows_own_files,
             guard_folders=not layers.mount,
@@ -203,7 +203,7 @@ def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confine
     return Confinement(layers, user, scratch, rules, code, settings["limits"], null)
 
 
-def _harden() -> None:
+def _harden_process() -> None:
     """Prepare what a program process, a copy of this one, must find when it is born; and let none look into or signal
     this one."""
     linux.prctl(linux.PR_SET_DUMPABLE, 0)

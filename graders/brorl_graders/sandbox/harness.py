@@ -62,7 +62,7 @@ class ProgramEnd(Peer):
             "names": self._names,
             "setattr": setattr,
             "index": operator.index,
-            "await": _result_of,
+            "await": _run_coroutine,
         }
         for name in OPERATORS.split():
             operations[name] = getattr(operator, name)
@@ -80,26 +80,26 @@ class ProgramEnd(Peer):
 
     def keep(self, value: Any) -> dict[str, Any]:
         if isinstance(value, _JudgesFunction):
-            return {"yours": value.place}
+            return {"yours": value.number}
         if isinstance(value, type):
             if value.__module__ == builtins.__name__:
                 return {"name": f"builtins.{value.__qualname__}"}
             if issubclass(value, BaseException):
                 return self.error_class(value)
         if inspect.iscoroutine(value):
-            return {"coroutine": self.place_of(value)}
-        return {"mine": [self.place_of(value), type(value).__name__]}
+            return {"coroutine": self.number_of(value)}
+        return {"mine": [self.number_of(value), type(value).__name__]}
 
     def find(self, kind: str, content: Any) -> Any:
         match kind:
             case "yours":
-                return self.kept(content)
+                return self.find_kept(content)
             case "mine":
                 return _JudgesFunction(self, content)
             case "name":
-                return _named(content)
+                return _import_value(content)
             case "iterator":
-                return iter(self.value(content))
+                return iter(self.from_data(content))
             case "object":
                 return self._object(*content)
         raise KeyError(kind)
@@ -107,7 +107,7 @@ class ProgramEnd(Peer):
     def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
         """As elsewhere; but what a class with methods makes stays here, though it were a list."""
         if isinstance(call, type) and type(result) is call and _has_methods(call):
-            return {"mine": [self.place_of(result), call.__name__]}
+            return {"mine": [self.number_of(result), call.__name__]}
         return super().result_data(call, result, arguments)
 
     def take_printed(self) -> str:
@@ -133,20 +133,20 @@ class ProgramEnd(Peer):
                 {},
             )
         value: Any = object.__new__(kind)
-        vars(value).update(self.value(attributes))
+        vars(value).update(self.from_data(attributes))
         return value
 
 
 class _JudgesFunction:
     """A function of the judge, among a call's arguments."""
 
-    def __init__(self, end: ProgramEnd, place: int) -> None:
-        self.place = place
+    def __init__(self, end: ProgramEnd, number: int) -> None:
+        self.number = number
         self._end = end
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self._end.call(
-            self.place,
+            self.number,
             arguments,
             options,
         )
@@ -159,7 +159,7 @@ def _has_methods(kind: type) -> bool:
     return any(inspect.isfunction(value) for name, value in vars(kind).items() if not name.startswith("_"))
 
 
-def _named(path: str) -> Any:
+def _import_value(path: str) -> Any:
     """`module.name` of the standard library."""
     module, _, name = path.partition(":")
     if not name:
@@ -170,13 +170,13 @@ def _named(path: str) -> Any:
     return value
 
 
-def _result_of(coroutine: Any) -> Any:
+def _run_coroutine(coroutine: Any) -> Any:
     import asyncio  # which takes long to import, and few programs need it
 
-    return asyncio.run(_awaited(coroutine))
+    return asyncio.run(_await(coroutine))
 
 
-async def _awaited(coroutine: Any) -> Any:
+async def _await(coroutine: Any) -> Any:
     return await coroutine
 
 
@@ -188,31 +188,33 @@ def run(
 ) -> int:
     """Run a program; the exit code. `channels` are the files by which the processes of a test talk, the judge reading
     at most `max_line` bytes at a time."""
-    _fresh_streams()
-    report = _reporter(report_to)
+    _open_streams()
+    report = _make_reporter(report_to)
     if program["kind"] == "judge":
         from brorl_graders.sandbox import judge
 
-        return _guarded(partial(judge.run, program["tests"], program["setup"], channels, max_line, report), report, -1)
+        return _run_guarded(
+            partial(judge.run, program["tests"], program["setup"], channels, max_line, report), report, -1
+        )
     module = types.ModuleType("__main__" if program["kind"] == "main" else "program")
     module.__dict__["__file__"] = "program.py"
     sys.modules[module.__name__] = module
     sys.argv = ["program.py"]
-    code = _guarded(partial(_execute_program, program, module), report, -1)
+    code = _run_guarded(partial(_execute_program, program, module), report, -1)
     if code == SUCCESS and program["kind"] == "serve":
         read_from, write_to = channels
         end = ProgramEnd(module, read_from, write_to)
-        _guarded(end.serve, report, -1)
+        _run_guarded(end.serve, report, -1)
     tests = program["tests"] if code == SUCCESS else []
     for index, arguments in enumerate(tests):
         call = partial(_report_call, report, module, program["name"], arguments, index)
-        _guarded(call, report, index)
-    return _guarded(_finish, report, -1) or code
+        _run_guarded(call, report, index)
+    return _run_guarded(_finish, report, -1) or code
 
 
 def _execute_program(program: dict[str, Any], module: types.ModuleType) -> None:
     """Run setup and program apart, since `from __future__` must come first."""
-    builtins.open = _open
+    builtins.open = _open_file
     for name in ("setup", "source"):
         source = program[name]
         file = f"{name}.py" if name == "setup" else "program.py"
@@ -221,7 +223,7 @@ def _execute_program(program: dict[str, Any], module: types.ModuleType) -> None:
         exec(code, module.__dict__)
 
 
-def _open(file: Any, *arguments: Any, **options: Any) -> Any:
+def _open_file(file: Any, *arguments: Any, **options: Any) -> Any:
     """Python's `open`, which knows standard input by its name where there is no such file."""
     if file == STDIN:
         file = os.dup(0)
@@ -242,7 +244,7 @@ def _report_call(
     report("value", function(*arguments), index)
 
 
-def _guarded(work: Callable[[], object], report: Report, index: int) -> int:
+def _run_guarded(work: Callable[[], object], report: Report, index: int) -> int:
     """The exit code that Python would end with after this work."""
     try:
         work()
@@ -255,7 +257,7 @@ def _guarded(work: Callable[[], object], report: Report, index: int) -> int:
     return SUCCESS
 
 
-def _reporter(file: int) -> Report:
+def _make_reporter(file: int) -> Report:
     def report(what: str, value: Any, index: int) -> None:
         text = f"[{json.dumps(what)}, {encode(value)}, {index}]\n"
         line = text.encode()
@@ -266,7 +268,7 @@ def _reporter(file: int) -> Report:
     return report
 
 
-def _fresh_streams() -> None:
+def _open_streams() -> None:
     """Streams over this run's files, as a new interpreter has them."""
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115

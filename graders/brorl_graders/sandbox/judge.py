@@ -50,15 +50,15 @@ class JudgeEnd(Peer):
     def names(self, names: list[str]) -> dict[str, Any]:
         """What the program calls by these names, as far as it does."""
         answer: dict[str, Any] = dict(self.call("names", names, {}))
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in names:  # and no others, whatever the program says
             if name not in answer:
                 continue
             value = answer[name]
-            found[name] = value
+            values[name] = value
             if isinstance(value, Remote):
                 object.__setattr__(value, "_remote_is_class", name[:1].isupper())
-        return found
+        return values
 
     def call(
         self,
@@ -77,14 +77,14 @@ class JudgeEnd(Peer):
 
     def keep(self, value: Any) -> dict[str, Any]:
         if isinstance(value, Remote):
-            return {"yours": value._remote_place}
+            return {"yours": value._remote_number}
         kind = type(value)
         if kind.__name__ in LISTS or hasattr(kind, "__next__"):
-            return {"iterator": [self.data(item) for item in value]}
+            return {"iterator": [self.to_data(item) for item in value]}
         if callable(value):
             return self._function(value)
         if hasattr(value, "__dict__"):
-            return {"object": [kind.__name__, self.data(vars(value))]}
+            return {"object": [kind.__name__, self.to_data(vars(value))]}
         raise TypeError(f"a value of type {kind.__name__} cannot be given to a program")
 
     def find(self, kind: str, content: Any) -> Any:
@@ -92,13 +92,13 @@ class JudgeEnd(Peer):
             case "mine":
                 return self._remote(*content)
             case "yours":
-                return self.kept(content)
+                return self.find_kept(content)
             case "name":
-                return _named(content)
+                return _find_class(content)
             case "error":
                 return self._error(*content)
             case "coroutine":
-                return self._awaited(content)
+                return self._await(content)
         raise KeyError(kind)
 
     def _function(self, value: Callable[..., Any]) -> dict[str, Any]:
@@ -107,33 +107,33 @@ class JudgeEnd(Peer):
         path = getattr(value, "__qualname__", "")
         if module in sys.stdlib_module_names and module != "__main__" and "<" not in path:
             return {"name": f"{module}:{path}"}
-        return {"mine": self.place_of(value)}
+        return {"mine": self.number_of(value)}
 
-    def _remote(self, place: int, kind: str) -> Remote:
-        if place not in self._remotes:
+    def _remote(self, number: int, kind: str) -> Remote:
+        if number not in self._remotes:
             if kind not in self._kinds:
                 self._kinds[kind] = type(kind, (Remote,), {"__slots__": ()})
-            self._remotes[place] = self._kinds[kind](self, place)
-        return self._remotes[place]
+            self._remotes[number] = self._kinds[kind](self, number)
+        return self._remotes[number]
 
-    def _error(self, place: int, name: str, base: dict[str, Any]) -> type[BaseException]:
+    def _error(self, number: int, name: str, base: dict[str, Any]) -> type[BaseException]:
         """A class of this process for a program's own class of exceptions."""
-        if place not in self._errors:
+        if number not in self._errors:
             parent = self.find(*base.popitem())
             methods = {
                 "__str__": lambda error: vars(error).get("text", ""),
                 "__getattr__": lambda error, attribute: self._attribute(error, attribute),
             }
-            self._errors[place] = type(name, (parent,), methods)
-        return self._errors[place]
+            self._errors[number] = type(name, (parent,), methods)
+        return self._errors[number]
 
     def _attribute(self, error: BaseException, name: str) -> Any:
-        if name.startswith("__") or "place" not in vars(error):
+        if name.startswith("__") or "remote_number" not in vars(error):
             raise AttributeError(name)
-        return self.call("getattr", [self._remote(vars(error)["place"], "error"), name], {})
+        return self.call("getattr", [self._remote(vars(error)["remote_number"], "error"), name], {})
 
-    async def _awaited(self, place: int) -> Any:
-        return self.call("await", [self._remote(place, "coroutine")], {})
+    async def _await(self, number: int) -> Any:
+        return self.call("await", [self._remote(number, "coroutine")], {})
 
 
 class Remote:
@@ -144,16 +144,16 @@ class Remote:
     the methods of plain types, to which a test would tell what it expects.
     """
 
-    __slots__ = ("_remote_end", "_remote_is_class", "_remote_is_own", "_remote_place")
+    __slots__ = ("_remote_end", "_remote_is_class", "_remote_is_own", "_remote_number")
 
-    def __init__(self, end: JudgeEnd, place: int) -> None:
+    def __init__(self, end: JudgeEnd, number: int) -> None:
         object.__setattr__(self, "_remote_end", end)
-        object.__setattr__(self, "_remote_place", place)
+        object.__setattr__(self, "_remote_number", number)
         object.__setattr__(self, "_remote_is_class", False)  # one that the test calls by a name of a class
         object.__setattr__(self, "_remote_is_own", False)  # made by the test, by calling such a class
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        result = self._remote_end.call(self._remote_place, arguments, options)
+        result = self._remote_end.call(self._remote_number, arguments, options)
         if self._remote_is_class and isinstance(result, Remote):
             object.__setattr__(result, "_remote_is_own", True)
         return result
@@ -232,20 +232,20 @@ def _is_plain_method(name: str) -> bool:
     return name in ARRAY_METHODS or any(hasattr(kind, name) for kind in PLAIN)
 
 
-def _named(path: str) -> Any:
+def _find_class(path: str) -> Any:
     """A class that both ends have: a plain type, or an exception of the standard library."""
     module, _, name = path.rpartition(".")
     if module not in sys.modules:
         return Exception
-    found = getattr(sys.modules[module], name)
-    is_class = isinstance(found, type) and found.__module__ == module
+    value = getattr(sys.modules[module], name)
+    is_class = isinstance(value, type) and value.__module__ == module
     if is_class and module == builtins.__name__:
-        return found
+        return value
     if not is_class or module.partition(".")[0] in CONTROL_MODULES:
         raise KeyError(path)
-    if not issubclass(found, BaseException) or not is_library_error(found):
+    if not issubclass(value, BaseException) or not is_library_error(value):
         raise KeyError(path)
-    return found
+    return value
 
 
 def run(
@@ -276,7 +276,7 @@ def judge(
     """Run the scripts of these indices, and report `["done", null, index]` where one holds of the program, else
     `["error", text, index]`. Ends without a report at the first that the program does not survive."""
     for index in indices:
-        problem = _problem(scripts[index], setup, end)
+        problem = _find_problem(scripts[index], setup, end)
         if end.is_gone:
             return
         if problem is None:
@@ -285,7 +285,7 @@ def judge(
             report("error", problem[:MAX_ERROR], index)
 
 
-def _problem(
+def _find_problem(
     script: dict[str, Any],
     setup: str,
     end: JudgeEnd,
@@ -294,7 +294,7 @@ def _problem(
     try:
         _run(script, setup, end)
     except SystemExit as error:
-        is_of_script = "place" not in vars(error)  # and not of the program
+        is_of_script = "remote_number" not in vars(error)  # and not of the program
         if is_of_script and error.code in (None, 0, False):
             return None
         return f"SystemExit: {error}"
@@ -318,7 +318,7 @@ def _run(
     reached: list[None] = []
     namespace = vars(module)
     namespace[MARK] = lambda: reached.append(None)
-    namespace[COPY] = _copy_of
+    namespace[COPY] = _copy_arguments
     exec(compile(setup, "setup.py", "exec", dont_inherit=True), namespace)
     names = [name for name in script["names"] if name in script["tested"] or name not in namespace]
     namespace.update(end.names(names))
@@ -333,7 +333,7 @@ def _run(
         raise AssertionError("no assertion was reached")
 
 
-def _copy_of(value: Any) -> Any:
+def _copy_arguments(value: Any) -> Any:
     """A copy of a list or tuple of arguments, which a program may change; anything else as it is."""
     return copy.deepcopy(value) if isinstance(value, list | tuple) else value
 

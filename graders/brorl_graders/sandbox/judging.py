@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brorl_graders.sandbox.limits import TOO_MUCH_OUTPUT, OutputPipe
-from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram, parsed
+from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram, parse_reports
 
-NUM_PROGRAMS = 16  # that one judge serves
-MODULES = ("doctest", "unittest", "brorl_graders.sandbox.judge")  # that every judge has
+MAX_PROGRAMS_PER_JUDGE = 16
+JUDGE_MODULES = ("doctest", "unittest", "brorl_graders.sandbox.judge")  # that every judge has
 LAST_REPORT = b'["end", null, -1]\n'
 
 
@@ -36,7 +36,7 @@ class _Process:
     test: ScriptedTest
     printed: OutputPipe
     reported: OutputPipe
-    orders: int  # file to write them to
+    orders_to: int  # file descriptor that orders are written to
     channels: list[tuple[int, int]] = field(default_factory=list)  # ends for programs to come, the last first
 
 
@@ -48,7 +48,7 @@ class Judge:
         self._sandbox: Sandbox | None = None
         self._process: _Process | None = None
 
-    def reports(
+    def judge_program(
         self,
         source: str,
         test: ScriptedTest,
@@ -81,7 +81,7 @@ class Judge:
             finally:
                 _close(ends)
         try:
-            return self._judged(
+            return self._run_judge(
                 process,
                 [number, indices],
                 seconds,
@@ -96,7 +96,7 @@ class Judge:
             self._sandbox.close()
         self._sandbox = None
 
-    def _judged(
+    def _run_judge(
         self,
         process: _Process,
         order: list[Any],
@@ -107,7 +107,7 @@ class Judge:
         process.reported.text.clear()
         ending: str | None = TOO_MUCH_OUTPUT
         try:
-            os.write(process.orders, json.dumps(order).encode() + b"\n")
+            os.write(process.orders_to, json.dumps(order).encode() + b"\n")
             num_periods = 1 + len(order[1])
             ending = self._sandbox.follow(
                 process.printed,
@@ -118,7 +118,7 @@ class Judge:
             )
         except OSError:  # the judge is gone
             ending = TOO_MUCH_OUTPUT
-        reports = parsed(bytes(process.reported.text))
+        reports = parse_reports(bytes(process.reported.text))
         if ending is None and reports and reports[-1][0] == "end":
             return reports[:-1]
         self._end_process()
@@ -128,7 +128,7 @@ class Judge:
         """A judge of this test that has pipes left. Raises OSError."""
         sandbox = self._sandbox_for(test)
         if self._process is None:
-            self._process = _begin(
+            self._process = _start_judge(
                 sandbox,
                 test,
                 seconds,
@@ -147,14 +147,14 @@ class Judge:
                 return self._sandbox
             wanted.update(self._sandbox.wanted)
             self.close()
-        self._sandbox = self._programs.beside(MODULES, sorted(wanted))
+        self._sandbox = self._programs.with_modules(JUDGE_MODULES, sorted(wanted))
         return self._sandbox
 
     def _end_process(self) -> None:
         process, self._process = self._process, None
         if process is None or self._sandbox is None:
             return
-        os.close(process.orders)
+        os.close(process.orders_to)
         for ends in process.channels:
             _close(ends)
         process.printed.close()
@@ -162,7 +162,7 @@ class Judge:
         self._sandbox.stop()
 
 
-def _begin(
+def _start_judge(
     sandbox: Sandbox,
     test: ScriptedTest,
     seconds: float,
@@ -176,7 +176,7 @@ def _begin(
         orders_to,
     )
     judges_ends: list[int] = []
-    for _ in range(NUM_PROGRAMS):
+    for _ in range(MAX_PROGRAMS_PER_JUDGE):
         calls_from, calls_to = os.pipe()
         answers_from, answers_to = os.pipe()
         judges_ends += [answers_from, calls_to]
@@ -191,7 +191,7 @@ def _begin(
     try:
         sandbox.start(
             program,
-            NUM_PROGRAMS * seconds,
+            MAX_PROGRAMS_PER_JUDGE * seconds,
             [
                 *outputs,
                 *judges_ends,
@@ -200,8 +200,8 @@ def _begin(
         )
     finally:
         _close([*judges_ends, orders_from])
-        process.printed.close_theirs()
-        process.reported.close_theirs()
+        process.printed.close_their_end()
+        process.reported.close_their_end()
     return process
 
 

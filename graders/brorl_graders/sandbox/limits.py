@@ -131,7 +131,7 @@ class OutputPipe:
         while self.is_within_limit and self.read():
             continue
 
-    def close_theirs(self) -> None:
+    def close_their_end(self) -> None:
         """Close this process's copy of the program's end."""
         if self.their_file >= 0:
             os.close(self.their_file)
@@ -139,7 +139,7 @@ class OutputPipe:
 
     def close(self) -> None:
         """Close what is open of it."""
-        self.close_theirs()
+        self.close_their_end()
         os.close(self.file)
 
 

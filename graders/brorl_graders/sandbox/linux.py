@@ -134,9 +134,9 @@ class _MountAttributes(ctypes.Structure):
 
 def restrict_mount(target: str, attributes: int) -> None:
     """Set MOUNT_ATTR_… on a mount and all below it (Linux 5.12)."""
-    wanted = _MountAttributes(attr_set=attributes)
+    arguments = _MountAttributes(attr_set=attributes)
     path = ctypes.c_char_p(target.encode())
-    syscall(_MOUNT_SETATTR, -100, path, _AT_RECURSIVE, ctypes.byref(wanted), ctypes.sizeof(wanted))
+    syscall(_MOUNT_SETATTR, -100, path, _AT_RECURSIVE, ctypes.byref(arguments), ctypes.sizeof(arguments))
 
 
 def drop_capabilities() -> None:
@@ -188,15 +188,15 @@ def landlock_ruleset(readable: Iterable[str], writable: Iterable[str], interface
     """A file descriptor of rules: programs may read and execute below `readable`, do anything below `writable`, and
     nothing else. Paths that are not there are passed over."""
     rights = (1 << _NUM_RIGHTS.get(interface, 16)) - 1
-    wanted = _Ruleset(files=rights)
+    arguments = _Ruleset(files=rights)
     size = 8  # bytes of the fields that this version knows
     if interface >= 4:
-        wanted.network = _TCP
+        arguments.network = _TCP
         size = 16
     if interface >= 6:
-        wanted.scoped = _SCOPES
+        arguments.scoped = _SCOPES
         size = 24
-    rules = syscall(_CREATE, ctypes.byref(wanted), size, 0)
+    rules = syscall(_CREATE, ctypes.byref(arguments), size, 0)
     for path in readable:
         _allow(rules, path, _READ)
     for path in writable:

@@ -42,8 +42,8 @@ class Peer(ABC):
         self._write_to = write_to
         self._operations = operations
         self._max_line = max_line
-        self._kept: list[Any] = []  # what the other end knows by its place
-        self._places: dict[int, int] = {}  # by id
+        self._kept: list[Any] = []  # what the other end knows by its number
+        self._numbers: dict[int, int] = {}  # by id
         self.is_gone = False
 
     def call(
@@ -53,8 +53,8 @@ class Peer(ABC):
         options: Mapping[str, Any],
     ) -> Any:
         """Result of a function of the other end. Raises what it raised, and PeerGoneError."""
-        data = [self.data(item) for item in arguments]
-        named = {name: self.data(item) for name, item in options.items()}
+        data = [self.to_data(item) for item in arguments]
+        named = {name: self.to_data(item) for name, item in options.items()}
         self._write(
             json.dumps(
                 [
@@ -68,8 +68,8 @@ class Peer(ABC):
         while True:
             message = self._receive()
             if message[0] != "call":
-                return self._result(message, arguments)
-            self._answer(message)
+                return self._read_result(message, arguments)
+            self._serve_call(message)
 
     def serve(self) -> None:
         """Answer calls until the other end is gone."""
@@ -78,7 +78,7 @@ class Peer(ABC):
                 message = self._receive()
             except PeerGoneError:
                 return
-            self._answer(message)
+            self._serve_call(message)
 
     @abstractmethod
     def keep(self, value: Any) -> dict[str, Any]:
@@ -88,11 +88,11 @@ class Peer(ABC):
     def find(self, kind: str, content: Any) -> Any:
         """The value for which such a thing stands. Raises KeyError."""
 
-    def data(self, value: Any) -> Any:
+    def to_data(self, value: Any) -> Any:
         """A value as JSON data."""
         return to_data(value, self.keep)
 
-    def value(self, data: Any) -> Any:
+    def from_data(self, data: Any) -> Any:
         """The value of JSON data."""
         return decode(data, self.find)
 
@@ -100,18 +100,18 @@ class Peer(ABC):
         """What was printed here since the last time, for the other end to print."""
         return ""
 
-    def place_of(self, value: Any) -> int:
+    def number_of(self, value: Any) -> int:
         """Number by which the other end knows a value of this one."""
-        place = self._places.get(id(value))
-        if place is None:
-            place = len(self._kept)
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = len(self._kept)
             self._kept.append(value)
-            self._places[id(value)] = place
-        return place
+            self._numbers[id(value)] = number
+        return number
 
-    def kept(self, place: int) -> Any:
+    def find_kept(self, number: int) -> Any:
         """The value of this end that has a number."""
-        return self._kept[place]
+        return self._kept[number]
 
     def error_class(self, kind: type) -> dict[str, Any]:
         """What stands for an exception's class: a name, or a number and the class that it is made from."""
@@ -119,20 +119,20 @@ class Peer(ABC):
             return {"name": f"{kind.__module__}.{kind.__qualname__}"}
         return {
             "error": [
-                self.place_of(kind),
+                self.number_of(kind),
                 kind.__name__,
                 self.error_class(kind.__base__ or Exception),
             ]
         }
 
-    def _answer(self, message: list[Any]) -> None:
+    def _serve_call(self, message: list[Any]) -> None:
         """Do a call and send what came of it."""
         try:
             _, function, data, named = message
             call = self._operations[function] if isinstance(function, str) else self._kept[function]
-            arguments = [self.value(item) for item in data]
-            options = {name: self.value(item) for name, item in named.items()}
-            before = [self._state(item) for item in arguments]
+            arguments = [self.from_data(item) for item in data]
+            options = {name: self.from_data(item) for name, item in named.items()}
+            before = [self._mutable_content(item) for item in arguments]
             result = call(*arguments, **options)
             answer = [
                 "value",
@@ -143,28 +143,28 @@ class Peer(ABC):
         except PeerGoneError:
             raise
         except BaseException as error:  # noqa: BLE001 whatever a program raises goes to who called it
-            line = json.dumps(self._raised(error))
+            line = json.dumps(self._error_message(error))
         self._write(line)
 
-    def _state(self, argument: Any) -> Any:
-        return self.data(argument) if type(argument) in MUTABLE else None
+    def _mutable_content(self, argument: Any) -> Any:
+        return self.to_data(argument) if type(argument) in MUTABLE else None
 
     def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
         """What a call returns; a result that is one of the arguments says which."""
-        for place, argument in enumerate(arguments):
+        for index, argument in enumerate(arguments):
             if result is argument and type(argument) in MUTABLE:
-                return {"argument": place}
-        return self.data(result)
+                return {"argument": index}
+        return self.to_data(result)
 
     def _changes(self, arguments: list[Any], before: list[Any]) -> list[list[Any]]:
         changes: list[list[Any]] = []
-        for place, argument in enumerate(arguments):
-            after = self._state(argument)
-            if after != before[place]:
-                changes.append([place, after])
+        for index, argument in enumerate(arguments):
+            after = self._mutable_content(argument)
+            if after != before[index]:
+                changes.append([index, after])
         return changes
 
-    def _raised(self, error: BaseException) -> list[Any]:
+    def _error_message(self, error: BaseException) -> list[Any]:
         arguments = []
         for argument in error.args:
             try:
@@ -181,28 +181,28 @@ class Peer(ABC):
             about,
             arguments,
             text,
-            self.place_of(error),
+            self.number_of(error),
             self.take_printed(),
         ]
 
-    def _result(self, message: list[Any], arguments: Sequence[Any]) -> Any:
+    def _read_result(self, message: list[Any], arguments: Sequence[Any]) -> Any:
         """What an answer says, for a call with these arguments."""
         try:
             kind = message[0]
             sys.stdout.write(message[-1])
             if kind == "value":
                 _, data, changes, _ = message
-                for place, after in changes:
-                    replace_content(arguments[place], self.value(after))
+                for index, after in changes:
+                    replace_content(arguments[index], self.from_data(after))
                 if isinstance(data, dict) and "argument" in data:
                     return arguments[data["argument"]]
-                return self.value(data)
-            _, about, data, text, place, _ = message
-            error_class = self.value(about)
-            error = _made(error_class, decode(data))
-            vars(error).update(text=text, place=place)
+                return self.from_data(data)
+            _, about, data, text, number, _ = message
+            error_class = self.from_data(about)
+            error = _make_error(error_class, decode(data))
+            vars(error).update(text=text, remote_number=number)
         except (ValueError, TypeError, LookupError) as problem:
-            raise self._gone(f"an answer that makes no sense: {problem}") from problem
+            raise self._lose_peer(f"an answer that makes no sense: {problem}") from problem
         raise error
 
     def _write(self, text: str) -> None:
@@ -212,19 +212,19 @@ class Peer(ABC):
                 num_written = os.write(self._write_to, line)
                 line = line[num_written:]
         except OSError as error:
-            raise self._gone("the other process has ended") from error
+            raise self._lose_peer("the other process has ended") from error
 
     def _receive(self) -> list[Any]:
         line = self._reader.readline(self._max_line)
         try:
             message = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise self._gone("the other process has ended, or says too much") from error
+            raise self._lose_peer("the other process has ended, or says too much") from error
         if not isinstance(message, list) or not message:
-            raise self._gone("the other process says what makes no sense")
+            raise self._lose_peer("the other process says what makes no sense")
         return message
 
-    def _gone(self, text: str) -> PeerGoneError:
+    def _lose_peer(self, text: str) -> PeerGoneError:
         self.is_gone = True
         return PeerGoneError(text)
 
@@ -246,7 +246,7 @@ def replace_content(target: Any, content: Any) -> None:
         target.update(content)
 
 
-def _made(kind: type[BaseException], arguments: list[Any]) -> BaseException:
+def _make_error(kind: type[BaseException], arguments: list[Any]) -> BaseException:
     try:
         return kind(*arguments)
     except TypeError:

@@ -38,7 +38,7 @@ class Confinement(NamedTuple):
         return self.layers.mount and not self.layers.bubblewrap
 
 
-def live(files: Sequence[int], seconds: float, confinement: Confinement) -> None:
+def run_program(files: Sequence[int], seconds: float, confinement: Confinement) -> None:
     """Run a program in this process, which ends with it. `files` are the program, the owner's pipes for what it prints
     and reports, and those by which the processes of a test talk."""
     code = COULD_NOT_START
@@ -63,10 +63,10 @@ def can_filter() -> bool:
     """Whether the kernel takes seccomp filters: tried in a process of its own, since there is no way back."""
     pid = os.fork()
     if pid == 0:
-        code = seccomp.build(guard_signals=False)
+        code = seccomp.build_filter(guard_signals=False)
         try:
             linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-            seccomp.install(code or b"")
+            seccomp.install_filter(code or b"")
         except OSError:
             os._exit(1)
         os._exit(0)
@@ -104,23 +104,23 @@ def _confine(confinement: Confinement, seconds: float) -> None:
 def _filter_calls(confinement: Confinement) -> None:
     code = confinement.filter
     if code is not None and not confinement.layers.pid:  # others are in sight: it names the one that may be signalled
-        code = seccomp.build(
+        code = seccomp.build_filter(
             guard_signals=True,
             pid=os.getpid(),
             guard_files=confinement.layers.shows_own_files,
             guard_folders=not confinement.layers.mount,
         )
     if code is not None:
-        seccomp.install(code)
+        seccomp.install_filter(code)
 
 
-def _set_limits(rights: dict[str, Any], seconds: float) -> None:
+def _set_limits(limits: dict[str, Any], seconds: float) -> None:
     hard = {
-        resource.RLIMIT_AS: rights["memory_mib"] * MIB,
+        resource.RLIMIT_AS: limits["memory_mib"] * MIB,
         resource.RLIMIT_CPU: int(seconds) + 2,
-        resource.RLIMIT_FSIZE: rights["file_mib"] * MIB,
-        resource.RLIMIT_NOFILE: rights["open_files"],
-        resource.RLIMIT_NPROC: rights["processes"],
+        resource.RLIMIT_FSIZE: limits["file_mib"] * MIB,
+        resource.RLIMIT_NOFILE: limits["open_files"],
+        resource.RLIMIT_NPROC: limits["processes"],
         resource.RLIMIT_STACK: STACK_BYTES,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,

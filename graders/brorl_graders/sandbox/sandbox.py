@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from brorl_graders.sandbox.cleanup import HeldFolder
-from brorl_graders.sandbox.confine import NO_USERS, in_bubblewrap, may_use_bubblewrap, readable_paths, scratch_beside
+from brorl_graders.sandbox.confine import NO_USERS, bubblewrap_command, may_use_bubblewrap, readable_paths, scratch_path
 from brorl_graders.sandbox.limits import (
     FAILED,
     FINISHED,
@@ -42,8 +42,8 @@ from brorl_graders.sandbox.limits import (
     watch_output,
 )
 
-PROGRAM = Path(__file__).with_name("trial_program.py")
-LIMIT_S = 30.0
+TRIAL_PROGRAM = Path(__file__).with_name("trial_program.py")
+TRIAL_LIMIT_S = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ FORK_SERVER = "brorl_graders.sandbox.fork_server"
 START_LIMIT_S = 60.0
 GRACE_S = 15.0  # a fork server that has not ended a run so much later is believed lost
 # Modules that the fork server imports, so that programs get them for nothing.
-USEFUL = """
+PRELOADED_MODULES = """
 bisect cmath collections copy dataclasses datetime decimal fractions functools heapq itertools json math operator queue
 random re statistics string struct textwrap threading time typing
 """
@@ -72,7 +72,7 @@ ENVIRONMENT = {
 }
 
 
-def layers_reached(run: Callable[[str, str], str], processes: int) -> tuple[str, ...]:
+def find_gaps(run: Callable[[str, str], str], processes: int) -> tuple[str, ...]:
     """Names in `limits.GAPS`. `run` has a program read a text, and returns what it prints; `processes` is how many it
     may have. Raises ValueError when it prints nothing of the kind."""
     with ExitStack() as stack:
@@ -93,11 +93,11 @@ def layers_reached(run: Callable[[str, str], str], processes: int) -> tuple[str,
             "port": listener.getsockname()[1],
             "socket": abstract,
         }
-        source = PROGRAM.read_text(encoding="utf-8")
-        found = set(json.loads(run(source, json.dumps(targets))))
+        source = TRIAL_PROGRAM.read_text(encoding="utf-8")
+        gaps = set(json.loads(run(source, json.dumps(targets))))
         if victim.poll() is not None:
-            found.add("signals")
-        return tuple(sorted(found))
+            gaps.add("signals")
+        return tuple(sorted(gaps))
 
 
 def _listener(family: int, address: str | tuple[str, int]) -> socket.socket:
@@ -183,7 +183,7 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def beside(self, preload: Sequence[str], wanted: Sequence[str]) -> Sandbox:
+    def with_modules(self, preload: Sequence[str], wanted: Sequence[str]) -> Sandbox:
         """Another sandbox like this one, which imports these modules, too."""
         modules = [*self.preload, *preload]
         return Sandbox(
@@ -205,8 +205,8 @@ class Sandbox:
         with self._pipes() as (printed, reported):
             try:
                 self._send(program, total, [printed.their_file, reported.their_file])
-                printed.close_theirs()
-                reported.close_theirs()
+                printed.close_their_end()
+                reported.close_their_end()
                 ending = self.follow(printed, reported, total, num_periods)
                 if ending is not None:
                     self._control.send(STOP)
@@ -222,7 +222,7 @@ class Sandbox:
             ending=ending or _ending_of(status),
             seconds=time.monotonic() - started_at,
             printed=printed.text.decode(errors="replace"),
-            reports=parsed(bytes(reported.text)),
+            reports=parse_reports(bytes(reported.text)),
         )
 
     def start(self, program: SandboxProgram, seconds: float, files: Sequence[int]) -> None:
@@ -319,7 +319,7 @@ class Sandbox:
             except SandboxError as error:
                 log.warning("bubblewrap does not work on this machine (%s); going on without it", error)
             else:
-                self._try()
+                self._run_trial()
                 if not self.layers.gaps():
                     return
                 self.close()
@@ -327,21 +327,21 @@ class Sandbox:
             self._start_once(self.without)
         except _UsersRefusedError:
             self._start_once((*self.without, "user"))
-        self._try()
+        self._run_trial()
 
-    def _try(self) -> None:
+    def _run_trial(self) -> None:
         """Have a program try what it must not do. Raises SandboxError when it does not come to its end."""
 
         def run(source: str, stdin: str) -> str:
             limits = self.limits
-            self.limits = replace(limits, seconds=max(limits.seconds, LIMIT_S))
+            self.limits = replace(limits, seconds=max(limits.seconds, TRIAL_LIMIT_S))
             try:
                 return self.run(SandboxProgram(source, stdin=stdin)).printed
             finally:
                 self.limits = limits
 
         try:
-            reached = layers_reached(run, self.limits.processes)
+            reached = find_gaps(run, self.limits.processes)
         except (ValueError, OSError) as error:
             self.close()
             raise SandboxError(f"no program runs in the sandbox: {error}") from error
@@ -351,13 +351,13 @@ class Sandbox:
         self._started_without = without
         self._folder = HeldFolder()
         readable = readable_paths((*self.readable, PACKAGE) if is_wrapped else self.readable)
-        mounted_scratch = scratch_beside(readable)
+        mounted_scratch = scratch_path(readable)
         settings = {
             "folder": os.path.join(self._folder.path, "root"),
             "scratch": os.path.join(self._folder.path, "scratch"),
             "mounted_scratch": mounted_scratch,
             "readable": readable,
-            "preload": [*USEFUL.split(), *self.preload],
+            "preload": [*PRELOADED_MODULES.split(), *self.preload],
             "wanted": list(self.wanted),
             "source": SOURCE,
             "without": list(without),
@@ -367,7 +367,7 @@ class Sandbox:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-s", "-P", "-m", FORK_SERVER, str(theirs.fileno()), json.dumps(settings)]
         if is_wrapped:
-            command = in_bubblewrap(command, readable, mounted_scratch, self.limits.scratch_mib * MIB)
+            command = bubblewrap_command(command, readable, mounted_scratch, self.limits.scratch_mib * MIB)
         with theirs:
             self._process = subprocess.Popen(
                 command,
@@ -385,12 +385,12 @@ class Sandbox:
         """What holds programs, as a fork server says first. Raises SandboxError when it does not start."""
         self._control.settimeout(START_LIMIT_S)
         try:
-            first_word = self._control.recv(MAX_MESSAGE)
+            first_message = self._control.recv(MAX_MESSAGE)
         except TimeoutError as error:
             self.close()
             raise SandboxError(f"the sandbox did not start within {START_LIMIT_S:.0f} s") from error
-        if first_word:
-            return Layers(**json.loads(first_word))
+        if first_message:
+            return Layers(**json.loads(first_message))
         code = self._process.wait()
         self.close()
         kind = _UsersRefusedError if code == NO_USERS else SandboxError
@@ -416,18 +416,18 @@ def _ending_of(status: int) -> str:
     return FAILED if os.WEXITSTATUS(status) else FINISHED
 
 
-def parsed(reported: bytes) -> list[list[Any]]:
+def parse_reports(reported: bytes) -> list[list[Any]]:
     """The reports that are well formed, up to the first that is not."""
-    found: list[list[Any]] = []
+    reports: list[list[Any]] = []
     for line in reported.split(b"\n"):
         try:
             report = json.loads(line)
         except (ValueError, RecursionError):
-            return found
+            return reports
         if not isinstance(report, list) or len(report) != 3:
-            return found
+            return reports
         what, _, index = report
         if type(what) is not str or type(index) is not int:
-            return found
-        found.append(report)
-    return found
+            return reports
+        reports.append(report)
+    return reports

@@ -160,7 +160,7 @@ _NUMBER, _ARCH, _ARGUMENTS = 0, 4, (16, 24)  # offsets in struct seccomp_data
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
-def build(
+def build_filter(
     guard_signals: bool,
     pid: int = 0,
     guard_files: bool = False,
@@ -174,14 +174,14 @@ def build(
     if linux.machine() not in _ARCHITECTURE:
         return None
     column, architecture = _ARCHITECTURE[linux.machine()]
-    kill = _step(_RETURN, _KILL)
-    code = [_step(_LOAD, _ARCH), _step(_EQUAL, architecture, 1, 0), kill]
-    code.append(_step(_LOAD, _NUMBER))
+    kill = _instruction(_RETURN, _KILL)
+    code = [_instruction(_LOAD, _ARCH), _instruction(_EQUAL, architecture, 1, 0), kill]
+    code.append(_instruction(_LOAD, _NUMBER))
     if column == 0:
-        code += [_step(_AT_LEAST, _X32, 0, 1), kill]
+        code += [_instruction(_AT_LEAST, _X32, 0, 1), kill]
     code += _refuse(CLONE3, errno.ENOSYS)
-    code += _inspect(CLONE[column], _step(_ANY_BIT, NEW_NAMESPACES, 0, 1))
-    code += _inspect(PRLIMIT[column], _step(_EQUAL, 0, 1, 0))  # a process may limit itself
+    code += _inspect(CLONE[column], _instruction(_ANY_BIT, NEW_NAMESPACES, 0, 1))
+    code += _inspect(PRLIMIT[column], _instruction(_EQUAL, 0, 1, 0))  # a process may limit itself
     groups: list[tuple[Mapping[str, tuple[int | None, int | None]], bool]] = [
         (REFUSED, True),
         (ATTRIBUTES, guard_files),
@@ -194,26 +194,26 @@ def build(
         if is_refused:
             refused += [call[column] for call in calls.values()]
     if guard_signals:
-        code += _signals_to_others(column, pid)
+        code += _refuse_signals_to_others(column, pid)
     if guard_starts:
-        code += _inspect(CLONE[column], _step(_ANY_BIT, CLONE_THREAD, 1, 0))
+        code += _inspect(CLONE[column], _instruction(_ANY_BIT, CLONE_THREAD, 1, 0))
     for number in refused:
         if number is not None:
             code += _refuse(number)
-    return b"".join([*code, _step(_RETURN, _ALLOW)])
+    return b"".join([*code, _instruction(_RETURN, _ALLOW)])
 
 
-def _signals_to_others(column: int, pid: int) -> list[bytes]:
+def _refuse_signals_to_others(column: int, pid: int) -> list[bytes]:
     """Refuse what names a process to signal, other than this one."""
-    code = _inspect(TGKILL[column], _step(_EQUAL, pid, 1, 0))
+    code = _inspect(TGKILL[column], _instruction(_EQUAL, pid, 1, 0))
     for operation in FCNTL_SIGNALS:
-        code += _inspect(FCNTL[column], _step(_EQUAL, operation, 0, 1), argument=1)
+        code += _inspect(FCNTL[column], _instruction(_EQUAL, operation, 0, 1), argument=1)
     for operation in IOCTL_SIGNALS:
-        code += _inspect(IOCTL[column], _step(_EQUAL, operation, 0, 1), argument=1)
+        code += _inspect(IOCTL[column], _instruction(_EQUAL, operation, 0, 1), argument=1)
     return code
 
 
-def install(code: bytes) -> None:
+def install_filter(code: bytes) -> None:
     """Put this thread and all it starts under a filter. Needs no_new_privs. Raises OSError where the kernel has no
     seccomp."""
     program = ctypes.create_string_buffer(code, len(code))
@@ -222,7 +222,7 @@ def install(code: bytes) -> None:
     linux.prctl(linux.PR_SET_SECCOMP, linux.SECCOMP_MODE_FILTER, ctypes.addressof(head))
 
 
-def _step(
+def _instruction(
     opcode: int,
     operand: int,
     if_true: int = 0,
@@ -232,15 +232,15 @@ def _step(
 
 
 def _refuse(number: int, error: int = errno.EPERM) -> list[bytes]:
-    return [_step(_EQUAL, number, 0, 1), _step(_RETURN, _ERROR | error)]
+    return [_instruction(_EQUAL, number, 0, 1), _instruction(_RETURN, _ERROR | error)]
 
 
 def _inspect(number: int, refuse_if_next: bytes, argument: int = 0) -> list[bytes]:
     """Refuse one call by one of its arguments. `refuse_if_next` falls through to the refusal, or jumps over it."""
     body = [
-        _step(_LOAD, _ARGUMENTS[argument]),
+        _instruction(_LOAD, _ARGUMENTS[argument]),
         refuse_if_next,
-        _step(_RETURN, _ERROR | errno.EPERM),
-        _step(_LOAD, _NUMBER),
+        _instruction(_RETURN, _ERROR | errno.EPERM),
+        _instruction(_LOAD, _NUMBER),
     ]
-    return [_step(_EQUAL, number, 0, len(body)), *body]
+    return [_instruction(_EQUAL, number, 0, len(body)), *body]

@@ -19,7 +19,7 @@ GET_NO_NEW_PRIVS = 39  # of prctl
 ATTACH = 16  # of ptrace
 
 
-def works(attempt: Callable[[], object]) -> bool:
+def succeeds(attempt: Callable[[], object]) -> bool:
     """Whether an attempt is not refused."""
     try:
         attempt()
@@ -28,13 +28,13 @@ def works(attempt: Callable[[], object]) -> bool:
     return True
 
 
-def checked(result: int) -> None:
+def raise_if_refused(result: int) -> None:
     """Raise OSError for what a C function returns where it is refused."""
     if result < 0:
         raise OSError(ctypes.get_errno())
 
 
-def use(path: str, mode: str) -> None:
+def open_file(path: str, mode: str) -> None:
     """Open a file."""
     with open(path, mode, encoding="utf-8"):
         return
@@ -47,7 +47,7 @@ def connect(family: int, address: object) -> None:
         client.connect(address)  # type: ignore[arg-type]
 
 
-def send() -> None:
+def send_datagram() -> None:
     """Send a datagram, whoever may be there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.sendto(b"x", ("127.0.0.1", 9))
@@ -62,7 +62,7 @@ def signal_by_pipe(pid: int) -> None:
     os.write(writer, b"x")
 
 
-def num_processes(most: int) -> int:
+def start_processes(most: int) -> int:
     """How many processes can be started, up to `most`."""
     reader, writer = os.pipe()
     for number in range(most):
@@ -84,29 +84,29 @@ def main() -> None:
     process = targets["process"]
     most = targets["processes"]
     attempts: list[tuple[str, Callable[[], object]]] = [
-        ("files", lambda: use(file, "r")),
-        ("files", lambda: use(file, "a")),
+        ("files", lambda: open_file(file, "r")),
+        ("files", lambda: open_file(file, "a")),
         ("attributes", lambda: os.chmod(file, 0o600)),
         ("attributes", lambda: os.utime(file, (1, 1))),
         ("network", lambda: connect(socket.AF_INET, ("127.0.0.1", targets["port"]))),
         ("network", lambda: connect(socket.AF_UNIX, targets["socket"])),
-        ("network", send),
+        ("network", send_datagram),
         ("memory", lambda: os.memfd_create("x")),
-        ("memory", lambda: checked(LIBC.unshare(NEW_USER))),
-        ("processes", lambda: checked(num_processes(most + 1) - most - 1)),
-        ("rights", lambda: checked(-LIBC.prctl(GET_NO_NEW_PRIVS, 0, 0, 0, 0))),
+        ("memory", lambda: raise_if_refused(LIBC.unshare(NEW_USER))),
+        ("processes", lambda: raise_if_refused(start_processes(most + 1) - most - 1)),
+        ("rights", lambda: raise_if_refused(-LIBC.prctl(GET_NO_NEW_PRIVS, 0, 0, 0, 0))),
     ]
     is_own = process == os.getpid()  # in a namespace of its own another process may have that number
     if not is_own:
-        attempts.append(("look", lambda: checked(LIBC.ptrace(ATTACH, process, 0, 0))))
-    found = {name for name, attempt in attempts if works(attempt)}
-    sys.stdout.write(json.dumps(sorted(found)))
+        attempts.append(("look", lambda: raise_if_refused(LIBC.ptrace(ATTACH, process, 0, 0))))
+    allowed = {name for name, attempt in attempts if succeeds(attempt)}
+    sys.stdout.write(json.dumps(sorted(allowed)))
     sys.stdout.flush()
     if is_own:
         return
-    works(lambda: signal_by_pipe(process))
-    works(lambda: LIBC.sigqueue(process, signal.SIGKILL, None))
-    works(lambda: os.kill(process, signal.SIGKILL))
+    succeeds(lambda: signal_by_pipe(process))
+    succeeds(lambda: LIBC.sigqueue(process, signal.SIGKILL, None))
+    succeeds(lambda: os.kill(process, signal.SIGKILL))
 
 
 if __name__ == "__main__":

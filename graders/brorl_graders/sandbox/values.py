@@ -249,8 +249,8 @@ def _as_json(data: Any) -> Any:
         items = range(*content)
         return list(items) if len(items) <= LONGEST_RANGE else NoJson()
     if kind in LISTED_AT:
-        place = LISTED_AT[kind]
-        return _as_json(content if place is None else content[place])
+        index = LISTED_AT[kind]
+        return _as_json(content if index is None else content[index])
     return NoJson()
 
 
@@ -260,8 +260,8 @@ def _json_object(kind: str, content: Any) -> dict[str, Any]:
         pairs = content[0]["dict"]
     if kind == "OrderedDict":
         pairs = [item["tuple"] for item in content[0]]
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for key, item in pairs:
         name = str(_as_json(key))
-        found[name] = _as_json(item)
-    return found
+        members[name] = _as_json(item)
+    return members

@@ -62,7 +62,7 @@ class KnownAnswers:
         self.answers: OrderedDict[bytes, KnownAnswer] = OrderedDict()  # the oldest first
         self._record = None
         if settings.replay is not None:
-            self._load(_recorded(settings.replay))
+            self._load(_record_files(settings.replay))
         elif folder is not None and settings.record:
             folder.mkdir(parents=True, exist_ok=True)
             self._load(sorted(folder.glob("*.jsonl")))
@@ -75,7 +75,7 @@ class KnownAnswers:
             self.answers.move_to_end(key)
         return self.answers.get(key)
 
-    def note(
+    def record(
         self,
         verifier: str,
         key: bytes,
@@ -109,24 +109,24 @@ class KnownAnswers:
     def _load(self, paths: Sequence[Path]) -> None:
         """Know what was recorded."""
         for path in paths:
-            for key, answer in _answers(path):
+            for key, answer in _read_answers(path):
                 self._remember(key, answer)
 
 
-def _recorded(place: str) -> list[Path]:
+def _record_files(replay: str) -> list[Path]:
     """The files of a record: one, those of a folder, or those of a run folder. Raises ConfigError."""
-    path = Path(place)
+    path = Path(replay)
     if path.is_file():
         return [path]
     inside = path / FOLDER
     folder = inside if inside.is_dir() else path
-    found = sorted(folder.glob("*.jsonl"))
-    if not found:
-        raise ConfigError(f"rewards.services.replay={place} holds no answers: write a run folder that has {FOLDER}/")
-    return found
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise ConfigError(f"rewards.services.replay={replay} holds no answers: write a run folder that has {FOLDER}/")
+    return files
 
 
-def _answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
+def _read_answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
     """Keys and answers; a half-written last line is passed over."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
@@ -168,8 +168,8 @@ class RemoteScores:
         self.settings = settings
         self.counts: Counter[str] = Counter()
         self._open: dict[bytes, asyncio.Future[ServiceScore]] = {}
-        self._told: Counter[str] = Counter()
-        self._told_s = 0.0
+        self._reported: Counter[str] = Counter()
+        self._reported_s = 0.0
         self._lock = threading.Lock()
         self.known = KnownAnswers(settings, folder, worker)
         self._loop = asyncio.new_event_loop()
@@ -189,11 +189,11 @@ class RemoteScores:
         with self._lock:
             now = self.counts + self._client.counts
             now_s = self._client.request_s
-            used = {"request_s": now_s - self._told_s}
+            used = {"request_s": now_s - self._reported_s}
             for name, num in now.items():
-                used[name] = float(num - self._told[name])
-            self._told = now
-            self._told_s = now_s
+                used[name] = float(num - self._reported[name])
+            self._reported = now
+            self._reported_s = now_s
         return used
 
     def close(self) -> None:
@@ -236,7 +236,7 @@ class RemoteScores:
         for start in range(0, len(new), size):
             batch = new[start : start + size]
             asking = asyncio.create_task(self._ask(asked, batch))
-            asking.add_done_callback(partial(self._note_end, batch))
+            asking.add_done_callback(partial(self._pass_error, batch))
             tasks.append(asking)
         for key, future in waiting.items():
             scores[key] = await future
@@ -245,17 +245,17 @@ class RemoteScores:
     async def _ask(self, asked: Asked, items: Sequence[ServiceItem]) -> None:
         """Have the items of one request answered, whatever becomes of it."""
         try:
-            reply = await self._reply(asked, items)
+            reply = await self._request(asked, items)
         except (ServiceError, ConfigError) as error:
             self._fail(items, error)
             return
-        for place, item in enumerate(items):
-            score = reply.scores[place]
-            reason = reply.reasons[place]
-            self.known.note(asked.verifier, item.key, score, reason)
-            self._answer(item, ServiceScore(score, reason))
+        for index, item in enumerate(items):
+            score = reply.scores[index]
+            reason = reply.reasons[index]
+            self.known.record(asked.verifier, item.key, score, reason)
+            self._settle(item, ServiceScore(score, reason))
 
-    def _note_end(self, items: Sequence[ServiceItem], asking: asyncio.Task[None]) -> None:
+    def _pass_error(self, items: Sequence[ServiceItem], asking: asyncio.Task[None]) -> None:
         """Raise what nobody foresaw to those who wait, who would wait for ever."""
         if asking.cancelled():
             return
@@ -267,35 +267,35 @@ class RemoteScores:
             if future is not None:
                 future.set_exception(error)
 
-    async def _reply(self, asked: Asked, items: Sequence[ServiceItem]) -> services.Reply:
+    async def _request(self, asked: Asked, items: Sequence[ServiceItem]) -> services.Reply:
         replay = self.settings.replay
         if replay is not None:
             raise ServiceError(f"rewards.services.replay={replay} has no answer to what was asked")
         self.counts["asked"] += len(items)
         payload = asked.payload
         texts = [item.text for item in items]
-        whom = asked.endpoint
-        headers = services.headers(whom)
-        if whom.is_judge:
+        endpoint = asked.endpoint
+        headers = services.headers(endpoint)
+        if endpoint.is_judge:
             [text] = texts
-            url = services.judge_url(whom, "chat/completions")
-            body = services.judge_request(whom, payload, asked.prompt, text)
-            read = partial(self._read_judge, whom)
+            url = services.judge_url(endpoint, "chat/completions")
+            body = services.judge_request(endpoint, payload, asked.prompt, text)
+            read = partial(self._read_judge, endpoint)
         else:
             num = len(texts)
-            url = whom.url
+            url = endpoint.url
             body = services.service_request(payload, asked.prompt, texts)
-            read = partial(services.read_service_reply, whom, num)
+            read = partial(services.read_service_reply, endpoint, num)
         return await self._client.post(url, body, headers, read)
 
-    def _read_judge(self, whom: Endpoint, reply: Any) -> services.Reply:
+    def _read_judge(self, endpoint: Endpoint, reply: Any) -> services.Reply:
         """Read a judge's reply. Its tokens are counted whether there is a score in it or not."""
         tokens = services.tokens_of(reply)
         self.counts["prompt_tokens"] += tokens.read
         self.counts["completion_tokens"] += tokens.written
-        return services.read_judge_reply(whom, reply)
+        return services.read_judge_reply(endpoint, reply)
 
-    def _answer(self, item: ServiceItem, score: ServiceScore) -> None:
+    def _settle(self, item: ServiceItem, score: ServiceScore) -> None:
         """Tell those who wait for it."""
         future = self._open.pop(item.key)
         future.set_result(score)
@@ -311,22 +311,22 @@ class RemoteScores:
         ends_with = error if stops else None
         no_score = ServiceScore(None, str(error), ends_with)
         for item in items:
-            self._answer(item, no_score)
+            self._settle(item, no_score)
 
 
 def _make_items(asked: Asked, texts: Sequence[str]) -> list[ServiceItem | None]:
     """One for each text; None where there is nothing to ask about."""
-    whom = asked.endpoint
-    told = [asdict(whom), asked.payload, list(asked.prompt)]
-    beginning = json.dumps(told, sort_keys=True, default=str)
-    of_prompt = hashlib.blake2b(beginning.encode(), digest_size=16)
+    endpoint = asked.endpoint
+    context = [asdict(endpoint), asked.payload, list(asked.prompt)]
+    beginning = json.dumps(context, sort_keys=True, default=str)
+    prompt_hash = hashlib.blake2b(beginning.encode(), digest_size=16)
     items: list[ServiceItem | None] = []
     for text in texts:
-        seen = services.seen(whom, text)
+        seen = services.seen(endpoint, text)
         if seen is None:
             items.append(None)
             continue
-        digest = of_prompt.copy()
+        digest = prompt_hash.copy()
         digest.update(seen.encode("utf-8", "surrogatepass"))
         key = digest.digest()
         items.append(ServiceItem(key, seen))
@@ -345,14 +345,14 @@ def _in_order(
         if item is not None:
             score = by_key[item.key]
         if score.error is not None:
-            raise _ended(score.error)
+            raise _as_run_error(score.error)
         if score.reason or score.score is None:
             reasons[index] = score.reason
         scores.append(score.score)
     return Verdicts(scores, reasons)
 
 
-def _ended(error: Failure) -> Failure:
+def _as_run_error(error: Failure) -> Failure:
     """What a person is told when a service ends a run."""
     if isinstance(error, ConfigError):
         return error

@@ -97,7 +97,7 @@ class ServiceClient:
             limit_s = min(self.settings.request_timeout_s, max(end - start, 0.0))
             self.counts["requests"] += 1
             try:
-                content = await asyncio.wait_for(self._content(url, body, headers), limit_s)
+                content = await asyncio.wait_for(self._read_content(url, body, headers), limit_s)
             except TimeoutError:
                 raise AttemptError(f"{LATE} {limit_s:.3g} s") from None
             except httpx.HTTPError as error:
@@ -109,10 +109,10 @@ class ServiceClient:
         except ValueError:
             raise AttemptError(f"it did not reply JSON: {content[:100]!r}") from None
 
-    async def _content(self, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
+    async def _read_content(self, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
         async with self._http.stream("POST", url, json=body, headers=headers) as response:
             if response.status_code >= 500 or response.status_code in TRY_AGAIN:
-                raise AttemptError(f"status {response.status_code}", _retry_after(response))
+                raise AttemptError(f"status {response.status_code}", _seconds_to_wait(response))
             content = b""
             async for part in response.aiter_bytes():
                 content += part
@@ -133,7 +133,7 @@ class ServiceClient:
         await asyncio.sleep(start - now)
 
 
-def reach(endpoint: Endpoint) -> None:
+def check_endpoint(endpoint: Endpoint) -> None:
     """Ask a service for nothing, before anything expensive starts. Raises ConfigError when it is not there or refuses
     the key."""
     headers = services.headers(endpoint)
@@ -157,7 +157,7 @@ def reach(endpoint: Endpoint) -> None:
         )
 
 
-def _retry_after(response: httpx.Response) -> float:
+def _seconds_to_wait(response: httpx.Response) -> float:
     """Seconds that a service asks to wait; 0 where it does not say."""
     try:
         return float(response.headers.get("Retry-After", "0"))

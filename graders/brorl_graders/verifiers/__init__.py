@@ -1,1 +1,1 @@
-"""Verifiers: from the text of a response to its raw reward. `registry.py` names them."""
+"""Verifiers: they turn the text of a response into its raw reward. `registry.py` lists them."""

@@ -1,7 +1,7 @@
-"""Values of arithmetic that a response wrote, without SymPy: nothing is compiled, simplified or written out.
+"""Evaluate arithmetic that a response wrote, without SymPy: nothing is compiled, simplified or expanded.
 
-Takes what `safe_answer.is_arithmetic` has let through. Nodes of the syntax tree are evaluated children first, in a loop
-and not by recursion, so that depth does not matter.
+Input must have passed `safe_answer.is_arithmetic`. The nodes of the syntax tree are evaluated children first, in a loop
+instead of a recursion, so that depth does not matter.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ SYMBOLS: dict[str, type[ast.operator]] = {
     "/": ast.Div,
 }
 
-# Functions that an antiderivative may call, by SymPy's names. Not Integral, which makes an answer of the question.
-SHARED_FUNCTIONS = (  # that mpmath has by the same name
+# Functions that an antiderivative may call, by SymPy's names. Integral is missing: it would turn the question into an
+# answer.
+SHARED_FUNCTIONS = (  # functions that mpmath has under SymPy's name
     "sqrt",
     "cbrt",
     "root",
@@ -73,21 +74,21 @@ SHARED_FUNCTIONS = (  # that mpmath has by the same name
 )
 FUNCTIONS = frozenset((*SHARED_FUNCTIONS, "Abs", "abs", "Rational"))
 
-# What is raised where an expression has no value, or one that cannot be had: 1/0, log(0), too large, an unknown name.
+# Errors of an expression without a value, or with one that cannot be computed: 1/0, log(0), too large, unknown name.
 VALUELESS = (ArithmeticError, ValueError, TypeError, KeyError)
 
-DIGITS = 30  # of numbers in derivatives
-MAX_ARGUMENT = 10**6  # magnitude of a function's argument, beyond which its value is not computed
-MAX_POWER_BITS = 10**6  # of a power
-TOLERANCE = 1e-12  # relative
-NUM_POINTS = 5  # at which both must agree
-MAX_POINTS = 40  # that are tried
-SCALES = (0.3, 1.0, 4.0, 16.0)  # of points, since roots and logarithms are real on one side of some point
+DIGITS = 30  # decimal digits of numbers in derivatives
+MAX_ARGUMENT = 10**6  # largest magnitude of a function's argument
+MAX_POWER_BITS = 10**6
+TOLERANCE = 1e-12  # relative difference
+NUM_POINTS = 5  # points at which derivative and integrand must agree
+MAX_POINTS = 40  # points that are tried
+SCALES = (0.3, 1.0, 4.0, 16.0)  # sizes of points, since roots and logarithms are real only on one side of some point
 MAX_LENGTH = 5_000  # characters of an antiderivative
 
 
 def exact_value(text: str) -> Fraction | None:
-    """Value of arithmetic of numbers; None where it has none that is rational."""
+    """Return the exact value of an arithmetic expression, or None if it has no rational value."""
     tree = _parsed(text)
     if tree is None:
         return None
@@ -99,7 +100,7 @@ def exact_value(text: str) -> Fraction | None:
 
 
 def numbers_in(text: str) -> Counter[Fraction]:
-    """How often each number is written."""
+    """Count how often each number is written in an arithmetic expression."""
     tree = _parsed(text)
     nodes = [] if tree is None else ast.walk(tree)
     found: Counter[Fraction] = Counter()
@@ -111,7 +112,10 @@ def numbers_in(text: str) -> Counter[Fraction]:
 
 
 def uses_only(text: str, symbols: Collection[str]) -> bool:
-    """Whether all operations between two numbers are among these."""
+    """Return whether an arithmetic expression uses no binary operations but these.
+
+    `symbols` are some of `+`, `-`, `*` and `/`.
+    """
     allowed = tuple(SYMBOLS[symbol] for symbol in symbols)
     tree = _parsed(text)
     nodes = [] if tree is None else ast.walk(tree)
@@ -125,8 +129,11 @@ def is_antiderivative(
     variable: str,
     constants: Sequence[str],
 ) -> bool:
-    """Whether the derivative of `given` is `integrand` at points that only the integrand decides, of those where it is
-    real. `constants` are names of any constant."""
+    """Return whether the derivative of `given` with respect to `variable` equals `integrand`.
+
+    Both are compared at random points where the integrand is real. The points depend on the integrand alone. The names
+    in `constants` get random values, as they stand for any constant.
+    """
     one = _parsed(given)
     other = _parsed(integrand)
     if one is None or other is None or len(given) > MAX_LENGTH:
@@ -160,7 +167,7 @@ def is_antiderivative(
             return False
         difference = abs(slope - wanted)
         size = max(abs(wanted), abs(slope), 1e-6)
-        if not difference <= TOLERANCE * size:  # nan is not
+        if not difference <= TOLERANCE * size:  # also true for NaN
             return False
         num_agreed += 1
         if num_agreed == NUM_POINTS:
@@ -182,9 +189,13 @@ def _value(
     names: Mapping[str, Any],
     functions: Mapping[str, Function],
 ) -> Any:
-    """Value of an expression. Raises one of VALUELESS."""
+    """Return the value of a parsed expression.
+
+    `number`, `operators` and `functions` compute its numbers, operations and calls. `names` holds the values of its
+    names. Raises one of `VALUELESS` if it has no value.
+    """
     values: dict[ast.AST, Any] = {}
-    for node in reversed(list(ast.walk(tree))):  # breadth first, backwards: children come before parents
+    for node in reversed(list(ast.walk(tree))):  # reversed breadth-first order: children come before parents
         match node:
             case ast.Constant(value=int() | float() as written):
                 values[node] = number(repr(written))
@@ -205,7 +216,7 @@ def _value(
 
 @cache
 def _context() -> Any:
-    """Numbers of DIGITS digits."""
+    """Return an mpmath context that computes with `DIGITS` decimal digits."""
     from mpmath import MPContext
 
     context = MPContext()
@@ -215,7 +226,10 @@ def _context() -> Any:
 
 @cache
 def _operators() -> dict[type[ast.operator], Function]:
-    """Of such numbers. Powers stay below MAX_POWER_BITS bits."""
+    """Return the arithmetic operators for numbers of `_context()`.
+
+    A power of more than `MAX_POWER_BITS` bits raises OverflowError.
+    """
     context = _context()
 
     def power(base: Any, exponent: Any) -> Any:
@@ -236,7 +250,10 @@ def _operators() -> dict[type[ast.operator], Function]:
 
 @cache
 def _functions() -> dict[str, Function]:
-    """SymPy's functions by name, of arguments below MAX_ARGUMENT."""
+    """Return the functions that an antiderivative may call, by SymPy's names, for numbers of `_context()`.
+
+    An argument above `MAX_ARGUMENT` raises OverflowError.
+    """
     context = _context()
 
     def bounded(function: Function) -> Function:

@@ -1,10 +1,16 @@
-"""Several verifiers for one response, put together: a weighted mean, a product, or all of them.
+"""Combine several verifiers for one response, by a weighted mean, a product, or the rule that all must succeed.
 
 `payload["parts"]` is a list of `{"verifier": name, "weight": number, "options": {…}}`. Every part sees the rest of the
-payload, so that they share the row's `answer`, and its own `options` on top. Modes: `sum` is the mean weighted by
-`weight` (1 if not given); `product` multiplies the scores, each to the power of its weight, so that a part with score 0
-(a gate) takes everything; `all` is 1 when every part scores 1. A part that fails fails the whole. Parts are scored in
-order; after one that takes everything, no further one is, so a cheap gate stands first.
+payload, so that all parts share the row's `answer`, with its own `options` on top.
+
+Modes, in `payload["mode"]`:
+
+- `sum`: the mean weighted by `weight` (1 by default).
+- `product`: the product of the scores, each to the power of its weight. A part with score 0 (a gate) makes it 0.
+- `all`: 1 when every part scores 1, else 0.
+
+A part that fails makes the whole fail. Parts are scored in order, and the rest is skipped once the score cannot
+change. So a cheap gate comes first.
 """
 
 from __future__ import annotations
@@ -23,18 +29,21 @@ REASONS_BETWEEN = "; "
 
 
 class Part(NamedTuple):
-    """One of the verifiers."""
+    """One verifier of a composition."""
 
     verifier: str
     weight: float
-    payload: dict[str, Any]  # what it sees
+    payload: dict[str, Any]  # shared payload with this part's options on top
 
 
 JudgePart = Callable[[Part, Sequence[str]], Verdicts]
 
 
 def parts_of(payload: Payload) -> list[Part]:
-    """The parts, in order. Options that `check` refuses count as none."""
+    """Return the parts of a composition in order.
+
+    Options that are no object count as none: `check` reports them.
+    """
     shared = {key: value for key, value in payload.items() if key not in ("parts", "mode")}
     parts = []
     for given in payload.get("parts", ()):
@@ -49,7 +58,10 @@ def parts_of(payload: Payload) -> list[Part]:
 
 
 def check(payload: Payload) -> Iterator[str]:
-    """What is wrong with a payload, whatever its parts' verifiers ask for."""
+    """Yield what is wrong with the payload of a composition.
+
+    It does not look at what the verifiers of its parts need.
+    """
     yield from check_choice(payload, "mode", MODES)
     parts: Any = payload.get("parts")
     if not is_list(parts) or not all(isinstance(part, Mapping) for part in parts):
@@ -67,9 +79,10 @@ def check(payload: Payload) -> Iterator[str]:
 
 
 def judged(payload: Payload, texts: Sequence[str], judge_part: JudgePart) -> Verdicts:
-    """Return what becomes of texts, and as the reason the scores of the parts that were asked.
+    """Score texts by the parts of a composition, and return the combined verdicts.
 
-    Parts are asked one after the other, and none about a text that an earlier one has decided.
+    `judge_part` scores texts by one part. Parts are asked in order, and only about texts that are still undecided. The
+    reason of a score lists the scores of the parts that were asked.
     """
     mode = payload.get("mode", MODES[0])
     weights: list[float] = []
@@ -104,26 +117,29 @@ def _reasons(verdicts: Verdicts) -> list[str]:
 
 
 def _is_decided(mode: str, weights: Sequence[float], scores: Sequence[float]) -> bool:
-    """Whether no further part changes the composition of these scores."""
+    """Return whether no further part can change the combined score."""
     if not math.isfinite(scores[-1]):
         return True
     return mode != "sum" and combined(mode, weights, scores) == 0
 
 
 def part_reason(verifier: str, score: float, reason: str) -> str:
-    """What a composition says of one of its parts."""
+    """Return the text by which a composition reports the score and the reason of one part."""
     return f"{verifier} {score:g} {reason}".rstrip()
 
 
 def combined(mode: str, weights: Sequence[float], scores: Sequence[float]) -> float:
-    """The parts' scores put together; those behind one that takes everything may be missing."""
+    """Return the combined score of parts with these weights.
+
+    `scores` may be shorter than `weights`: parts after one that decided the result were not asked.
+    """
     total = 0.0
     product = 1.0
     for weight, score in zip(weights, scores, strict=False):
         total += weight * score
         if mode == "product":
             product *= max(score, 0.0) ** weight
-        elif not score >= SUCCESS_REWARD:  # nan is no success
+        elif not score >= SUCCESS_REWARD:  # NaN is no success
             product = 0.0
         if mode != "sum" and product == 0:
             return 0.0

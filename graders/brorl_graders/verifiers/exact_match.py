@@ -1,4 +1,4 @@
-"""1 for the reference answer as it is written, 0 for anything else."""
+"""Verifier that gives 1 for the reference answer as it is written, and 0 for anything else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ __all__ = ["answer", "check", "score"]
 
 
 def score(payload: Payload, response: str) -> float:
-    """Compare the response's answer with `payload["answer"]`; runs of white space count as one blank."""
+    """Return 1.0 if the answer in a response is the text of `payload["answer"]`, or of one of its texts, else 0.0.
+
+    Runs of white space count as one space.
+    """
     given = read_answer(payload, response)
     if given is None:
         return 0.0
@@ -20,7 +23,7 @@ def score(payload: Payload, response: str) -> float:
 
 
 def answer(payload: Payload, response: str) -> str | None:
-    """The response's answer, one blank for a run of white space."""
+    """Return the answer in a response with one space for each run of white space, or None if there is none."""
     given = read_answer(payload, response)
     if not given:
         return None

@@ -1,10 +1,14 @@
-"""1 for the right option, named by its letter or by its text.
+"""Verifier of multiple-choice questions: 1 for the right option, named by its letter or by its text.
 
-Where the choice is looked for, in the response without its thinking, the first that is there: in the last `<answer>`
-tags, in the last `\\boxed{}`, behind the last "answer is" or "Answer:" or before "is the right answer", and, where none
-of these was used, the last letter that stands alone in brackets, in bold or on a line of its own ("(C)", "**C**",
-"C."). Marks are asked first, so a text that argues about "(A)" and ends in "Answer: C" has chosen C; a mark with
-something else behind it has chosen nothing, and so has one with a list of letters ("A, B, C or D").
+The choice is looked for in the response without its thinking. The first of these places that exists decides:
+
+1. The last `<answer>` tags.
+2. The last `\\boxed{}`.
+3. The text after the last "answer is" or "Answer:", or before "is the right answer".
+4. The last letter that stands alone in brackets, in bold or on its own line ("(C)", "**C**", "C.").
+
+So a text that discusses "(A)" and ends in "Answer: C" has chosen C. A mark followed by something else has chosen
+nothing, and neither has one with a list of letters ("A, B, C or D").
 """
 
 from __future__ import annotations
@@ -17,26 +21,26 @@ from typing import Any, NamedTuple
 from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
 from brorl_graders.base.payload import Payload, is_list
 
-Choices = Sequence[str]  # texts of the options; none: any letter is one
+Choices = Sequence[str]  # texts of the options; empty: any letter is an option
 
 LETTERS = string.ascii_uppercase
 TRIMMED = string.whitespace + "*_$\"'`.,:;!"
 BRACKETS = "()[]{}"
-MAX_READ = 4000  # characters of a text that may name a choice
+MAX_READ = 4000  # characters of a text in which a choice is looked for
 
-# Possessive quantifiers (`*+`) and bounds: a text without an end costs no more than one look at each character.
+# Possessive quantifiers (`*+`) and bounds keep the cost linear: each character is read once, whatever follows.
 _COMMAND = re.compile(
     r"\\(?:f?boxed|fbox|text(?:bf|it|rm|sf|tt)?|math(?:rm|bf|it|sf|tt)|operatorname|emph)\s{0,4}\{([^{}]*+)\}"
 )
 _SPACING = re.compile(r"\\(?:[,;:! ]|q?quad\b)|~|\$|\\[()\[\]]|</?\w{1,8}>")
-MAX_COMMANDS = 4  # inside one another
+MAX_COMMANDS = 4  # levels of nested commands
 
-# What may be before a letter: `(C)`, `**C**`, `option C`.
+# Text that may come before a letter: `(C)`, `**C**`, `option C`.
 _BEFORE = r"(?:(?i:option|choice|answer)\b:?|[\s*_(\[{\"'`])*+"
 _LETTER = re.compile(_BEFORE + r"(?P<letter>[A-Za-z])(?![A-Za-z0-9'’]|[-+=*/^]\s?\w)")
-# Behind "a", "A" or "I", a small letter begins a sentence, but for these words.
+# A lower-case word after "a", "A" or "I" means that a sentence begins there, except for the words listed here.
 _SENTENCE = re.compile(r"\s+(?!(?:because|since|is|as|which|based|due|given|for)\b)[a-z]")
-_ANOTHER = re.compile(  # letter behind the first one: `, B`, `/B`, ` or (B)`, ` B`
+_ANOTHER = re.compile(  # a letter after the first one: `, B`, `/B`, ` or (B)`, ` B`
     r"[\s)\]}*_.\"'`]{0,8}(?:(?:[,;/&+|]|\b(?:and|or)\b)[\s]{0,4}){0,2}"
     r"(?:(?:and|or|option|choice)\b\s{0,4}){0,2}[(\[*\s\"'`]{0,4}"
     r"(?P<letter>[A-Z])(?=[\s)\]}*_.?!\"'`]{0,8}(?:$|[,;/&+|]|\band\b|\bor\b|[A-Z]\b))"
@@ -51,7 +55,7 @@ _MARK = re.compile(
     r"|^[#*_ \t]{0,12}(?:final\s|correct\s){0,2}answer[#*_: \t]{0,12}$)[*_]{0,3}\s{0,4}:?",
     re.MULTILINE,
 )
-# Before the letter: "C is the right answer", "(C) is correct."
+# A letter with its mark after it: "C is the right answer", "(C) is correct."
 _MARKED = re.compile(
     r"(?P<bracket>\()?\b(?P<letter>[A-Z])\b(?(bracket)\))[*_)]{0,4}\s(?i:is\s(?:therefore\s|thus\s)?"
     r"(?:the\s(?:final\s|correct\s|right\s|best\s){0,3}(?:answer|option|choice)\b|(?:correct|right)[*_]{0,3}[.!]?\s{0,4}$))",
@@ -64,14 +68,14 @@ _ALONE = re.compile(
 
 
 class _Place(NamedTuple):
-    """Text in which a response names its choice."""
+    """Text in which a response names its choice, with its position."""
 
     start: int
     text: str
 
 
 def check(payload: Payload) -> Iterator[str]:
-    """What is wrong with a payload."""
+    """Yield what is wrong with the payload of a multiple-choice question."""
     choices: Any = payload.get("choices")
     answer: Any = payload.get("answer")
     has_choices = is_list(choices) and 2 <= len(choices) <= len(LETTERS)
@@ -88,7 +92,10 @@ def check(payload: Payload) -> Iterator[str]:
 
 
 def score(payload: Payload, response: str) -> float:
-    """Whether the response chose `payload["answer"]`; `payload["choices"]`, if given, are the options' texts."""
+    """Return 1.0 if a response chose the right option, which is `payload["answer"]`, else 0.0.
+
+    `payload["choices"]` holds the texts of the options. Without it only letters are compared.
+    """
     choices = payload.get("choices") or ()
     chosen = chosen_letter(response, choices)
     if chosen is None:
@@ -97,13 +104,15 @@ def score(payload: Payload, response: str) -> float:
 
 
 def answer(payload: Payload, response: str) -> str | None:
-    """The letter that the response chose."""
+    """Return the letter of the option that a response chose, or None if it chose none."""
     return chosen_letter(response, payload.get("choices") or ())
 
 
 def right_letter(answer: str | int, choices: Choices) -> str | None:
-    """The letter of the reference: it is a letter, the place among the choices from 0, or a choice's text. None: none
-    of these."""
+    """Return the letter of the right option, or None if the reference names no option.
+
+    The reference `answer` is a letter, the index of a choice (from 0), or the text of a choice.
+    """
     options = LETTERS[: len(choices)] if choices else LETTERS
     if isinstance(answer, int):
         if not 0 <= answer < len(options):
@@ -116,7 +125,7 @@ def right_letter(answer: str | int, choices: Choices) -> str | None:
 
 
 def chosen_letter(response: str, choices: Choices = ()) -> str | None:
-    """The letter that a response chose; None when it chose none, or none of the options."""
+    """Return the letter that a response chose, or None if it chose no option."""
     text = without_thinking(response)
     tagged = extract_answer(text)
     if tagged is not None:
@@ -134,7 +143,7 @@ def chosen_letter(response: str, choices: Choices = ()) -> str | None:
 
 
 def _in_tags(tagged: str, choices: Choices) -> str | None:
-    """The option in a response's answer tags, which may hold a sentence."""
+    """Return the option named in the text of a response's answer tags, which may be a sentence."""
     boxes = boxed_answers(tagged)
     if len(boxes) > 1:
         return None
@@ -156,7 +165,10 @@ def _in_tags(tagged: str, choices: Choices) -> str | None:
 
 
 def _last_marked(text: str) -> str | None:
-    """What the last mark says is the answer: the line behind it, or the letter before it; None without a mark."""
+    """Return the text that the last mark, such as "Answer:", says is the answer. None: the text has no mark.
+
+    It is the rest of the line after the mark, or the letter before "is the right answer".
+    """
     places = []
     for mark in _MARK.finditer(text):
         behind = text[mark.end() : mark.end() + MAX_READ].strip()
@@ -170,7 +182,7 @@ def _last_marked(text: str) -> str | None:
 
 
 def _read(text: str, choices: Choices) -> str | None:
-    """The option that a short text begins with, or is."""
+    """Return the letter of the option that a short text begins with, or whose text it is."""
     plain = _plain_text(text)
     by_text = _by_text(plain, choices)
     if by_text is not None:
@@ -188,7 +200,10 @@ def _read(text: str, choices: Choices) -> str | None:
 
 
 def _whole(text: str, choices: Choices) -> str | None:
-    """The option that a response is, if it is nothing else: its text, its letter, or both."""
+    """Return the letter of the option that a whole response consists of: its text, its letter, or both.
+
+    Returns None if the response says anything else.
+    """
     plain = _plain_text(text)
     by_text = _by_text(plain, choices)
     found = _LETTER.match(plain)
@@ -202,7 +217,7 @@ def _whole(text: str, choices: Choices) -> str | None:
 
 
 def _lists_letters(plain: str) -> bool:
-    """Whether a text begins with several letters: "A, B, C or D"."""
+    """Return whether a text begins with several letters, as "A, B, C or D" does."""
     found = _LETTER.match(plain)
     if found is None:
         return False
@@ -211,7 +226,7 @@ def _lists_letters(plain: str) -> bool:
 
 
 def _plain_text(text: str) -> str:
-    """A short text without LaTeX's commands around words, its spacing, and tags of HTML."""
+    """Return the beginning of a text without LaTeX commands around words, LaTeX spacing and HTML tags."""
     plain = text[:MAX_READ]
     for _ in range(MAX_COMMANDS):
         plain = _COMMAND.sub(r"\1", plain)
@@ -239,7 +254,7 @@ def _option(letter: str, choices: Choices) -> str | None:
 
 
 def _by_text(text: str, choices: Choices) -> str | None:
-    """The letter of the one choice whose text this is."""
+    """Return the letter of the one choice that has this text, or None."""
     plain = [_plain(_plain_text(str(choice))) for choice in choices]
     wanted = _plain(text)
     if plain.count(wanted) != 1:

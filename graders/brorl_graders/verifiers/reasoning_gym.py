@@ -1,11 +1,11 @@
-"""The score of a Reasoning Gym task's own `score_answer`: 1 for a right answer, and what it grants of that to others.
+"""Verifier of Reasoning Gym's tasks: the score that a task's own `score_answer` gives, 1 for a right answer.
 
-Nine tasks run the answer as Python. Theirs has to be a literal or arithmetic (`safe_answer.py`); every other task
-scores under a guard that lets no answer run.
+Nine tasks run the answer as Python. For these an answer must be a literal or arithmetic (`safe_answer.py`). Every other
+task scores under a guard that lets no answer run.
 
-Some answers the library's own scorers get wrong (version 0.1.25). Where one rewards what is no answer to the question,
-or is busy for seconds, and the truth can be decided here, it is: `RULES` has a function for each such task, which
-returns a score, or None to leave it to the library.
+The library's own scorers (version 0.1.25) are wrong for some answers. They reward something that is no answer to the
+question, or they compute for seconds. Where the truth can be decided here, it is. `RULES` has a function for each such
+task, which returns a score, or None to leave the answer to the library.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ NUMBER_TASKS = ("countdown", "puzzle24")
 POLYNOMIAL_TASKS = ("polynomial_multiplication",)
 INTEGRAL_TASKS = ("intermediate_integration", "simple_integration")
 
-# Names in an antiderivative beside its variable: any constant of one letter, and pi.
+# Names that an antiderivative may use besides its variable: constants of one letter, and pi.
 CONSTANTS = frozenset((*string.ascii_letters, "pi"))
-# What tasks raise about an odd answer: prime_factorization ("abc"), boxnet ("[1]", "0"), game_of_life ("{}"),
+# Errors of tasks about an odd answer: prime_factorization ("abc"), boxnet ("[1]", "0"), game_of_life ("{}"),
 # coin_flip ("1e999"), propositional_logic (a thousand negations).
 ODD_ANSWER_ERRORS = (ValueError, AttributeError, TypeError, KeyError, OverflowError, RecursionError)
 
-# What tasks raise about settings that they do not take.
+# Errors of tasks about settings that they refuse.
 TASK_ERRORS = (ValueError, TypeError, KeyError, AssertionError, OSError)
 
 _guard = EvaluationGuard()
-Rule = Callable[[Payload, str], float | None]  # payload, answer -> score; None: the library's
+Rule = Callable[[Payload, str], float | None]  # payload, answer -> score; None: the library scores
 
 TARGET = 24
-WRONG_ARITHMETIC = 0.01  # what the library gives for an expression that is not right ...
+WRONG_ARITHMETIC = 0.01  # the library's score of a wrong expression, but for countdown
 WRONG_COUNTDOWN = 0.05
-COIN_TOLERANCE = 1e-4  # of a probability, the library's ...
-COIN_SHARE = 0.01  # ... and at most this share of it: the library takes 0 for 1/16384
+COIN_TOLERANCE = 1e-4  # absolute difference of probabilities, the library's
+COIN_SHARE = 0.01  # largest relative difference, since the library accepts 0 for 1/16384
 MAX_FORMULA = 300  # characters
 NUMBER = re.compile(r"[+-]?\d{1,40}(?:\.\d{0,40})?(?:e[+-]?\d{1,2})?|[+-]?\.\d{1,40}", re.IGNORECASE)
 FRACTION = re.compile(r"(\d{1,40})\s*/\s*(\d{1,40})")
@@ -58,11 +58,11 @@ NOT_A_NUMBER = re.compile(r"nan", re.IGNORECASE)
 
 
 def score(payload: Mapping[str, Any], response: str) -> float:
-    """Score the response to the entry in `payload` (`dataset`, `config`, `question`, `answer`, `metadata`).
+    """Return the score of a response to a task's entry: 1.0 if it is right, less for a partly right answer.
 
-    No answer scores 0, and so does one that would be run and may not; `RULES` has the tasks whose
-    scorers are wrong. Raises EvaluationError when a task runs answers
-    that is not known to.
+    The payload is the entry: `dataset`, `config`, `question`, `answer` and `metadata`. A response without an answer
+    scores 0, and so does an answer that the task would run and that is not safe. The tasks in `RULES` have scorers of
+    their own. Raises EvaluationError if a task that is not known to run answers tries to run one.
     """
     given = read_answer(payload, response)
     if given is None or not _is_safe(payload, given):
@@ -77,29 +77,29 @@ def score(payload: Mapping[str, Any], response: str) -> float:
     try:
         return _guarded(payload["dataset"], lambda: float(score_answer(given, entry)), entry)
     except ODD_ANSWER_ERRORS:
-        score_answer(entry["answer"], entry)  # raises as well where the entry is at fault and not the answer
+        score_answer(entry["answer"], entry)  # also raises if the entry is at fault and not the answer
         return 0.0
 
 
 def answer(payload: Mapping[str, Any], response: str) -> str | None:
-    """The response's answer, one blank for a run of white space."""
+    """Return the answer in a response with one space for each run of white space, or None if there is none."""
     return " ".join((read_answer(payload, response) or "").split()) or None
 
 
 def check(payload: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with a payload: an entry that lacks a part."""
+    """Yield what is wrong with the payload of a Reasoning Gym task: keys of its entry that are missing."""
     if missing := [key for key in ("dataset", "config", "question", "answer", "metadata") if key not in payload]:
         lacking = ", ".join(missing)
         yield f"the payload has no {lacking}; it holds an entry of a Reasoning Gym task, its name and its settings"
 
 
 def load() -> None:
-    """Import Reasoning Gym (about a second) ahead of the first score, whose deadline it would eat."""
+    """Import Reasoning Gym, about a second, which the deadline of the first score would pay for otherwise."""
     import reasoning_gym as library  # noqa: F401
 
 
 def settings(payload: Mapping[str, Any]) -> str:
-    """The task and its settings; "" for a payload without one."""
+    """Return the name and the settings of the task in a payload as JSON, or "" if it names no task."""
     if "dataset" not in payload:
         return ""
     config = json.dumps(payload["config"], sort_keys=True)
@@ -107,8 +107,11 @@ def settings(payload: Mapping[str, Any]) -> str:
 
 
 def prepare(wanted: str) -> None:
-    """Make a task's scorer ahead of the processes that use it: one in twenty tasks reads files of words or boards for
-    it, up to 0.3 s. One that cannot be made fails where it is used."""
+    """Build a task's scorer before the processes that use it are forked. `wanted` is a result of `settings`.
+
+    One task in twenty reads files of words or boards for it, up to 0.3 s. A scorer that cannot be built raises where it
+    is used, not here.
+    """
     if not wanted:
         return
     task, config = json.loads(wanted)
@@ -117,7 +120,7 @@ def prepare(wanted: str) -> None:
 
 
 def _is_safe(payload: Mapping[str, Any], given: str) -> bool:
-    """Whether a task that hands answers to SymPy may see this one. It may see the entry's own."""
+    """Return whether a task that hands answers to SymPy may see this answer. It may always see the entry's own."""
     task, metadata = payload["dataset"], payload["metadata"]
     if given == payload["answer"]:
         return True
@@ -131,7 +134,7 @@ def _is_safe(payload: Mapping[str, Any], given: str) -> bool:
 
 
 def _own_verdict(payload: Mapping[str, Any], given: str) -> float | None:
-    """The score where it is not left to the library."""
+    """Return the score that this module's rule gives to an answer, or None to leave it to the library."""
     rule = RULES.get(payload["dataset"])
     if rule is None or given == payload["answer"]:
         return None
@@ -140,7 +143,7 @@ def _own_verdict(payload: Mapping[str, Any], given: str) -> float | None:
 
 def _guarded(task: str, score_answer: Callable[[], float], entry: Mapping[str, Any]) -> float:
     if task in (*NUMBER_TASKS, *POLYNOMIAL_TASKS, *INTEGRAL_TASKS):
-        return score_answer()  # SymPy compiles what it writes itself, of an answer that is arithmetic
+        return score_answer()  # SymPy compiles only its own text for an answer that is arithmetic
     _install_guard()
     try:
         return _guard.call(score_answer, _own_texts(entry))
@@ -156,12 +159,18 @@ def _install_guard() -> None:
 
 
 def _own_texts(entry: Mapping[str, Any]) -> Collection[str]:
-    """What a task may evaluate of its own: bitwise_arithmetic its problem, number_sorting its answer."""
+    """Return the texts of an entry that its task may evaluate, besides literals.
+
+    For example bitwise_arithmetic evaluates its problem and number_sorting its answer.
+    """
     return [text for text in (entry["answer"], *entry["metadata"].values()) if isinstance(text, str)]
 
 
 def _entry(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entry as the task made it: boards are compared as tuples, and JSON has only lists."""
+    """Return the entry of a payload as its task made it.
+
+    Two tasks compare boards as tuples, and JSON has only lists.
+    """
     if payload["dataset"] not in BOARD_TASKS:
         return payload
     metadata = payload["metadata"]
@@ -170,26 +179,35 @@ def _entry(payload: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=256)
 def _score_answer(dataset: str, config: str) -> Callable[[str, Mapping[str, Any]], float]:
-    """A dataset object with the task's settings (some tasks score by them); generating nothing, it is cheap to make."""
+    """Return the scorer of a task with these settings (JSON), by which some tasks score.
+
+    Its dataset generates nothing, so it is cheap to make.
+    """
     from reasoning_gym.factory import create_dataset
 
     return create_dataset(dataset, **json.loads(config), seed=0, size=1).score_answer
 
 
 def game_of_life_halting(payload: Payload, given: str) -> float | None:
-    """The library takes any text for the right one of two words."""
+    """Score an answer of one of two words. The library accepts any text as the right one."""
     said = given.strip().casefold()
     wanted = str(payload["answer"]).casefold()
     return float(said == wanted)
 
 
 def complex_arithmetic(payload: Payload, given: str) -> float | None:
-    """The library takes nan, whose distance to every number is below any bound, for right."""
+    """Score 0.0 for an answer that is not a number, and leave all others to the library.
+
+    The library accepts "nan", whose distance to every number is below any bound.
+    """
     return 0.0 if NOT_A_NUMBER.search(given) else None
 
 
 def puzzle24(payload: Payload, given: str) -> float | None:
-    """The library takes four numbers of the right size, whichever they are, and 24.9 for 24."""
+    """Score an arithmetic answer that must use four given numbers and equal 24.
+
+    The library accepts any four numbers of the right size, and 24.9 for 24.
+    """
     operators = payload["config"].get("operators", ("+", "-", "*", "/"))
     numbers = payload["metadata"]["numbers"]
     if uses_only(given, operators) and _reaches(given, numbers, TARGET):
@@ -198,7 +216,10 @@ def puzzle24(payload: Payload, given: str) -> float | None:
 
 
 def countdown(payload: Payload, given: str) -> float | None:
-    """The library takes 500.004 for 500."""
+    """Score an arithmetic answer that must use the given numbers and equal the target.
+
+    The library accepts 500.004 for 500.
+    """
     metadata = payload["metadata"]
     if _reaches(given, metadata["numbers"], metadata["target"]):
         return 1.0
@@ -206,7 +227,10 @@ def countdown(payload: Payload, given: str) -> float | None:
 
 
 def coin_flip(payload: Payload, given: str) -> float | None:
-    """The library pays for a common beginning of two numbers, so that 0 earns 0.9, and reads 1e999193359375."""
+    """Score a probability by its distance from the right one.
+
+    The library rewards a common prefix of two numbers, so that 0 earns 0.9. It also tries to read 1e999193359375.
+    """
     value = _probability(given.replace(",", ""))
     if value is None:
         return 0.0
@@ -216,7 +240,10 @@ def coin_flip(payload: Payload, given: str) -> float | None:
 
 
 def prime_factorization(payload: Payload, given: str) -> float | None:
-    """The library pays 0.01 for an empty answer, and half for the question's number itself."""
+    """Score an empty answer, or the number itself as its own factorization, and leave all others to the library.
+
+    The library gives 0.01 for an empty answer, and half for the number of the question.
+    """
     if not given.strip(" ×\n"):
         return 0.0
     metadata = payload["metadata"]
@@ -228,7 +255,10 @@ def prime_factorization(payload: Payload, given: str) -> float | None:
 
 
 def integration(payload: Payload, given: str) -> float | None:
-    """The library simplifies the difference, which takes SymPy seconds, and fails for some right answers."""
+    """Score an antiderivative by comparing its derivative with the integrand at several points.
+
+    The library simplifies the difference. That takes SymPy seconds, and fails for some right answers.
+    """
     metadata = payload["metadata"]
     constants = [*string.ascii_letters]
     is_right = is_antiderivative(
@@ -241,12 +271,15 @@ def integration(payload: Payload, given: str) -> float | None:
 
 
 def propositional_logic(payload: Payload, given: str) -> float | None:
-    """The library takes time that grows with the square of the formula's length."""
+    """Score 0.0 for a formula of more than `MAX_FORMULA` characters, and leave all others to the library.
+
+    The library's time grows with the square of the formula's length.
+    """
     return 0.0 if len(given) > MAX_FORMULA else None
 
 
 def _reaches(given: str, numbers: list[int], target: int) -> bool:
-    """Whether an expression uses each number once and has this value."""
+    """Return whether an arithmetic expression uses each of these numbers once and has the target as its value."""
     wanted = Counter(map(Fraction, numbers))
     return numbers_in(given) == wanted and exact_value(given) == target
 

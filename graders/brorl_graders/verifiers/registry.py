@@ -1,12 +1,12 @@
-"""Find verifiers, the functions from a response's text to its raw reward, by their names.
+"""Find verifiers, which turn the text of a response into its raw reward, by their names.
 
-A file of a verifier has `score(payload, response)` and `check(payload)`, which yields what is wrong with a payload
-before anything is sampled. It may have `load()`, which imports its libraries, and `answer(payload, response)`, the
-response's answer in one spelling, for votes. Imports of libraries are inside functions: a process loads only what its
-verifiers need, and the driver none of it.
+Each verifier of this package is a module with `score(payload, response)` and `check(payload)`. `check` yields what is
+wrong with a prompt's payload before anything is sampled. A module may also have `load()`, which imports its libraries,
+and `answer(payload, response)`, which returns the response's answer in one spelling, for votes. Imports of libraries
+are inside functions: a process loads only what its verifiers need, and the driver loads none of it.
 
-`find` is the only way from a name to a verifier that scores, and no other module calls it. It takes names of this
-package and those that the settings give (`graders/brorl_graders/base/names.py`).
+`find` is the only way from a name to a verifier that scores, and no other module calls it. It accepts the verifiers of
+this package and those that the settings name (`graders/brorl_graders/base/names.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.ifeval import instruction_following
 from brorl_graders.verifiers.math import answer as math_answer
 
-# What reading a payload that was made by a stranger may raise.
+# Errors that a malformed payload from untrusted data may raise while it is checked.
 MALFORMED = (
     ArithmeticError,
     AttributeError,
@@ -48,52 +48,67 @@ MALFORMED = (
 
 
 class Template(NamedTuple):
-    """What a scoring process has loaded before it is forked: nothing of a prompt or of a response."""
+    """A verifier that a process loads before it forks scoring processes. It holds nothing of a prompt or response."""
 
     verifier: str
-    settings: str = ""  # what the verifier prepares for many prompts at once
+    settings: str = ""  # JSON that describes what the verifier builds for many prompts at once
 
 
 class Verifier:
-    """Base of all kinds of verifiers. A subclass overrides what differs for its kind."""
+    """A verifier of one kind: what it needs from its process, what it checks, and how it scores a response."""
 
-    is_open = False  # may use files, the network and processes
-    is_foreign = False  # a library judges the response: a new process scores each prompt's
-    endpoint: Endpoint | None = None  # whom scoring workers ask over a network, in place of `score`
-    answer: Answer | None = None  # what a response answers, for votes; None: there is no such thing, as of programs
+    is_open = False  # permission to use files, the network and processes
+    is_foreign = False  # True: another library judges, so each prompt gets a scoring process of its own
+    endpoint: Endpoint | None = None  # address that scoring workers ask over a network, instead of `score`
+    answer: Answer | None = None  # function that reads a response's answer for votes; None: no answers, as of programs
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def parts(self, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
-        """Yield the verifiers that score with this payload, each with what it sees of it. Imports nothing."""
+        """Yield each verifier that scores with a prompt's payload, and the payload that it sees.
+
+        A composition yields its parts, every other verifier only itself. Imports nothing.
+        """
         yield self, payload
 
     def check(self, payload: Payload) -> Iterator[str]:
-        """Yield messages about a payload that the verifier cannot score. Quick, without its libraries."""
+        """Yield one message for each reason why the verifier cannot score with a prompt's payload.
+
+        Imports none of the verifier's libraries.
+        """
         yield from ()
 
     def template(self, payload: Payload) -> Template:
-        """Return what must be loaded to score with this payload. Imports nothing."""
+        """Return what a process must load before it can score responses to a prompt with this payload.
+
+        Imports nothing.
+        """
         return Template(self.name)
 
     def load(self, settings: str) -> None:
-        """Import what the first score would otherwise pay for, and build what a template's settings stand for."""
+        """Import the verifier's libraries, and build what a template's settings describe.
+
+        The deadline of the first response would pay for it otherwise.
+        """
 
     def score(self, payload: Payload, response: str) -> Scored:
-        """Return the raw reward of a response, or that and a reason. Raises whatever the verifier raises."""
+        """Return the raw reward of a response, alone or with a text that explains it.
+
+        Raises whatever the verifier raises.
+        """
         raise NotImplementedError
 
 
 class VerifierModule(Protocol):
-    """A module of this package that is a verifier. It may have `load` and `answer` as well."""
+    """A module of this package that is a verifier. It may also have `load` and `answer`."""
 
     def check(self, payload: Payload, /) -> Iterator[str]: ...
     def score(self, payload: Payload, response: str, /) -> Scored: ...
 
 
 class ModuleVerifier(Verifier):
-    """A verifier of this package: the functions of a module."""
+    """A verifier of this package that consists of the functions of one module."""
 
     def __init__(self, name: str, module: VerifierModule, is_open: bool = False, is_foreign: bool = False) -> None:
         super().__init__(name)
@@ -114,7 +129,7 @@ class ModuleVerifier(Verifier):
 
 
 class ReasoningGym(ModuleVerifier):
-    """The verifier of Reasoning Gym, whose templates hold a task and its settings."""
+    """The verifier of Reasoning Gym. Its templates hold the name of a task and its settings."""
 
     def template(self, payload: Payload) -> Template:
         return Template(self.name, reasoning_gym.settings(payload))
@@ -125,7 +140,7 @@ class ReasoningGym(ModuleVerifier):
 
 
 class Composition(Verifier):
-    """Several verifiers put together. It scores by them alone, so that it needs what they need."""
+    """A verifier that combines others. It needs what its parts need, and nothing else."""
 
     def parts(self, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
         for part in composite.parts_of(payload):
@@ -150,7 +165,7 @@ class Composition(Verifier):
 
 
 class Service(Verifier):
-    """A scoring service or a judge that settings name."""
+    """A verifier behind a network: a scoring service, or a language model that judges."""
 
     is_open = True
     endpoint: Endpoint
@@ -167,7 +182,7 @@ class Service(Verifier):
 
 
 class UserFunction(Verifier):
-    """A function of the user's own, by its import path. What it needs of a payload is not known."""
+    """A scoring function that a user wrote, known by its import path. Any payload passes its check."""
 
     is_open = True
 
@@ -175,7 +190,7 @@ class UserFunction(Verifier):
     def _score(self) -> Score:
         """The imported function with its parameters filled in.
 
-        Raises NotAllowedError if no setting names it, ConfigError if it cannot be imported.
+        Raises NotAllowedError if no setting names it, ConfigError if it cannot be imported or refuses its parameters.
         """
         params = allowed().verifiers.get(self.name)
         if params is None:
@@ -201,13 +216,16 @@ OURS = (
     ModuleVerifier("multiple_choice", multiple_choice),
     ReasoningGym("reasoning_gym", reasoning_gym, is_foreign=True),
 )
-# Prompt.verifier -> verifier. Settings may name others: services by name or address, and functions of the user's own.
+# Verifiers of this package by name. Settings may name more: services by name or address, users' functions by path.
 VERIFIERS: dict[str, Verifier] = {verifier.name: verifier for verifier in OURS}
 
 
 def use_names(names: Names) -> None:
-    """Let this process, and those that it starts from now on, use the names that settings give. Imports none of them;
-    `check_params` does. Raises ConfigError where a service has the name of a verifier of ours."""
+    """Allow the names that the settings give, in this process and in those that it starts from now on.
+
+    Imports none of the named functions: `check_params` does. Raises ConfigError if a service has the name of a verifier
+    of this package.
+    """
     for name in names.endpoints:
         if name in VERIFIERS or name == ENVIRONMENT:
             raise ConfigError(f"rewards.services.endpoints: {name} has a meaning of its own: choose another name")
@@ -215,10 +233,10 @@ def use_names(names: Names) -> None:
 
 
 def check_params() -> None:
-    """Import the verifiers outside this package that settings give parameters to. Raises ConfigError where one cannot
-    be imported or does not take its parameters.
+    """Import the users' verifiers that have parameters in the settings, to find wrong parameters at the start.
 
-    Others are imported by workers alone: what they load may be large.
+    Raises ConfigError if one cannot be imported or refuses its parameters. Only workers import those without
+    parameters, because what they load may be large.
     """
     for name, params in allowed().verifiers.items():
         if params:
@@ -226,36 +244,46 @@ def check_params() -> None:
 
 
 def prepare(template: Template) -> None:
-    """Import a verifier with its libraries and build what its settings describe, such as a task's dataset.
+    """Import a verifier with its libraries, and build what its settings describe, such as a dataset of Reasoning Gym.
 
-    Raises as `find`, and whatever the verifier raises.
+    Raises ConfigError for an unknown verifier, NotAllowedError for one that no setting names, and whatever the verifier
+    raises.
     """
     find(template.verifier).load(template.settings)
 
 
 def score_of(name: str) -> Score:
-    """Return the function that scores a response. Raises as `find`."""
+    """Return the function that scores a response by the verifier of this name.
+
+    Raises ConfigError for an unknown verifier, NotAllowedError for one that no setting names.
+    """
     return find(name).score
 
 
 def judge(name: str, payload: Payload, response: str) -> tuple[float, str]:
-    """Score of a response by the verifier of this name, and what it says of it ("": nothing). Raises as `find`, and
-    whatever the verifier raises."""
+    """Score a response in this process, and return its raw reward and the verifier's reason ("" if it gives none).
+
+    Raises ConfigError for an unknown verifier, NotAllowedError for one that no setting names, and whatever the verifier
+    raises.
+    """
     return score_and_reason(score_of(name)(payload, response))
 
 
 def find(name: str) -> Verifier:
     """Return the verifier of this name. Imports nothing.
 
-    Raises ConfigError where there is none, NotAllowedError where no setting names it.
+    Raises ConfigError for an unknown verifier, NotAllowedError for one that no setting names.
     """
     check_name(name)
     return _verifier(name)
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError for a word that is no verifier, NotAllowedError for an import path or an address that no
-    setting names. Imports nothing."""
+    """Raise unless a verifier has this name and may be used. Imports nothing.
+
+    Raises ConfigError for a word that is no verifier, NotAllowedError for an import path or address that no setting
+    names.
+    """
     names = allowed()
     if name in VERIFIERS or name in names.endpoints or name in names.verifiers:
         return
@@ -268,8 +296,11 @@ def check_name(name: str) -> None:
 
 
 def check_payload(name: str, payload: Payload) -> None:
-    """Raise DataError when a verifier of ours cannot score with this payload; as `check_name` for its name and those of
-    its parts. What a user's own verifier needs is not known: its payloads pass."""
+    """Raise DataError if the verifier of this name cannot score with a prompt's payload.
+
+    The payload of a user's own verifier always passes, since its needs are unknown. Raises ConfigError for an unknown
+    verifier, NotAllowedError for one that no setting names, also in a part of a composition.
+    """
     check_name(name)
     try:
         wrong = list(_wrong_payload(name, payload))
@@ -282,34 +313,39 @@ def check_payload(name: str, payload: Payload) -> None:
 
 
 def names_in(name: str, payload: Payload) -> list[str]:
-    """The verifiers that score this payload: the one of that name, or a composite one's parts."""
+    """Return the names of the verifiers that score responses to a prompt with this payload.
+
+    A composition is replaced by its parts. The list is empty where an environment scores.
+    """
     return [verifier.name for verifier, _ in _parts(name, payload)]
 
 
 def templates(name: str, payload: Payload) -> list[Template]:
-    """What must be loaded to score this payload. Imports nothing."""
+    """Return what a process must load to score with this verifier and payload. Imports nothing."""
     return [verifier.template(own) for verifier, own in _parts(name, payload) if verifier.endpoint is None]
 
 
 def is_open(name: str, payload: Payload) -> bool:
-    """Whether one of the verifiers that score this payload needs files, the network or processes."""
+    """Return whether a verifier that scores with this payload may use files, the network or processes."""
     return any(verifier.is_open for verifier, _ in _parts(name, payload))
 
 
 def endpoints_in(name: str, payload: Payload) -> list[Endpoint]:
-    """The services and judges that are asked over a network to score this payload."""
+    """Return the services and judges that score with this payload over a network."""
     endpoints = [verifier.endpoint for verifier, _ in _parts(name, payload)]
     return [endpoint for endpoint in endpoints if endpoint is not None]
 
 
 def is_foreign(name: str, payload: Payload) -> bool:
-    """Whether a library judges responses to this payload."""
+    """Return whether the scorer of another library, such as Reasoning Gym, judges responses to this payload."""
     return any(verifier.is_foreign for verifier, _ in _parts(name, payload))
 
 
 def answer_reader(name: str, payload: Payload) -> Callable[[str], str | None] | None:
-    """What reads a response's answer: the first of the verifiers of this payload that knows of answers. None where none
-    does."""
+    """Return a function that reads the answer in a response, or None if no verifier of this payload knows of answers.
+
+    In a composition the first part that knows of answers reads them.
+    """
     for verifier, own in _parts(name, payload):
         if verifier.answer is not None:
             return partial(verifier.answer, own)
@@ -323,7 +359,7 @@ def _parts(name: str, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
 def _verifier(name: str) -> Verifier:
     """Return the verifier of any name, without importing it.
 
-    One that no setting names can be described. Its `load` and `score` raise NotAllowedError before they import.
+    One that no setting names can be described. Its `load` and `score` raise NotAllowedError before they import it.
     """
     if name in VERIFIERS:
         return VERIFIERS[name]

@@ -1,15 +1,14 @@
-"""How a response is written, whatever it says: thinking and answer where they belong, one language, no endless
-repetition.
+"""Verifier of how a response is written, whatever it says: its structure, its language, and its repetition.
 
-What is asked for is in the payload; nothing that is not asked for is looked at:
+The payload says what to check, and nothing else is looked at:
 
-- `structure`: `think_answer`, a `<think>…</think>` and then an `<answer>…</answer>` and nothing else;
-  `think`, a `<think>…</think>` and then something; `answer`, one `<answer>…</answer>` at the end;
-  `boxed`, one `\\boxed{}` at the end or near it, and none before. Each tag once. Where the chat template opens
-  `<think>`, the response may begin inside it (`is_think_open: true`).
-- `language`: an ISO 639 code that the response has to be in, its code blocks and LaTeX aside.
-- `max_repetition`: the largest share of repeated word n-grams (`repetition_ngram` words, 8 if not given). Characters of
-  a script without blanks, and those of a run without one that no language has, count as words.
+- `structure`: the parts that a response must have, each tag once. `think_answer`: a `<think>…</think>`, then an
+  `<answer>…</answer>` and nothing else. `think`: a `<think>…</think>`, then any text. `answer`: one
+  `<answer>…</answer>` at the end. `boxed`: one `\\boxed{}` at the end or near it, and none before. Set
+  `is_think_open: true` if the chat template opens `<think>`, so that the response may begin inside it.
+- `language`: the ISO 639 code of the language that the response must have, apart from code blocks and LaTeX.
+- `max_repetition`: the largest share of repeated word n-grams (`repetition_ngram` words, 8 by default). In scripts
+  without spaces, and in runs of more than 40 characters without a space, each character counts as a word.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from brorl_graders.base.answer import boxed_answers
 from brorl_graders.base.payload import Payload, check_choice, is_blank, is_number
 from brorl_graders.verifiers.ifeval import texts
 
-SCORINGS = ("all", "fraction")  # 1 when everything that is asked for holds, else 0; the share of it
+SCORINGS = ("all", "fraction")  # all: 1 if every check holds, else 0; fraction: the share that holds
 DEFAULT_NGRAM = 8
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _THINK = r"\s*<think>(?P<think>.*?)</think>\s*"
@@ -34,10 +33,10 @@ STRUCTURES = {
 }
 _BOX = re.compile(r"\\f?boxed\s{0,4}\{")
 MAX_WORD = 40  # characters
-# A character of Japanese, Chinese or Korean, or a word.
+# A Japanese, Chinese or Korean character, or a word.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
-MAX_AFTER_BOX = 40  # characters: `$.`, or "Done."
-_NOT_PROSE = re.compile(  # a formula that is opened twice before it is closed begins the second time
+MAX_AFTER_BOX = 40  # characters, such as `$.` or "Done."
+_NOT_PROSE = re.compile(  # a formula that is opened twice and closed once begins at the second opening
     r"```.*?(?:```|\Z)|\$\$.*?\$\$|\$[^$\n]*\$|\\\[(?:(?!\\\[).)*?\\\]|\\\((?:(?!\\\().)*?\\\)|</?\w{1,20}>"
     r"|\\boxed\{[^{}]*\}",
     re.DOTALL,
@@ -45,7 +44,7 @@ _NOT_PROSE = re.compile(  # a formula that is opened twice before it is closed b
 
 
 def check(payload: Payload) -> Iterator[str]:
-    """What is wrong with a payload."""
+    """Yield what is wrong with the payload of a format check."""
     structure = payload.get("structure")
     code = payload.get("language")
     share = payload.get("max_repetition")
@@ -72,7 +71,10 @@ def _is_language_code(code: object) -> bool:
 
 
 def score(payload: Payload, response: str) -> float:
-    """Whether, or with `scoring: fraction` how much of, what the payload asks for holds of the response."""
+    """Return 1.0 if a response satisfies every check that the payload asks for, else 0.0.
+
+    With `scoring: fraction` it is the share of the checks that the response satisfies.
+    """
     held = []
     structure = payload.get("structure")
     if structure is not None:
@@ -93,12 +95,15 @@ def score(payload: Payload, response: str) -> float:
 
 
 def load() -> None:
-    """Read the language model."""
+    """Load the model that tells languages apart."""
     texts.load_languages()
 
 
 def has_structure(response: str, structure: str, is_think_open: bool = False) -> bool:
-    """Whether a response has the parts of a structure, each once and not empty."""
+    """Return whether a response has the parts of a structure (a key of `STRUCTURES`), each once and not empty.
+
+    `is_think_open`: the chat template already opened `<think>`, so the response may begin inside it.
+    """
     if is_think_open and structure.startswith("think"):
         response = "<think>" + response
     if any(response.count(tag) > 1 for tag in _TAGS):
@@ -123,7 +128,10 @@ def has_structure(response: str, structure: str, is_think_open: bool = False) ->
 
 
 def repeated_words(text: str, ngram: int) -> float:
-    """1 − different n-grams of words / n-grams; 0 for a text shorter than two of them."""
+    """Return the share of word n-grams of a text that repeat an earlier one, from 0 to below 1.
+
+    That is 1 − different n-grams / n-grams. A text with fewer than two n-grams has 0.
+    """
     words = _words(text)
     num_grams = len(words) - ngram + 1
     if num_grams < 2:

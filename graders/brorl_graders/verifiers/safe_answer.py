@@ -1,8 +1,8 @@
-"""What a library may evaluate of an answer: literals, and arithmetic with bounded numbers. The rest is refused.
+"""Decide which answers a library may evaluate: literals, and arithmetic with bounded numbers. All else is refused.
 
 A grammar lists what is allowed, node by node of the syntax tree. `EvaluationGuard` is for code that is not known to
-evaluate answers: while that runs, an audit hook of the interpreter (PEP 578) lets nothing be compiled that is neither a
-literal nor text of the guard's caller.
+evaluate answers. While that code runs, an audit hook of the interpreter (PEP 578) refuses to compile anything but
+literals and the texts that the guard's caller trusts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 MAX_LENGTH = 50_000  # characters
-MAX_BITS = 200_000  # of any number that can come out on the way: 9**9**9 has 1.2 billion
-MAX_EXPONENT_BITS = 64  # beyond which a bound on the exponent need not be computed
+MAX_BITS = 200_000  # bits of any number on the way to the value: 9**9**9 has 1.2 billion
+MAX_EXPONENT_BITS = 64  # a larger exponent exceeds MAX_BITS in any case
 _ARITHMETIC = re.compile(r"[A-Za-z0-9_ \t\n+\-*/().,]*")
-_REFUSED_NUMBER = re.compile(r"[0-9.][A-Za-z_]|[0-9]{101}")  # 1e9, 0x1, 1j, 1_0, and what has more than 100 digits
+_REFUSED_NUMBER = re.compile(r"[0-9.][A-Za-z_]|[0-9]{101}")  # 1e9, 0x1, 1j, 1_0, and numbers of more than 100 digits
 
-# What ast.parse raises about a text: no Python, a null byte, too many digits or levels.
+# Errors of ast.parse: no Python, a null byte, too many digits or levels.
 PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 SIGNED_NODES = (ast.Expression, ast.Load, ast.Constant, ast.UnaryOp, ast.UAdd, ast.USub)
@@ -32,7 +32,7 @@ LITERAL_NODES = (*SIGNED_NODES, ast.List, ast.Tuple)
 OPERATORS = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
 ARITHMETIC_NODES = (*SIGNED_NODES, *OPERATORS, ast.Name, ast.Call)
 
-RUNNING_EVENTS = frozenset(  # of PEP 578, that come before code runs
+RUNNING_EVENTS = frozenset(  # audit events (PEP 578) that come before code runs
     (
         "code.__new__",
         "compile",
@@ -47,11 +47,11 @@ RUNNING_EVENTS = frozenset(  # of PEP 578, that come before code runs
 
 
 class EvaluationError(RuntimeError):
-    """Code under the guard was about to run a text as a program."""
+    """Code under an `EvaluationGuard` tried to run a text as a program."""
 
 
 def is_literal(text: str) -> bool:
-    """Whether a text is a Python number, string, constant, or lists and tuples of them."""
+    """Return whether a text is a Python number, string or constant, or lists and tuples of them."""
     tree = _parsed(text)
     if tree is None:
         return False
@@ -59,7 +59,10 @@ def is_literal(text: str) -> bool:
 
 
 def is_arithmetic(text: str, names: Collection[str] = (), functions: Collection[str] = ()) -> bool:
-    """Whether a text is arithmetic of decimal numbers, these names and calls of these functions, and stays bounded."""
+    """Return whether a text is bounded arithmetic with decimal numbers, and with no names or functions but these.
+
+    Bounded means that no number on the way to the value has more than `MAX_BITS` bits.
+    """
     if not _ARITHMETIC.fullmatch(text) or _REFUSED_NUMBER.search(text):
         return False
     tree = _parsed(text)
@@ -93,10 +96,10 @@ def _has_plain_value(node: ast.AST) -> bool:
 
 
 def _is_bounded(nodes: list[ast.AST]) -> bool:
-    """Whether every rational number that the expression can produce, coefficients included, stays below MAX_BITS bits.
+    """Return whether every rational number that an expression can produce stays below `MAX_BITS` bits.
 
-    Bits of a fraction are those of numerator and denominator. `nodes` are in breadth-first order: reversed, a child
-    precedes its parent.
+    Coefficients count too. The bits of a fraction are those of numerator and denominator together. `nodes` are in
+    breadth-first order, so that in reverse a child comes before its parent.
     """
     bits: dict[ast.AST, int] = {}
     for node in reversed(nodes):
@@ -107,12 +110,12 @@ def _is_bounded(nodes: list[ast.AST]) -> bool:
 
 
 def _bits(node: ast.AST, bits: dict[ast.AST, int]) -> int:
-    """An upper bound, from those of the node's children."""
+    """Return an upper bound on the bits of a node's value, from the bounds of its children."""
     match node:
         case ast.Constant(value=int() | float() as number):
             fraction = Fraction(repr(number))
             return fraction.numerator.bit_length() + (fraction.denominator - 1).bit_length()
-        case ast.BinOp(left=ast.Name(id="E"), op=ast.Pow()):  # stays exp(...)
+        case ast.BinOp(left=ast.Name(id="E"), op=ast.Pow()):  # SymPy keeps it as exp(...)
             return bits[node.right] + 1
         case ast.BinOp(op=ast.Pow()):
             return max(1, bits[node.left]) << min(bits[node.right], MAX_EXPONENT_BITS)
@@ -126,22 +129,26 @@ def _bits(node: ast.AST, bits: dict[ast.AST, int]) -> int:
 
 
 class EvaluationGuard(threading.local):
-    """Runs a function that compiles nothing but literals and trusted texts, unpickles nothing and starts no process.
+    """Runs functions that may compile nothing but literals and trusted texts, unpickle nothing and start no process.
 
-    What the interpreter compiles and runs to import a module is let through. The hook cannot be taken out of the
-    process again; outside `call` it returns at once. State is by thread.
+    What the interpreter compiles and runs to import a module is allowed. The hook stays in the process for good.
+    Outside `call` it returns at once. Each thread has its own state.
     """
 
     def __init__(self) -> None:
-        self.trusted: Collection[str] | None = None  # None: no call is under way in this thread
+        self.trusted: Collection[str] | None = None  # None: no guarded call in this thread
         self.refused = False
 
     def install(self) -> None:
-        """Add the hook to the process. Once is enough."""
+        """Add the audit hook to this process. Call it once: hooks cannot be removed."""
         sys.addaudithook(self._audit)
 
     def call(self, function: Callable[[], Result], trusted: Collection[str]) -> Result:
-        """The function's result. Raises EvaluationError when anything was refused, also if the function caught it."""
+        """Run a function under the guard, and return its result.
+
+        `trusted` are texts that it may compile. Raises EvaluationError if anything was refused, even if the function
+        caught that error.
+        """
         self.trusted, self.refused = trusted, False
         try:
             return function()
@@ -154,7 +161,7 @@ class EvaluationGuard(threading.local):
         if event not in RUNNING_EVENTS or self.trusted is None:
             return
         trusted = self.trusted
-        self.trusted = None  # the check itself parses
+        self.trusted = None  # the check itself compiles a text
         is_allowed = _is_importing() or (event == "compile" and _may_compile(arguments[0], trusted))
         self.trusted = trusted
         if not is_allowed:
@@ -168,7 +175,7 @@ def _may_compile(source: object, trusted: Collection[str]) -> bool:
 
 
 def _is_importing() -> bool:
-    """Whether an import is under way inside the guarded function."""
+    """Return whether the guarded function is importing a module at this moment."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not EvaluationGuard.call.__code__:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

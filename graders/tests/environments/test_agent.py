@@ -12,7 +12,7 @@ import httpx
 import pytest
 from brorl_graders.base.errors import ConfigError
 from brorl_graders.environments import tool_calls
-from brorl_graders.environments.agent import AgentError, result_in
+from brorl_graders.environments.agent import AgentError, read_result
 from brorl_graders.environments.endpoint import RequestError, open_conversation
 from brorl_graders.environments.protocol import Action, Step, TurnSize
 from brorl_graders.environments.registry import make_environment
@@ -53,9 +53,9 @@ def test_a_function_that_blocks_has_a_thread_of_its_own() -> None:
 
 
 def test_the_last_line_of_a_command_is_its_result() -> None:
-    assert result_in('thinking\n{"reward": 0.5}\n') == 0.5
-    assert result_in('{"answer": "4"}') == "4"
-    assert result_in("42") is result_in("") is result_in("{") is None
+    assert read_result('thinking\n{"reward": 0.5}\n') == 0.5
+    assert read_result('{"answer": "4"}') == "4"
+    assert read_result("42") is read_result("") is read_result("{") is None
 
 
 def test_an_answer_or_nothing_is_scored_by_the_questions_verifier() -> None:
@@ -67,7 +67,7 @@ def test_an_answer_or_nothing_is_scored_by_the_questions_verifier() -> None:
 
 
 def test_calls_of_tools_reach_the_agent_as_calls() -> None:
-    calls = tool_calls.parse(CALL, "hermes", [ADD])
+    calls = tool_calls.parse_calls(CALL, "hermes", [ADD])
     turns = [Action(f"I add. {CALL}", calls), Action("5", size=TurnSize(10, 1, False))]
     first, steps = played("use_tool", turns)
     assert first == ({"role": "user", "content": "2 + 3 ="},)

@@ -20,7 +20,7 @@ from graders.tests.support.names import allow_also
 
 SUM = {"text": "2 + 2 =", "verifier": "exact_match", "payload": {"answer": "4"}}
 RIGHT, WRONG = "<answer>4</answer>", "<answer>5</answer>"
-TRAITS = "brorl_graders.environments.registry:traits"
+TRAITS = "brorl_graders.environments.registry:find_traits"
 PLAYED = (
     ("verify_and_retry", {}),
     ("verify_and_retry", {"feedback": "No: {question}", "retry_discount": 0.5}),
@@ -45,14 +45,14 @@ def play(
     processes: EpisodeProcesses, name: str, task: dict[str, Any], *actions: str, **settings: Any
 ) -> list[EpisodeOutcome]:
     """Play one episode in a process of its own, and return the outcome of each turn."""
-    is_open, is_async, *_ = processes.fork_server.ask(TRAITS, (name, task))
+    is_open, is_async, *_ = processes.fork_server.call_function(TRAITS, (name, task))
     episode = f"{name} {actions} {settings}"
-    process = processes.free(Kind(name, is_open, is_async, owner=episode))
+    process = processes.find_free(Kind(name, is_open, is_async, owner=episode))
     assert process is not None
     outcomes = []
     for number in range(1, len(actions) + 1):
         step = EpisodeStep(episode, name, settings, task, 0, actions[:number])
-        process.give(number, Turn(step, Batch([None], 1), 0, seconds=20.0))
+        process.send_turn(number, Turn(step, Batch([None], 1), 0, seconds=20.0))
         answered, outcome = read_outcome(process.connection)
         assert answered == number
         outcomes.append(outcome)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from brorl_graders.environments.protocol import ToolCall
-from brorl_graders.environments.tool_calls import ToolCallError, format_of, parse
+from brorl_graders.environments.tool_calls import ToolCallError, find_format, parse_calls
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 TOOLS = ({"type": "function", "function": {"name": "add", "parameters": SCHEMA}},)
@@ -31,7 +31,7 @@ ADD = ToolCall("add", {"a": 1})
     ],
 )
 def test_calls_are_read(written_in: str, text: str, calls: tuple[ToolCall, ...]) -> None:
-    assert parse(text, written_in, TOOLS) == calls
+    assert parse_calls(text, written_in, TOOLS) == calls
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_calls_are_read(written_in: str, text: str, calls: tuple[ToolCall, ...])
 )
 def test_what_is_wrong_with_a_call_is_told(text: str, message: str) -> None:
     with pytest.raises(ToolCallError, match=message):
-        parse(text, "hermes", TOOLS)
+        parse_calls(text, "hermes", TOOLS)
 
 
 def test_the_format_is_that_of_the_template() -> None:
-    assert format_of("{{ '<tool_call>' }}") == "hermes"
-    assert format_of("{{ '<tool_call>\n<function=' }}") is None
-    assert format_of("[TOOL_CALLS]") == "mistral"
-    assert format_of("<|python_tag|>") == "llama"
-    assert format_of("{{ message['content'] }}") is None
+    assert find_format("{{ '<tool_call>' }}") == "hermes"
+    assert find_format("{{ '<tool_call>\n<function=' }}") is None
+    assert find_format("[TOOL_CALLS]") == "mistral"
+    assert find_format("<|python_tag|>") == "llama"
+    assert find_format("{{ message['content'] }}") is None

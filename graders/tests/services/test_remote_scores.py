@@ -11,7 +11,7 @@ import pytest
 from brorl_graders.base.errors import ConfigError, ServiceError
 from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.services.remote_scores import Asked, RemoteScores
-from brorl_graders.services.service_client import reach
+from brorl_graders.services.service_client import check_endpoint
 
 from graders.tests.support.names import allow_also
 from graders.tests.support.scoring_service import completion, scores_by, serving
@@ -213,10 +213,10 @@ def test_a_mistake_of_ours_is_raised_to_who_asks_and_leaves_nobody_waiting(made:
 
 def test_a_service_is_tried_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving({"scores": []}) as service:
-        reach(Endpoint("ours", service.url))
-        reach(Endpoint("judge", service.url, "m"))
+        check_endpoint(Endpoint("ours", service.url))
+        check_endpoint(Endpoint("judge", service.url, "m"))
     assert service.requests == [{"version": 1, "items": []}]
     with pytest.raises(ConfigError, match="endpoint ours: .* cannot be reached"):
-        reach(Endpoint("ours", service.url))
+        check_endpoint(Endpoint("ours", service.url))
     with serving(401) as service, pytest.raises(ConfigError, match="endpoint ours: .* refuses with status 401"):
-        reach(Endpoint("ours", service.url))
+        check_endpoint(Endpoint("ours", service.url))

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 from brorl_graders.base.payload import ENVIRONMENT, Payload
-from brorl_graders.environments.protocol import Action, Environment, Message, ToolCall, as_messages
+from brorl_graders.environments.protocol import Action, Environment, Message, ToolCall, to_messages
 from brorl_graders.environments.registry import make_environment
-from brorl_graders.environments.tool_calls import ToolCallError, parse
+from brorl_graders.environments.tool_calls import ToolCallError, parse_calls
 
 from brorl_lab.bases.initial_model import ANSWER_TAGS
 from nemo_brorl.core.errors import DataError
@@ -282,11 +282,11 @@ def observed(environment: Environment, text: str, written_in: str) -> Sequence[M
     calls: tuple[ToolCall, ...] = ()
     try:
         if environment.tools:
-            calls = parse(text, written_in, environment.tools)
+            calls = parse_calls(text, written_in, environment.tools)
     except ToolCallError as error:
-        return as_messages(f"error: {error}", "tool")
+        return to_messages(f"error: {error}", "tool")
     step: Any = environment.step(Action(text, calls))
-    return None if step.terminated else as_messages(step.observation, "user")
+    return None if step.terminated else to_messages(step.observation, "user")
 
 
 def expression_of(question: Question) -> str:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from brorl_graders.environments.judged import Calculator
-from brorl_graders.environments.tool_calls import ToolCallError, parse
+from brorl_graders.environments.tool_calls import ToolCallError, parse_calls
 from brorl_lab.bases.demonstrations import careless_call, reading, with_another_digit, written_call
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "12 * 34"}}</tool_call>'
@@ -14,7 +14,7 @@ CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "12 * 34"}
 
 def test_a_call_is_one_that_the_calculator_takes() -> None:
     assert written_call("12 * 34") == CALL
-    (call,) = parse(CALL, "hermes", Calculator.tools)
+    (call,) = parse_calls(CALL, "hermes", Calculator.tools)
     assert Calculator().call(call) == "408"
 
 
@@ -27,7 +27,7 @@ def test_a_careless_pupil_asks_for_another_number_of_a_tool_that_there_is_not() 
     asked = careless_call("12 * 34", 1.0, Random(1))
     assert "12 * 34" not in asked
     with pytest.raises(ToolCallError, match="there is no tool 'calculate'"):
-        parse(asked, "hermes", Calculator.tools)
+        parse_calls(asked, "hermes", Calculator.tools)
     assert reading("408", 3, 1.0, Random(1)) != "408"
 
 

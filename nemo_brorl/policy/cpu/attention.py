@@ -6,7 +6,7 @@ log-sum-exp. So all responses of a prompt are one batch of queries against one c
 and so are those that share more, once for every level of their tree; only the causal part is done per length. Against
 concatenating the prompt's keys to each response's this saves the copies and their gradients' sums.
 
-Legend: T tokens of the row, B stretches of a block, L their length, R queries that see a span, P keys of a span, H
+Legend: T tokens of the row, B segments of a block, L their length, R queries that see a span, P keys of a span, H
 heads, K key-value heads, G = H / K, D head size.
 """
 
@@ -47,7 +47,7 @@ def attend_on_cpu(
     if context is not None:
         keys = context[0].float()
         values = context[1].float()
-    output = _Attention.apply(
+    output = _CpuAttention.apply(
         query.float(),
         key.float(),
         value.float(),
@@ -60,15 +60,15 @@ def attend_on_cpu(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _CpuPlan:
     """The blocks sorted by what is done with them."""
 
     blocks: tuple[Block, ...]
     shared: list[SpanRows]  # rows whose queries all see the same span
-    past: list[tuple[slice, Block, Span]]  # every stretch its own
+    past: list[tuple[slice, Block, Span]]  # every segment its own
 
 
-def _plan(packing: Packing) -> _Plan:
+def _plan(packing: Packing) -> _CpuPlan:
     levels: defaultdict[int, list[SpanRows]] = defaultdict(list)  # prompts, what is shared beyond them, and so on
     past: list[tuple[slice, Block, Span]] = []
     start = 0
@@ -83,7 +83,7 @@ def _plan(packing: Packing) -> _Plan:
     shared: list[SpanRows] = []
     for level in sorted(levels):
         shared += _merged(levels[level])
-    return _Plan(packing.blocks, shared, past)
+    return _CpuPlan(packing.blocks, shared, past)
 
 
 def _merged(shared: Sequence[SpanRows]) -> list[SpanRows]:
@@ -101,7 +101,7 @@ def _merged(shared: Sequence[SpanRows]) -> list[SpanRows]:
     return merged
 
 
-class _Attention(torch.autograd.Function):
+class _CpuAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -110,7 +110,7 @@ class _Attention(torch.autograd.Function):
         value: Tensor,
         keys: Tensor | None,
         values: Tensor | None,
-        plan: _Plan,
+        plan: _CpuPlan,
         scale: float,
     ) -> Tensor:
         output = torch.empty_like(query)
@@ -119,7 +119,7 @@ class _Attention(torch.autograd.Function):
             part, part_sums = flash_on_cpu(*heads, 0.0, True, scale=scale)
             to_output.copy_(part)
             to_sums.copy_(part_sums)
-        # The causal part is in the output; what stretches see besides is merged into it, set by set.
+        # The causal part is in the output; what segments see besides is merged into it, set by set.
         context = (key, value) if keys is None or values is None else (keys, values)
         num_heads = query.size(1)
         num_kv = key.size(1)
@@ -132,10 +132,10 @@ class _Attention(torch.autograd.Function):
             _merge(to_output, to_sums, part, part_sums)
         for rows, block, span in plan.past:
             seen = [_spans(part, span, block) for part in context]
-            queries = _stretches(query, rows, block)
+            queries = _segments(query, rows, block)
             part, part_sums = flash_on_cpu(queries, *seen, 0.0, False, scale=scale)
-            to_output = _stretches(output, rows, block)
-            to_sums = _stretches(log_sums, rows, block)
+            to_output = _segments(output, rows, block)
+            to_sums = _segments(log_sums, rows, block)
             _merge(to_output, to_sums, part, part_sums)
         ctx.save_for_backward(query, key, value, keys, values, output, log_sums)
         ctx.settings = (plan, scale)
@@ -175,7 +175,7 @@ class _Attention(torch.autograd.Function):
                 rows_of_span.transpose(0, 1).add_(part.sum(0))
         for rows, block, span in plan.past:
             seen = [_spans(part, span, block) for part in context]
-            views = [_stretches(part, rows, block) for part in whole_row]
+            views = [_segments(part, rows, block) for part in whole_row]
             seen_grads = _backward_of_seen(views, seen, scale)
             for total, part in zip(context_grads, seen_grads, strict=True):
                 _spans(total, span, block).add_(part)
@@ -205,7 +205,7 @@ def _backward_of_seen(
     return parts[1:]
 
 
-def _by_block(plan: _Plan, *tensors: Tensor) -> Iterator[list[Tensor]]:
+def _by_block(plan: _CpuPlan, *tensors: Tensor) -> Iterator[list[Tensor]]:
     """Per block the views [B, H, L, ...] of tensors [T, H, ...]; one split of each, because there are many blocks."""
     sizes = [block.num_tokens for block in plan.blocks]
     split = [tensor.split(sizes) for tensor in tensors]
@@ -213,16 +213,16 @@ def _by_block(plan: _Plan, *tensors: Tensor) -> Iterator[list[Tensor]]:
         views = []
         for parts in split:
             part = parts[index]
-            by_stretch = part.view(block.num, block.length, *part.shape[1:])
-            views.append(by_stretch.transpose(1, 2))
+            by_segment = part.view(block.num, block.length, *part.shape[1:])
+            views.append(by_segment.transpose(1, 2))
         yield views
 
 
-def _stretches(heads: Tensor, rows: slice, block: Block) -> Tensor:
+def _segments(heads: Tensor, rows: slice, block: Block) -> Tensor:
     """[T, H, ...] to a view [B, H, L, ...] of a block."""
     sizes = (block.num, block.length)
-    by_stretch = heads[rows].unflatten(0, sizes)
-    return by_stretch.transpose(1, 2)
+    by_segment = heads[rows].unflatten(0, sizes)
+    return by_segment.transpose(1, 2)
 
 
 def _queries(heads: Tensor, rows: slice, num_kv: int) -> Tensor:
@@ -241,11 +241,11 @@ def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
 
 
 def _spans(heads: Tensor, span: Span, block: Block) -> Tensor:
-    """[C, K, D] to a view [B, K, P, D]: the span of every stretch."""
+    """[C, K, D] to a view [B, K, P, D]: the span of every segment."""
     end = span.start + block.num * span.stride
     part = heads[span.start : end]
-    by_stretch = part.unflatten(0, (block.num, span.stride))
-    return by_stretch[:, : span.length].transpose(1, 2)
+    by_segment = part.unflatten(0, (block.num, span.stride))
+    return by_segment[:, : span.length].transpose(1, 2)
 
 
 def _merge(

@@ -34,7 +34,7 @@ from nemo_brorl.policy.cpu.fp8_recipes import (
     Delayed,
     LinearRecipe,
     Operands,
-    Phase,
+    ProductPhase,
     Quantised,
     make_recipe,
     product,
@@ -67,16 +67,16 @@ class ChunkEmulation:
             self._end_step(histories)
         self._is_training_forward = False
 
-    def enter(self, linear: EmulatedLinear) -> Phase:
+    def enter(self, linear: EmulatedLinear) -> ProductPhase:
         """A linear begins a forward product. Inside a training forward of the block, gradients are off only while a
         part of it is checkpointed; outside, they are on only while it is recomputed."""
         if self._first is None:
             self._first = linear
         if torch.is_grad_enabled() == self._is_training_forward:
-            return Phase.FORWARD
+            return ProductPhase.FORWARD
         if self._is_training_forward:
-            return Phase.CHECKPOINTED
-        return Phase.RECOMPUTED
+            return ProductPhase.CHECKPOINTED
+        return ProductPhase.RECOMPUTED
 
     def leave_backward(self, linear: EmulatedLinear) -> None:
         """A linear has computed its gradients."""
@@ -176,7 +176,7 @@ class _Fp8Linear(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         linear: EmulatedLinear,
-        phase: Phase,
+        phase: ProductPhase,
         group: Any,
         is_gathered: bool,
     ) -> Tensor:

@@ -194,7 +194,7 @@ class AmaxHistory:
             self.amaxes[-num_kept:] = past[-num_kept:]
 
 
-class Phase(Enum):
+class ProductPhase(Enum):
     """Why a forward product runs; only delayed scaling cares."""
 
     FORWARD = auto()  # training, or scoring, which differs only in that no step ends
@@ -213,7 +213,7 @@ class Operands:
 class LinearRecipe(Protocol):
     """Quantises the operands of one linear layer, whose own state it holds."""
 
-    def inputs(self, x: Tensor, w: Tensor, phase: Phase) -> tuple[Operands, Quantised]:
+    def inputs(self, x: Tensor, w: Tensor, phase: ProductPhase) -> tuple[Operands, Quantised]:
         """Of a forward pass: input and weight. A weight has the same values in both of its uses."""
 
     def gradient(self, g: Tensor) -> Operands:
@@ -258,7 +258,7 @@ class Tensorwise(_Stateless):
     gathering.
     """
 
-    def inputs(self, x: Tensor, w: Tensor, phase: Phase) -> tuple[Operands, Quantised]:
+    def inputs(self, x: Tensor, w: Tensor, phase: ProductPhase) -> tuple[Operands, Quantised]:
         quantised = self._now(x, self.formats.forward)
         weight = self._now(w, self.formats.forward)
         return Operands(quantised, quantised), weight
@@ -277,7 +277,7 @@ class Blockwise(_Stateless):
     """`Float8BlockScaling`: scales for 1 x 128 numbers of x and g along the axis that a product sums over, for 128 x
     128 of w."""
 
-    def inputs(self, x: Tensor, w: Tensor, phase: Phase) -> tuple[Operands, Quantised]:
+    def inputs(self, x: Tensor, w: Tensor, phase: ProductPhase) -> tuple[Operands, Quantised]:
         weight = per_tile(w, self.formats.forward, TILE, TILE)
         return self._both(x, self.formats.forward), weight
 
@@ -306,8 +306,8 @@ class Delayed:
         # scales of forwards to be recomputed; their backwards keep the order
         self.kept: deque[tuple[Tensor, Tensor]] = deque()
 
-    def inputs(self, x: Tensor, w: Tensor, phase: Phase) -> tuple[Operands, Quantised]:
-        if phase is Phase.RECOMPUTED:
+    def inputs(self, x: Tensor, w: Tensor, phase: ProductPhase) -> tuple[Operands, Quantised]:
+        if phase is ProductPhase.RECOMPUTED:
             # The scales may have moved on since: other rows were run between a forward pass and its backward.
             x_scale, w_scale = self.kept.popleft()
         else:
@@ -315,7 +315,7 @@ class Delayed:
             self.w.record(w)
             x_scale = self.x.scale
             w_scale = self.w.scale
-        if phase is Phase.CHECKPOINTED:
+        if phase is ProductPhase.CHECKPOINTED:
             self.kept.append((x_scale, w_scale))
         quantised = per_tensor(x, self.formats.forward, x_scale)
         weight = per_tensor(w, self.formats.forward, w_scale)

@@ -18,7 +18,7 @@ SILENT_S = 8.0  # without an answer for longer, a rank counts as one that does n
 MAX_NAMED = 8
 
 
-class Answer(NamedTuple):
+class RankStatus(NamedTuple):
     """The last thing that was heard of a rank."""
 
     progress: RankProgress | None  # None: nothing yet
@@ -31,7 +31,7 @@ class ProgressPoll:
     def __init__(self, ranks: Mapping[int, Any]) -> None:
         """`ranks`: actor by rank number."""
         self.ranks = ranks
-        self.answers = dict.fromkeys(ranks, Answer(None, time.monotonic()))
+        self.answers = dict.fromkeys(ranks, RankStatus(None, time.monotonic()))
         self._asked: dict[int, Any] = {}
         self._asked_at = time.monotonic()
 
@@ -77,7 +77,7 @@ class ProgressPoll:
         except RayError:  # the rank is gone; whoever waits for its call is told, and explains
             return False
         before = self.answers[number].progress
-        self.answers[number] = Answer(now, time.monotonic())
+        self.answers[number] = RankStatus(now, time.monotonic())
         if before is None:
             return True
         return before.place != now.place or before.num_marks != now.num_marks
@@ -103,7 +103,7 @@ def values_of(
 
 
 def stalled_ranks(
-    answers: Mapping[int, Answer],
+    answers: Mapping[int, RankStatus],
     now: float,
     seconds: float,
 ) -> list[str]:

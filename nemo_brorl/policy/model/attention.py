@@ -7,9 +7,9 @@ A row's layout says which tokens see which. Backends, chosen by `policy.attentio
     sdpa   block by block: on CPU around the flash kernel (`cpu.attention`), elsewhere torch's own
            (`attention_blocks`)
 
-Under context parallelism every stretch of a cut block is padded to 2·ranks pieces of equal length; rank r holds pieces
+Under context parallelism every segment of a cut block is padded to 2·ranks pieces of equal length; rank r holds pieces
 r and 2·ranks − 1 − r, so that all ranks have the same share of causal work (`row_builder`). Only keys and values of cut
-stretches travel, and are put in order; the queries stay.
+segments travel, and are put in order; the queries stay.
 
 Legend: T tokens of the row, t cut tokens of this rank, C = t · ranks rows of the context, H heads, K key-value heads, D
 head size.
@@ -101,7 +101,7 @@ def gather_context(
     packing: Packing,
     group: dist.ProcessGroup,
 ) -> Context | None:
-    """Keys and values [C, K, D] of all ranks' cut stretches, each stretch in its own order; None when nothing is cut,
+    """Keys and values [C, K, D] of all ranks' cut segments, each segment in its own order; None when nothing is cut,
     which all ranks find alike. One collective for both."""
     if packing.num_cut == 0:
         return None

@@ -1,7 +1,7 @@
-"""Attention over a packed row by torch's own function, one call per block: the keys of what its stretches see stand in
+"""Attention over a packed row by torch's own function, one call per block: the keys of what its segments see stand in
 front of their own.
 
-Legend: T tokens of the row, B stretches of a block, L their length, P keys in front, C rows of the context, H heads, K
+Legend: T tokens of the row, B segments of a block, L their length, P keys in front, C rows of the context, H heads, K
 key-value heads, D head size.
 """
 
@@ -35,18 +35,18 @@ def attend_by_blocks(
     values = value.split(sizes)
     outputs = []
     for index, block in enumerate(packing.blocks):
-        own_query = _stretches(queries[index], block)
-        own_key = _stretches(keys[index], block)
-        own_value = _stretches(values[index], block)
+        own_query = _segments(queries[index], block)
+        own_key = _segments(keys[index], block)
+        own_value = _segments(values[index], block)
         output = _attend(block, own_query, own_key, own_value, context, packing, scale)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
 
 
-def _stretches(heads: Tensor, block: Block) -> Tensor:
+def _segments(heads: Tensor, block: Block) -> Tensor:
     """[B * L, H, D] to [B, H, L, D]."""
-    by_stretch = heads.unflatten(0, (block.num, block.length))
-    return by_stretch.transpose(1, 2)
+    by_segment = heads.unflatten(0, (block.num, block.length))
+    return by_segment.transpose(1, 2)
 
 
 def _attend(
@@ -81,8 +81,8 @@ def _span(heads: Tensor, span: Span, num: int) -> Tensor:
         return seen_by_all.expand(num, -1, -1, -1)
     end = span.start + num * span.stride
     rows = heads[span.start : end]
-    by_stretch = rows.unflatten(0, (num, span.stride))
-    seen_by_each = by_stretch[:, : span.length]
+    by_segment = rows.unflatten(0, (num, span.stride))
+    seen_by_each = by_segment[:, : span.length]
     return seen_by_each.transpose(1, 2)
 
 

@@ -1,6 +1,6 @@
 """Attention over a packed row by flash kernels for sequences of many lengths, forward and backward by hand.
 
-The first call is causal: every stretch of the row attends to itself. What stretches see besides (their prompt, what
+The first call is causal: every segment of the row attends to itself. What segments see besides (their prompt, what
 else they share, under context parallelism their own past) is a further call for every level, not causal, in which some
 rows of queries and a span of keys are a sequence. Softmax over several sets of keys is the merge of the softmaxes over
 each set (the log-sum-exps say with what weights; Milakov and Gimelshein, arXiv 1805.02867), and flash attention's
@@ -33,7 +33,7 @@ _QUERIES = 4096
 
 
 @dataclass(frozen=True)
-class Sequences:
+class AttentionSequences:
     """Queries and keys that lie end to end: those of a sequence attend to each other."""
 
     query_ends: Tensor  # [n + 1] int32: 0, then where each sequence ends
@@ -51,7 +51,7 @@ class Kernel(Protocol):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        sequences: Sequences,
+        sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
         """Output [R, H, D] and log-sum-exps."""
@@ -64,7 +64,7 @@ class Kernel(Protocol):
         value: Tensor,
         output: Tensor,
         log_sums: Tensor,
-        sequences: Sequences,
+        sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of query, key and value. `output` and `log_sums` may be of more keys than these."""
@@ -78,7 +78,7 @@ class FlashKernel:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        sequences: Sequences,
+        sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
         """See `Kernel`."""
@@ -105,7 +105,7 @@ class FlashKernel:
         value: Tensor,
         output: Tensor,
         log_sums: Tensor,
-        sequences: Sequences,
+        sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel`."""
@@ -159,7 +159,7 @@ def attend_with_flash(
         packing.caches["flash"] = _plan(packing.blocks, query.device)
     plan = packing.caches["flash"]
     seen_key, seen_value = (None, None) if context is None else context
-    return _Attention.apply(
+    return _FlashAttention.apply(
         query,
         key,
         value,
@@ -183,17 +183,17 @@ class _Look(NamedTuple):
 
     runs: tuple[slice, ...]  # rows of the queries
     spans: tuple[slice, ...]  # rows of the context, one of each sequence
-    sequences: Sequences
+    sequences: AttentionSequences
 
 
-class _Plan(NamedTuple):
+class _FlashPlan(NamedTuple):
     """The calls for a row."""
 
-    own: Sequences
+    own: AttentionSequences
     looks: tuple[_Look, ...]
 
 
-def _plan(blocks: Sequence[Block], device: torch.device) -> _Plan:
+def _plan(blocks: Sequence[Block], device: torch.device) -> _FlashPlan:
     lengths: list[int] = []
     for block in blocks:
         lengths += [block.length] * block.num
@@ -209,7 +209,7 @@ def _plan(blocks: Sequence[Block], device: torch.device) -> _Plan:
         key_lengths = [_length(pair.keys) for pair in pairs]
         sequences = _sequences(query_lengths, key_lengths, device, is_causal=False)
         looks.append(_Look(runs, spans, sequences))
-    return _Plan(own, tuple(looks))
+    return _FlashPlan(own, tuple(looks))
 
 
 def _length(rows: slice) -> int:
@@ -221,8 +221,8 @@ def _sequences(
     key_lengths: Sequence[int],
     device: torch.device,
     is_causal: bool,
-) -> Sequences:
-    return Sequences(
+) -> AttentionSequences:
+    return AttentionSequences(
         _ends(query_lengths, device),
         _ends(key_lengths, device),
         max(query_lengths),
@@ -261,13 +261,13 @@ def _append(pairs: list[_Pair], pair: _Pair) -> None:
 
 
 def _pairs_of_block(start: int, block: Block, span: Span) -> Iterator[_Pair]:
-    """A block that begins at row `start`: all of its rows with one span, or each stretch with its own."""
+    """A block that begins at row `start`: all of its rows with one span, or each segment with its own."""
     if span.stride == 0:
         yield _Pair(slice(start, start + block.num_tokens), slice(span.start, span.start + span.length))
         return
-    for stretch in range(block.num):
-        first = start + stretch * block.length
-        first_key = span.start + stretch * span.stride
+    for segment in range(block.num):
+        first = start + segment * block.length
+        first_key = span.start + segment * span.stride
         yield _Pair(slice(first, first + block.length), slice(first_key, first_key + span.length))
 
 
@@ -281,7 +281,7 @@ def _joined(parts: Sequence[slice]) -> tuple[slice, ...]:
     return tuple(runs)
 
 
-class _Attention(torch.autograd.Function):
+class _FlashAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -290,7 +290,7 @@ class _Attention(torch.autograd.Function):
         value: Tensor,
         seen_key: Tensor | None,
         seen_value: Tensor | None,
-        plan: _Plan,
+        plan: _FlashPlan,
         scale: float,
         kernel: Kernel,
     ) -> Tensor:

@@ -55,18 +55,18 @@ def block_mask(packing: Packing, device: torch.device) -> BlockMask:
         sight = packing.sight
         assert sight is not None, "the row was built for FlexAttention"
         create = _compiled(create_block_mask, device)
-        num_queries = len(sight.query_stretch)
-        num_keys = len(sight.key_stretch)
+        num_queries = len(sight.query_segment)
+        num_keys = len(sight.key_segment)
         sees = mask_mod(sight)
         packing.caches["flex"] = create(sees, None, None, num_queries, num_keys, device=str(device))
     return packing.caches["flex"]
 
 
 def mask_mod(sight: Sight) -> MaskMod:
-    """Whether query `q` sees key `k`: its own stretch and what that stands on, up to itself."""
-    query_stretch = sight.query_stretch
+    """Whether query `q` sees key `k`: its own segment and what that stands on, up to itself."""
+    query_segment = sight.query_segment
     query_position = sight.query_position
-    key_stretch = sight.key_stretch
+    key_segment = sight.key_segment
     key_last = sight.key_last
     key_position = sight.key_position
 
@@ -76,8 +76,8 @@ def mask_mod(sight: Sight) -> MaskMod:
         q: Tensor,
         k: Tensor,
     ) -> Tensor:
-        is_after = key_stretch[k] <= query_stretch[q]
-        is_in_subtree = query_stretch[q] <= key_last[k]
+        is_after = key_segment[k] <= query_segment[q]
+        is_in_subtree = query_segment[q] <= key_last[k]
         is_past = key_position[k] <= query_position[q]
         return is_after & is_in_subtree & is_past
 

@@ -81,7 +81,7 @@ class ProgressMarks:
             self._work.append(Work(name, began_at, time.time()))
             self._begin(IDLE)
 
-    def part(self, name: str, **details: Any) -> None:
+    def mark_part(self, name: str, **details: Any) -> None:
         """The method has come to this part. `details` are small and JSON-able, for the timeline."""
         self._end_part()
         self._part = name
@@ -90,7 +90,7 @@ class ProgressMarks:
         self._step = ""
         self._count()
 
-    def step(self, name: str) -> None:
+    def mark_step(self, name: str) -> None:
         """The part has come to this step."""
         self._step = name
         self._count()

@@ -19,7 +19,7 @@ from nemo_brorl.policy.process.process_groups import weight_groups
 from nemo_brorl.policy.rank.fp8_check import Fp8Check
 from nemo_brorl.policy.rank.pipeline import score_rows
 from nemo_brorl.policy.rank.update import Update
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
+from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, Row
 from nemo_brorl.policy.state import saving
 from nemo_brorl.policy.state.offload import Offload
 from nemo_brorl.policy.state.optimizer import clear_state
@@ -91,11 +91,11 @@ class Learner:
         starts = np.cumsum([0, *lengths])
         return self._by_response(rows, scores, starts)
 
-    def _within_budget(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[list[PackedSegment]]:
+    def _within_budget(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[list[PackedGroup]]:
         """Micro-batches of at most tokens_per_micro_batch tokens per context-parallel rank. The index of a response is
         its number among all."""
         budget = self.state.settings.sizes.row_tokens
-        micro_batches: list[list[PackedSegment]] = []
+        micro_batches: list[list[PackedGroup]] = []
         num_tokens = budget
         pairs = zip(prompt_ids, response_ids, strict=True)
         for number, (prompt, response) in enumerate(pairs):
@@ -103,8 +103,8 @@ class Learner:
             if num_tokens + length > budget:
                 micro_batches.append([])
                 num_tokens = 0
-            segment = len(micro_batches[-1])
-            to_score = _to_score(segment, number, prompt, response)
+            packed_group = len(micro_batches[-1])
+            to_score = _to_score(packed_group, number, prompt, response)
             micro_batches[-1].append(to_score)
             num_tokens += length
         return micro_batches
@@ -204,14 +204,14 @@ class Learner:
 
 
 def _to_score(
-    segment: int,
+    packed_group: int,
     number: int,
     prompt_ids: Sequence[int],
     response_ids: Sequence[int],
-) -> PackedSegment:
+) -> PackedGroup:
     """A prompt with one response, of which only the tokens matter."""
     prompt = np.asarray(prompt_ids, np.int32)
     token_ids = np.asarray(response_ids, np.int32)
     no_log_probs = np.zeros(len(token_ids), np.float32)
-    response = Response(segment, number, token_ids, no_log_probs, 0.0, is_fresh=True)
-    return PackedSegment(prompt, (response,))
+    response = Response(packed_group, number, token_ids, no_log_probs, 0.0, is_fresh=True)
+    return PackedGroup(prompt, (response,))

@@ -128,7 +128,7 @@ def _run(
 
     def forward(numbered: Iterator[tuple[int, Row]], model: Any) -> tuple[Tensor, Callable[..., Any]]:
         index, row = next(numbered)
-        PROGRESS.step(f"micro-batch {index + 1} of {len(filled)}")
+        PROGRESS.mark_step(f"micro-batch {index + 1} of {len(filled)}")
         output = model(row.token_ids, row.positions, None, packed_seq_params=row.packing)
         # Fillers run like other rows, so that stages stay in step, and count nothing.
         if index >= len(rows):

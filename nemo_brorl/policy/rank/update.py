@@ -17,17 +17,17 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from nemo_brorl.algorithm.losses import SUPERVISED, find_loss
-from nemo_brorl.algorithm.token_batch import MiniBatchSize, Sequences, TokenBatch, TokenLengths, token_weights
+from nemo_brorl.algorithm.token_batch import MiniBatchSize, ResponseIndex, TokenBatch, TokenLengths, token_weights
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.router_replay import RouterReplay, take_replay_metrics
 from nemo_brorl.policy.process.rank_progress import PROGRESS
+from nemo_brorl.policy.rank.covariance_masks import compute_covariance_masks
 from nemo_brorl.policy.rank.fp8_check import Fp8Check
-from nemo_brorl.policy.rank.held_tokens import held_tokens
 from nemo_brorl.policy.rank.measured_gain import MeasuredGain
 from nemo_brorl.policy.rank.pipeline import RowLoss, score_rows, train_rows
 from nemo_brorl.policy.rank.score_sums import ScoreSums
 from nemo_brorl.policy.rank.token_sums import TokenSums, of_all_ranks
-from nemo_brorl.policy.rows.packed_rows import Row, fetch_groups, segments_of
+from nemo_brorl.policy.rows.packed_rows import Row, build_packed_groups, fetch_groups
 from nemo_brorl.policy.state.optimizer import gather_weights, guarded_step
 from nemo_brorl.policy.state.rank_state import RankState
 from nemo_brorl.types import MicroBatch, UpdatePlan, UpdateReport
@@ -111,7 +111,7 @@ class Update:
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
-        PROGRESS.part(part)
+        PROGRESS.mark_part(part)
         start = time.perf_counter()
         yield
         self.seconds[part] += time.perf_counter() - start
@@ -124,10 +124,10 @@ class Update:
         for mini_batch in mine:
             micro_batches += mini_batch
         groups = fetch_groups(self.plan, micro_batches)
-        segments = [segments_of(self.plan, micro_batch, groups) for micro_batch in micro_batches]
+        packed_groups = [build_packed_groups(self.plan, micro_batch, groups) for micro_batch in micro_batches]
         temperature = 1.0 if self.is_supervised else self.state.settings.rollouts.temperature
         # All mini-batches at once: under virtual stages rows that run together have one length.
-        rows = self.state.rows(segments, temperature)
+        rows = self.state.rows(packed_groups, temperature)
         return _like(mine, rows)
 
     def _old_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
@@ -174,18 +174,18 @@ class Update:
     ) -> float | None:
         """One optimizer step on mini-batch `index`; its gradient norm, or None when all ranks skipped it."""
         state = self.state
-        PROGRESS.part(
+        PROGRESS.mark_part(
             f"mini-batch {index + 1} of {len(self.plan.mini_batches)}",
             mini_batch=index,
             data_rank=parallel_state.get_data_parallel_rank(),
         )
         covariance = state.settings.algorithm.covariance
-        held: RowTokens = [None] * len(rows)
+        covariance_masks: RowTokens = [None] * len(rows)
         if covariance.kind != "none" and not self.is_supervised:
-            held = held_tokens(rows, covariance, self.plan.version, state.row_settings.device)
-        loss = self._loss(index, old, reference, held)
+            covariance_masks = compute_covariance_masks(rows, covariance, self.plan.version, state.row_settings.device)
+        loss = self._loss(index, old, reference, covariance_masks)
         values = train_rows(state.chunks, rows, loss)
-        PROGRESS.step("optimizer")
+        PROGRESS.mark_step("optimizer")
         losses = [row_values["policy/loss"] for row_values in values]
         # One number for all rows, read once: it is the only wait for the device before the step.
         is_finite = not losses or math.isfinite(torch.stack(losses).sum())
@@ -201,7 +201,7 @@ class Update:
         index: int,
         old: RowLogProbs,
         reference: RowLogProbs,
-        held: RowTokens,
+        covariance_masks: RowTokens,
     ) -> RowLoss:
         """The loss sum and metric sums of a row of mini-batch `index`."""
         algorithm = self.state.settings.algorithm
@@ -227,7 +227,7 @@ class Update:
                 old_log_probs = current.log_probs
                 self.scores.add(row, current)
             batch = _token_batch(
-                row, scores, old_log_probs, reference[number], held[number], size, algorithm.aggregation
+                row, scores, old_log_probs, reference[number], covariance_masks[number], size, algorithm.aggregation
             )
             if measures_gain:
                 self.gain.add(batch, row.is_measured)
@@ -243,7 +243,7 @@ def _token_batch(
     scores: TokenScores,
     old: Tensor,
     reference: Tensor | None,
-    is_held: Tensor | None,
+    covariance_mask: Tensor | None,
     size: MiniBatchSize,
     aggregation: str,
 ) -> TokenBatch:
@@ -266,8 +266,8 @@ def _token_batch(
         reference_log_probs=reference,
         advantages=row.advantages,
         weights=token_weights(aggregation, token_lengths, size),
-        sequences=Sequences(index, lengths, group),
-        is_held=is_held,
+        sequences=ResponseIndex(index, lengths, group),
+        covariance_mask=covariance_mask,
     )
 
 

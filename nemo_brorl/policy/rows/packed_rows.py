@@ -1,12 +1,12 @@
 """Responses of a micro-batch, taken from an update plan, and the row of tokens that `row_builder` makes of them.
 
 A row's layout says which of its tokens see which; every attention follows it. A row is cut into blocks. A block is
-`num` stretches of `length` tokens each, end to end; a stretch attends to itself causally, and before that to all of the
+`num` segments of `length` tokens each, end to end; a segment attends to itself causally, and before that to all of the
 spans its block names. A span lies in the *context*: without context parallelism that is the row itself, with it the
-stretches that are cut over the ranks, put together again (`gather_context`).
+segments that are cut over the ranks, put together again (`gather_context`).
 
 So a response names its prompt and whatever else it shares with other responses, from the prompt on, and a piece of a
-long stretch names what comes before it. No mask is needed: what is not causal is seen whole.
+long segment names what comes before it. No mask is needed: what is not causal is seen whole.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class RowSettings:
     context_rank: int = 0
     context_size: int = 1
     attention: str = "sdpa"  # a backend of `attention`
-    least_shared: int = 0  # as `stretches_of`
+    min_shared_tokens: int = 0  # as `build_segments`
 
 
 @dataclass(frozen=True)
 class Span:
-    """Context rows [start + i * stride, start + i * stride + length), seen in full by stretch i of a block; with stride
-    0 all stretches see the same."""
+    """Context rows [start + i * stride, start + i * stride + length), seen in full by segment i of a block; with stride
+    0 all segments see the same."""
 
     start: int
     length: int
@@ -62,7 +62,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Block:
-    """`num` stretches of `length` tokens, which all see `sees` (ancestors, their own past) and then themselves."""
+    """`num` segments of `length` tokens, which all see `sees` (ancestors, their own past) and then themselves."""
 
     num: int
     length: int
@@ -76,13 +76,13 @@ class Block:
 @dataclass(frozen=True)
 class Sight:
     """The same rules token by token, for backends that take a mask. Keys are the context (under context parallelism),
-    then the row. Stretches are numbered so that those which see one are the numbers after it up to a last one. A query
-    sees the keys of its own stretch and of its ancestors that are not after it."""
+    then the row. Segments are numbered so that those which see one are the numbers after it up to a last one. A query
+    sees the keys of its own segment and of its ancestors that are not after it."""
 
-    query_stretch: Tensor  # [T] int32
+    query_segment: Tensor  # [T] int32
     query_position: Tensor  # [T] int32
-    key_stretch: Tensor  # [S] int32
-    key_last: Tensor  # [S] int32, last stretch that sees it; HIDDEN: padding, or a token that stands in the context too
+    key_segment: Tensor  # [S] int32
+    key_last: Tensor  # [S] int32, last segment that sees it; HIDDEN: padding, or a token that stands in the context too
     key_position: Tensor  # [S] int32
 
 
@@ -98,7 +98,7 @@ class Packing(PackedSeqParams):
     source_rows: Tensor | None = None  # [u] int64, the row that predicts each sampled token
     targets: Tensor | None = None  # [u] int64, the sampled tokens
     temperature: float = 1.0  # log-probs are of softmax(logits / temperature)
-    num_cut: int = 0  # the row's first tokens, which belong to stretches that are cut over the context-parallel ranks
+    num_cut: int = 0  # the row's first tokens, which belong to segments that are cut over the context-parallel ranks
     # [C] int64, for each context row its place in the ranks' cut tokens, end to end
     context_order: Tensor | None = None
     attention: str = "sdpa"  # the backend, as in `RowSettings`
@@ -116,8 +116,8 @@ class Packing(PackedSeqParams):
 class Response:
     """One response with what the loss needs."""
 
-    segment: int  # index of its segment in the row's input
-    index: int  # within the segment
+    packed_group: int  # index of its group in the row's input
+    index: int  # within the packed group
     token_ids: Int32  # [T]
     log_probs: Float32  # [T], when it was sampled
     advantage: float | Float32  # [K] where its turns have their own
@@ -161,7 +161,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class PackedSegment:
+class PackedGroup:
     """A prompt and the responses that share it."""
 
     prompt_ids: Int32  # [P], at least one token
@@ -257,7 +257,7 @@ def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[
     """The arrays of the groups that these micro-batches use, in one call to the object store."""
     used: set[int] = set()
     for micro_batch in micro_batches:
-        used.update(segment.group for segment in micro_batch.segments)
+        used.update(group_slice.group for group_slice in micro_batch.slices)
     wanted: list[Any] = []
     for group in sorted(used):
         wanted += plan.groups[group].chunks
@@ -272,22 +272,22 @@ def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[
     return groups
 
 
-def segments_of(
+def build_packed_groups(
     plan: UpdatePlan,
     micro_batch: MicroBatch,
     groups: Mapping[int, GroupArrays],
-) -> list[PackedSegment]:
+) -> list[PackedGroup]:
     """What a micro-batch of the plan holds."""
-    segments = []
-    for number, segment in enumerate(micro_batch.segments):
-        planned = plan.groups[segment.group]
-        group = groups[segment.group]
+    packed_groups = []
+    for number, group_slice in enumerate(micro_batch.slices):
+        planned = plan.groups[group_slice.group]
+        group = groups[group_slice.group]
         responses = []
-        for index, rollout in enumerate(segment.rollouts):
+        for index, rollout in enumerate(group_slice.rollouts):
             token_ids, log_probs, is_sampled = group.response(rollout)
             advantage = planned.advantages[rollout]
             response = Response(
-                segment=number,
+                packed_group=number,
                 index=index,
                 token_ids=token_ids,
                 log_probs=log_probs,
@@ -295,9 +295,9 @@ def segments_of(
                 is_fresh=planned.staleness == 0,
                 is_measured=planned.is_measured,
                 is_sampled=is_sampled,
-                place=(segment.group, rollout),
+                place=(group_slice.group, rollout),
                 routes=group.routes(rollout),
             )
             responses.append(response)
-        segments.append(PackedSegment(planned.prompt_ids, tuple(responses), group.prompt_routes()))
-    return segments
+        packed_groups.append(PackedGroup(planned.prompt_ids, tuple(responses), group.prompt_routes()))
+    return packed_groups

@@ -1,10 +1,10 @@
-"""The row of tokens that this rank's model reads, laid out from the segments of a micro-batch.
+"""The row of tokens that this rank's model reads, laid out from the packed groups of a micro-batch.
 
-Order within a row is free, so it is chosen for the attention (`row_layout.Block`): stretches of equal length lie side
-by side, and what stands on a shared stretch lies together (`stretches`).
+Order within a row is free, so it is chosen for the attention (`row_layout.Block`): segments of equal length lie side
+by side, and what stands on a shared segment lies together (`segments`).
 
-Under context parallelism a stretch that responses share is cut over the ranks, and so is one longer than a fair part of
-the row; other stretches are given to one rank each, so that their keys and values do not travel. Cut stretches
+Under context parallelism a segment that responses share is cut over the ranks, and so is one longer than a fair part of
+the row; other segments are given to one rank each, so that their keys and values do not travel. Cut segments
 are padded to 2·ranks equal pieces, of which rank r holds r and 2·ranks − 1 − r: an early piece with little to look back
 on and a late one. A sampled token counts on the rank that holds the token before it, so sums over the ranks count every
 token once. Tokens of observations are read like others, and predicted by none.
@@ -21,7 +21,7 @@ from torch import Tensor
 from nemo_brorl.policy.rows.packed_rows import (
     HIDDEN,
     Block,
-    PackedSegment,
+    PackedGroup,
     Packing,
     Response,
     Row,
@@ -29,42 +29,42 @@ from nemo_brorl.policy.rows.packed_rows import (
     Sight,
     Span,
 )
-from nemo_brorl.policy.rows.stretches import Stretch, choose_owners, routes_of_row, runs_of_equals, stretches_of
+from nemo_brorl.policy.rows.segments import Segment, build_segments, choose_owners, routes_of_row, runs_of_equals
 from nemo_brorl.types import Float32, Int32, Int64
 
 
 def build_row(
-    segments: Sequence[PackedSegment],
+    packed_groups: Sequence[PackedGroup],
     temperature: float,
     settings: RowSettings,
     at_least: int = 1,
 ) -> Row:
-    """Segments laid out as a row. It is padded with a document of its own to `at_least` tokens, a multiple of
+    """Packed groups laid out as a row. It is padded with a document of its own to `at_least` tokens, a multiple of
     `settings.multiple`."""
-    stretches = stretches_of(segments, settings.least_shared)
-    choose_owners(stretches, settings.context_size)
-    draft = _Draft(settings, len(stretches))
-    # Cut stretches come first: `Packing.num_cut` says how many of the row's first tokens travel to other ranks.
-    cut = [stretch for stretch in stretches if stretch.owner is None]
+    segments = build_segments(packed_groups, settings.min_shared_tokens)
+    choose_owners(segments, settings.context_size)
+    draft = _RowDraft(settings, len(segments))
+    # Cut segments come first: `Packing.num_cut` says how many of the row's first tokens travel to other ranks.
+    cut = [segment for segment in segments if segment.owner is None]
     for alike in runs_of_equals(cut):
         draft.place_cut(alike)
-    mine = [stretch for stretch in stretches if stretch.owner == settings.context_rank]
+    mine = [segment for segment in segments if segment.owner == settings.context_rank]
     for alike in runs_of_equals(mine):
         draft.place_whole(alike)
-    for stretch in stretches:
-        if stretch.owner not in (None, settings.context_rank):
+    for segment in segments:
+        if segment.owner not in (None, settings.context_rank):
             # What stands on it, or is predicted by it, must find that it is elsewhere.
-            stretch.rows = np.full(stretch.length, -1)
+            segment.rows = np.full(segment.length, -1)
     draft.pad(at_least)
-    return draft.finish(stretches, temperature)
+    return draft.finish(segments, temperature)
 
 
-class _Draft:
+class _RowDraft:
     """A row being written."""
 
-    def __init__(self, settings: RowSettings, num_stretches: int) -> None:
+    def __init__(self, settings: RowSettings, num_segments: int) -> None:
         self.settings = settings
-        self.num_stretches = num_stretches
+        self.num_segments = num_segments
         self.num_tokens = 0
         self.num_cut = 0
         self.num_context = 0
@@ -73,38 +73,38 @@ class _Draft:
         self.positions: list[Int64] = []
         self.context_ranks: list[Int64] = []  # which rank holds a row of the context ...
         self.context_places: list[Int64] = []  # ... and where among its cut tokens
-        self.queries: list[Int64] = []  # [2, tokens]: stretch, position
-        self.keys: list[Int64] = []  # [3, tokens] of the row: stretch, last stretch that sees it, position
+        self.queries: list[Int64] = []  # [2, tokens]: segment, position
+        self.keys: list[Int64] = []  # [3, tokens] of the row: segment, last segment that sees it, position
         self.context_keys: list[Int64] = []  # the same of the context
 
-    def place_whole(self, stretches: Sequence[Stretch]) -> None:
-        """Stretches of equal length and parent that are all this rank's."""
-        num = len(stretches)
-        length = stretches[0].length
+    def place_whole(self, segments: Sequence[Segment]) -> None:
+        """Segments of equal length and parent that are all this rank's."""
+        num = len(segments)
+        length = segments[0].length
         rows = np.arange(num * length).reshape(num, length)
         rows += self.num_tokens
-        for stretch, own_rows in zip(stretches, rows, strict=True):
-            stretch.rows = own_rows
-            stretch.span = Span(int(own_rows[0]), length)
-        token_ids = np.stack([stretch.token_ids for stretch in stretches])
-        positions = stretches[0].first_position + np.arange(length)
-        self._add(token_ids, positions, stretches, past=None)
-        numbers, last_numbers = _numbers(stretches)
+        for segment, own_rows in zip(segments, rows, strict=True):
+            segment.rows = own_rows
+            segment.span = Span(int(own_rows[0]), length)
+        token_ids = np.stack([segment.token_ids for segment in segments])
+        positions = segments[0].first_position + np.arange(length)
+        self._add(token_ids, positions, segments, past=None)
+        numbers, last_numbers = _numbers(segments)
         keys = [numbers.repeat(length), last_numbers.repeat(length), self.positions[-1]]
         self.keys.append(np.stack(keys))
 
-    def place_cut(self, stretches: Sequence[Stretch]) -> None:
-        """Stretches of equal length and parent, of which every rank holds two pieces."""
-        num = len(stretches)
-        length = stretches[0].length
+    def place_cut(self, segments: Sequence[Segment]) -> None:
+        """Segments of equal length and parent, of which every rank holds two pieces."""
+        num = len(segments)
+        length = segments[0].length
         # An early piece looks back on little and a late one on much: one of each gives every rank the same work.
         num_pieces = 2 * self.settings.context_size
         piece_length = -(-length // num_pieces)
         padded = num_pieces * piece_length
         # All pieces have one length, as the gather over ranks needs; nothing sees the padding at the end.
         token_ids = np.zeros((num, padded), np.int32)
-        token_ids[:, :length] = [stretch.token_ids for stretch in stretches]
-        positions = stretches[0].first_position + np.arange(padded)
+        token_ids[:, :length] = [segment.token_ids for segment in segments]
+        positions = segments[0].first_position + np.arange(padded)
         rows = np.full((num, padded), -1)
         early_piece = self.settings.context_rank
         for piece in (early_piece, num_pieces - 1 - early_piece):
@@ -112,44 +112,44 @@ class _Draft:
             columns = np.arange(start, start + piece_length)
             own_rows = self.num_tokens + np.arange(num * piece_length)
             rows[:, columns] = own_rows.reshape(num, piece_length)
-            # The first piece looks back on nothing. Others see the stretch's past in the context, not in the row: most
+            # The first piece looks back on nothing. Others see the segment's past in the context, not in the row: most
             # of it lies on other ranks.
             past = None
             if piece > 0:
                 past = Span(self.num_context, start, padded)
             piece_ids = token_ids[:, columns]
-            self._add(piece_ids, positions[columns], stretches, past)
+            self._add(piece_ids, positions[columns], segments, past)
             num_tokens = num * piece_length
             hidden = np.full((3, num_tokens), HIDDEN)  # seen in the context
             self.keys.append(hidden)
-        for index, stretch in enumerate(stretches):
-            stretch.rows = rows[index, :length]
+        for index, segment in enumerate(segments):
+            segment.rows = rows[index, :length]
             first_row = self.num_context + index * padded
-            stretch.span = Span(first_row, length)
-        self._extend_context(piece_length, stretches, positions)
+            segment.span = Span(first_row, length)
+        self._extend_context(piece_length, segments, positions)
 
     def _extend_context(
         self,
         piece_length: int,
-        stretches: Sequence[Stretch],
+        segments: Sequence[Segment],
         positions: Int64,
     ) -> None:
-        """Note where the rows of a cut block come from: early pieces of all its stretches, then late pieces, on every
+        """Note where the rows of a cut block come from: early pieces of all its segments, then late pieces, on every
         rank."""
-        num = len(stretches)
+        num = len(segments)
         size = self.settings.context_size
         columns = np.arange(2 * size * piece_length)
         piece = columns // piece_length
         is_late = piece >= size
         ranks = np.where(is_late, 2 * size - 1 - piece, piece)
-        # A rank's block holds the early pieces of all stretches, then their late pieces, as `place_cut` adds them.
+        # A rank's block holds the early pieces of all segments, then their late pieces, as `place_cut` adds them.
         piece_of_rank = is_late * num + np.arange(num)[:, None]  # [num, columns], counted in the rank's block
         place_in_piece = columns % piece_length
         places = piece_of_rank * piece_length + place_in_piece
         self.context_ranks.append(np.tile(ranks, num))
         self.context_places.append(self.num_cut + places.ravel())
-        numbers, last_numbers = _numbers(stretches)
-        is_padding = columns >= stretches[0].length
+        numbers, last_numbers = _numbers(segments)
+        is_padding = columns >= segments[0].length
         seen_until = np.where(is_padding, HIDDEN, last_numbers[:, None])
         keys = [numbers.repeat(len(columns)), seen_until.ravel(), np.tile(positions, num)]
         self.context_keys.append(np.stack(keys))
@@ -163,22 +163,22 @@ class _Draft:
         num_tokens = self.num_tokens + num_missing
         num_missing += -num_tokens % self.settings.multiple
         if num_missing:
-            number = self.num_stretches
-            padding = Stretch(np.zeros(num_missing, np.int32), num_missing, number=number, last_number=number)
+            number = self.num_segments
+            padding = Segment(np.zeros(num_missing, np.int32), num_missing, number=number, last_number=number)
             self.place_whole([padding])
 
     def _add(
         self,
         token_ids: Int32,
         positions: Int64,
-        stretches: Sequence[Stretch],
+        segments: Sequence[Segment],
         past: Span | None,
     ) -> None:
-        """One block [num, length] of the row, of so many stretches. `positions` [length]; `past`: of every stretch its
+        """One block [num, length] of the row, of so many segments. `positions` [length]; `past`: of every segment its
         own tokens before the block."""
         num, length = token_ids.shape
         seen = []
-        for ancestor in stretches[0].ancestors:
+        for ancestor in segments[0].ancestors:
             assert ancestor.span is not None, "what is shared has been placed before what stands on it"
             seen.append(ancestor.span)
         if past is not None:
@@ -186,16 +186,16 @@ class _Draft:
         self.blocks.append(Block(num, length, tuple(seen)))
         self.token_ids.append(token_ids.ravel())
         self.positions.append(np.tile(positions, num))
-        numbers, _ = _numbers(stretches)
+        numbers, _ = _numbers(segments)
         queries = [numbers.repeat(length), self.positions[-1]]
         self.queries.append(np.stack(queries))
         self.num_tokens += num * length
 
-    def finish(self, stretches: Sequence[Stretch], temperature: float) -> Row:
-        """The row, of all stretches on whatever rank."""
+    def finish(self, segments: Sequence[Segment], temperature: float) -> Row:
+        """The row, of all segments on whatever rank."""
         predicted = _Predicted()
-        for stretch in stretches:
-            predicted.add(stretch)
+        for segment in segments:
+            predicted.add(segment)
         responses = predicted.responses
         response_index = _joined(predicted.response_index, np.int64)
         is_fresh = np.array([response.is_fresh for response in responses], np.bool_)
@@ -204,7 +204,7 @@ class _Draft:
             score_index = self._joined(predicted.score_index, np.int64)
         token_ids = self._joined(self.token_ids, np.int64)
         positions = self._joined(self.positions, np.int64)
-        routes = routes_of_row(stretches, self.num_tokens)
+        routes = routes_of_row(segments, self.num_tokens)
         largest_positions = [int(part.max(initial=-1)) for part in self.positions]
         packing = Packing(
             blocks=tuple(self.blocks),
@@ -255,7 +255,7 @@ class _Draft:
 
 class _Predicted:
     """The tokens that this rank predicts, u of them, and in which responses each counts, n in all. Arrays are noted
-    stretch by stretch and are joined at the end."""
+    segment by segment and are joined at the end."""
 
     def __init__(self) -> None:
         self.responses: list[Response] = []  # in the order in which their tokens come
@@ -271,37 +271,37 @@ class _Predicted:
         self._num_scores = 0
         self._indices: dict[int, int] = {}  # of the responses, by id()
 
-    def add(self, stretch: Stretch) -> None:
+    def add(self, segment: Segment) -> None:
         """Its tokens, each counted in the responses that have sampled it."""
-        if not stretch.responses:
+        if not segment.responses:
             return
-        sources = stretch.source_rows
+        sources = segment.source_rows
         # A token counts where it was sampled, and on the rank that holds the token before it, which predicts it.
-        counts = np.stack([stretch.part_of(response.counts) for response in stretch.responses])
+        counts = np.stack([segment.part_of(response.counts) for response in segment.responses])
         counts &= sources >= 0
         mine = np.flatnonzero(counts.any(0))
         self.source_rows.append(sources[mine])
-        self.targets.append(stretch.token_ids[stretch.num_given :][mine])
-        for response, is_counted in zip(stretch.responses, counts[:, mine], strict=True):
-            # By identity: two responses may have the same tokens, and a response is in several stretches.
+        self.targets.append(segment.token_ids[segment.num_given :][mine])
+        for response, is_counted in zip(segment.responses, counts[:, mine], strict=True):
+            # By identity: two responses may have the same tokens, and a response is in several segments.
             index = self._indices.setdefault(id(response), len(self.responses))
             if index == len(self.responses):
                 self.responses.append(response)
-            places = stretch.first_token + mine[is_counted]
+            places = segment.first_token + mine[is_counted]
             self.score_index.append(self._num_scores + np.flatnonzero(is_counted))
             self.log_probs.append(response.log_probs[places])
             self.advantages.append(response.token_advantages[places])
             self.turn_lengths.append(response.turn_lengths[response.turns[places]])
             self.response_index.append(np.full(len(places), index))
             self.token_index.append(places)
-        self.has_shared |= len(stretch.responses) > 1
+        self.has_shared |= len(segment.responses) > 1
         self._num_scores += len(mine)
 
 
-def _numbers(stretches: Sequence[Stretch]) -> tuple[Int64, Int64]:
-    """Numbers [num] of the stretches, and the last ones of their subtrees."""
-    numbers = [stretch.number for stretch in stretches]
-    last_numbers = [stretch.last_number for stretch in stretches]
+def _numbers(segments: Sequence[Segment]) -> tuple[Int64, Int64]:
+    """Numbers [num] of the segments, and the last ones of their subtrees."""
+    numbers = [segment.number for segment in segments]
+    last_numbers = [segment.last_number for segment in segments]
     return np.array(numbers), np.array(last_numbers)
 
 

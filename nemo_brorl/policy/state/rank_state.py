@@ -22,7 +22,7 @@ from nemo_brorl.policy.model.model import PolicyModel, build_model
 from nemo_brorl.policy.model.precision import row_multiple
 from nemo_brorl.policy.process.device import Device
 from nemo_brorl.policy.process.process_groups import weight_groups
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Row, RowSettings
+from nemo_brorl.policy.rows.packed_rows import PackedGroup, Row, RowSettings
 from nemo_brorl.policy.rows.row_builder import build_row
 from nemo_brorl.policy.state.optimizer import build_optimizer, wrap_model
 from nemo_brorl.policy.state.reference import ReferenceWeights
@@ -44,17 +44,17 @@ class RankState:
     reference: ReferenceWeights | None  # None: no KL term
     row_settings: RowSettings
 
-    def row(self, segments: Sequence[PackedSegment], temperature: float) -> Row:
-        """Segments laid out for this rank's model."""
-        return build_row(segments, temperature, self.row_settings)
+    def row(self, packed_groups: Sequence[PackedGroup], temperature: float) -> Row:
+        """Packed groups laid out for this rank's model."""
+        return build_row(packed_groups, temperature, self.row_settings)
 
-    def rows(self, micro_batches: Sequence[Sequence[PackedSegment]], temperature: float) -> list[Row]:
+    def rows(self, micro_batches: Sequence[Sequence[PackedGroup]], temperature: float) -> list[Row]:
         """Rows to run together; under a virtual pipeline all as long as the longest (`pipeline._row_length`)."""
-        rows = [self.row(segments, temperature) for segments in micro_batches]
+        rows = [self.row(packed_groups, temperature) for packed_groups in micro_batches]
         if self.settings.layout.virtual_pipeline is None or not rows:
             return rows
         longest = max(row.token_ids.size(1) for row in rows)
-        return [build_row(segments, temperature, self.row_settings, longest) for segments in micro_batches]
+        return [build_row(packed_groups, temperature, self.row_settings, longest) for packed_groups in micro_batches]
 
 
 def build_rank_state(
@@ -105,5 +105,5 @@ def _row_settings(
         context_rank=context_rank,
         context_size=layout.context,
         attention=attention,
-        least_shared=policy.least_shared_tokens,
+        min_shared_tokens=policy.min_shared_tokens,
     )

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_brorl.algorithm.covariance import choose_held
+from nemo_brorl.algorithm.covariance import select_by_covariance
 from nemo_brorl.algorithm.losses import ppo_clip
 from nemo_brorl.config.algorithm import AlgorithmConfig, CovarianceConfig, ImportanceCorrectionConfig
 from nemo_brorl.config.algorithm_rules import parts_go_together
@@ -36,7 +36,7 @@ def beside(*others: Any) -> Callable[[Any], list[Any]]:
 
 def choose(config: CovarianceConfig, gather: Callable[[Any], list[Any]], part: slice = slice(None)) -> list[bool]:
     values = (torch.tensor(of_all[part]) for of_all in (LOG_PROBS, ADVANTAGES, DRAWS))
-    return choose_held(*values, config, gather).tolist()
+    return select_by_covariance(*values, config, gather).tolist()
 
 
 def alone(own: Any) -> list[Any]:
@@ -67,10 +67,10 @@ def test_ranks_choose_as_one_rank_with_all_tokens_does() -> None:
 
 def gradients(kind: str, log_ratio: float) -> tuple[Tensor, float]:
     """Of two tokens with advantage 1, of which the first is held; and the loss."""
-    used = replace(tokens([log_ratio] * 2, [1.0, 1.0], [2]), is_held=torch.tensor([True, False]))
+    used = replace(tokens([log_ratio] * 2, [1.0, 1.0], [2]), covariance_mask=torch.tensor([True, False]))
     config = AlgorithmConfig(importance_correction=OFF, loss_params={"covariance": {"kind": kind, "coefficient": 2.0}})
     result = ppo_clip(used, config)
-    assert result.metrics["policy/held_tokens"].item() == 1.0
+    assert result.metrics["policy/covariance_tokens"].item() == 1.0
     result.loss.backward()
     assert used.log_probs.grad is not None
     return used.log_probs.grad, result.loss.item()
@@ -109,8 +109,8 @@ def entropy_after(kind: str) -> float:
         )
         if kind != "none":
             draws = torch.linspace(0, 1, 10)
-            held = choose_held(log_probs.detach(), advantages, draws, config.covariance, alone)
-            used = replace(used, is_held=held)
+            mask = select_by_covariance(log_probs.detach(), advantages, draws, config.covariance, alone)
+            used = replace(used, covariance_mask=mask)
         (gradient,) = torch.autograd.grad(ppo_clip(used, config).loss, logits)
         logits = (logits - 0.1 * gradient).detach().requires_grad_()
     distribution = torch.distributions.Categorical(logits=logits)

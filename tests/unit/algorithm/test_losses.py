@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nemo_brorl.algorithm.importance import importance_weights
 from nemo_brorl.algorithm.losses import cispo, cross_entropy, gspo, kl_per_token, ppo_clip
-from nemo_brorl.algorithm.token_batch import MiniBatchSize, Sequences, TokenBatch, TokenLengths, token_weights
+from nemo_brorl.algorithm.token_batch import MiniBatchSize, ResponseIndex, TokenBatch, TokenLengths, token_weights
 from nemo_brorl.config.algorithm import AlgorithmConfig, ImportanceCorrectionConfig, KLConfig
 from tests.support.token_batches import tokens
 
@@ -194,7 +194,7 @@ def two_tokens(logits: Tensor) -> TokenBatch:
         reference_log_probs=old + 0.2,
         advantages=torch.tensor([-2.0, -2.0], dtype=torch.float64),
         weights=torch.tensor([0.5, 2.0], dtype=torch.float64),
-        sequences=Sequences(torch.tensor([0, 0]), torch.tensor([2.0], dtype=torch.float64)),
+        sequences=ResponseIndex(torch.tensor([0, 0]), torch.tensor([2.0], dtype=torch.float64)),
     )
 
 
@@ -264,7 +264,7 @@ def test_brorls_whole_loss_equals_an_independent_reference() -> None:
     used = TokenBatch(
         log_probs.clone().requires_grad_(), torch.zeros(500), old, old + 0.5 * noise[1], old + 0.2 * noise[2],
         advantages,
-        torch.ones(500), Sequences(torch.arange(500) // 5, torch.full((100,), 5.0)),
+        torch.ones(500), ResponseIndex(torch.arange(500) // 5, torch.full((100,), 5.0)),
     )  # fmt: skip
     config = AlgorithmConfig(kl=KLConfig(coefficient=0.01))
     result = ppo_clip(used, config)

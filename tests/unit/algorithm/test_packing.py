@@ -33,8 +33,8 @@ def test_every_rollout_is_trained_exactly_once(shared_prompt: bool) -> None:
     seen: Counter[tuple[int, int]] = Counter()
     ranks = chain.from_iterable(plan.mini_batches)
     for micro in chain.from_iterable(ranks):
-        for segment in micro.segments:
-            seen.update((segment.group, rollout) for rollout in segment.rollouts)
+        for group_slice in micro.slices:
+            seen.update((group_slice.group, rollout) for rollout in group_slice.rollouts)
     assert set(seen.values()) == {1}
     assert len(seen) == 64 + 16 + 48
 
@@ -49,10 +49,10 @@ def test_token_counts_are_those_of_the_layout() -> None:
     # one group of 3 prompt tokens, responses of 4, 5, 6: shared 3 + 15, unshared 3 * 3 + 15
     packer = Packer([3], [np.asarray([4, 5, 6], np.int32)], token_budget=100, sharing=Sharing())
     ((micro,),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)
-    assert (micro.num_tokens, micro.num_loss_tokens, len(micro.segments)) == (18, 15, 1)
+    assert (micro.num_tokens, micro.num_loss_tokens, len(micro.slices)) == (18, 15, 1)
     packer.shares_prompt = False
     ((micro,),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)
-    assert (micro.num_tokens, micro.num_loss_tokens, len(micro.segments)) == (24, 15, 3)
+    assert (micro.num_tokens, micro.num_loss_tokens, len(micro.slices)) == (24, 15, 3)
 
 
 def test_rows_are_filled_by_all_tokens_and_the_loss_is_divided_by_the_sampled_ones() -> None:
@@ -66,8 +66,8 @@ def test_rows_are_filled_by_all_tokens_and_the_loss_is_divided_by_the_sampled_on
 def test_a_rollout_above_the_budget_gets_a_micro_batch_of_its_own() -> None:
     packer = Packer([3], [np.asarray([50, 2, 2], np.int32)], token_budget=20, sharing=Sharing())
     ((first, *rest),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)
-    assert first.segments[0].rollouts == (0,)
-    assert sum(len(micro.segments[0].rollouts) for micro in rest) == 2
+    assert first.slices[0].rollouts == (0,)
+    assert sum(len(micro.slices[0].rollouts) for micro in rest) == 2
 
 
 def test_ranks_get_nearly_equal_tokens() -> None:
@@ -102,10 +102,10 @@ def test_a_group_above_the_budget_is_cut_over_ranks_and_micro_batches() -> None:
     counts = {len(rank) for rank in ranks}
     # 16.4k response tokens over 4 ranks are 4.1k each, in at least 3 pieces of 1,800 beside a prompt of 200
     assert counts == {3}
-    assert all(len(micro.segments) == 1 and micro.num_tokens <= 2000 for rank in ranks for micro in rank)
+    assert all(len(micro.slices) == 1 and micro.num_tokens <= 2000 for rank in ranks for micro in rank)
     tokens = [micro.num_tokens for rank in ranks for micro in rank]
     assert max(tokens) - min(tokens) <= 2 * 56  # each of the two cuts is within one response
-    assert [rollout for rank in ranks for micro in rank for rollout in micro.segments[0].rollouts] == list(range(512))
+    assert [rollout for rank in ranks for micro in rank for rollout in micro.slices[0].rollouts] == list(range(512))
 
 
 def test_unequal_groups_still_give_every_rank_as_many_micro_batches_and_tokens() -> None:
@@ -126,15 +126,15 @@ def test_a_shared_prompt_counts_once_in_the_balance_and_unshared_every_time() ->
     shared, unshared = (
         Packer([100, 2], lengths, 10_000, Sharing(is_shared)).pack(items, 2) for is_shared in (True, False)
     )
-    assert [len(rank[0].segments[0].rollouts) for rank in shared] == [6, 2]
-    assert [len(rank[0].segments) for rank in unshared] == [5, 11]
+    assert [len(rank[0].slices[0].rollouts) for rank in shared] == [6, 2]
+    assert [len(rank[0].slices) for rank in unshared] == [5, 11]
 
 
 def test_a_long_tail_is_filled_into_as_few_parts_as_hold_it_the_fullest_as_empty_as_can_be() -> None:
     lengths = [np.array([1, 1, 1, 6, 1, 1, 1, 1], np.int32)]
     ranks = Packer([1], lengths, token_budget=8, sharing=Sharing()).pack([(0, rollout) for rollout in range(8)], 1)
     # Two parts of equal cost would begin with the first four rollouts, 10 tokens. Filled to 8: 4, 8, 4; to 7: 4, 7, 5.
-    assert [micro.segments[0].rollouts for micro in ranks[0]] == [(0, 1, 2), (3,), (4, 5, 6, 7)]
+    assert [micro.slices[0].rollouts for micro in ranks[0]] == [(0, 1, 2), (3,), (4, 5, 6, 7)]
     assert [micro.num_tokens for micro in ranks[0]] == [4, 7, 5]
 
 
@@ -150,21 +150,21 @@ def test_turns_that_trajectories_share_count_once_and_lie_side_by_side() -> None
     lengths = [np.array([80, 50, 80, 50, 50], np.int32)]
     ends = [ends_of([a, ac], [b, (50, 4)], [a, ac], [b, (50, 5)], [a, (50, 6)])]
     everything = [(0, rollout) for rollout in range(5)]
-    packer = Packer([100], lengths, 1000, Sharing(least_tokens=20), turn_ends=ends)
+    packer = Packer([100], lengths, 1000, Sharing(min_tokens=20), turn_ends=ends)
     ((micro,),) = packer.pack(everything, 1)
-    assert micro.segments[0].rollouts in {(4, 0, 2, 1, 3), (0, 2, 4, 1, 3)}
+    assert micro.slices[0].rollouts in {(4, 0, 2, 1, 3), (0, 2, 4, 1, 3)}
     assert micro.num_tokens == 100 + 40 + 30 + 10 + 10 + 10 + 40 + 10 + 10
     ((plain,),) = Packer([100], lengths, 1000, Sharing(), turn_ends=ends).pack(everything, 1)
     assert plain.num_tokens == 100 + 310
     # 30 tokens more are too few: they are part of what follows
-    ((less,),) = Packer([100], lengths, 1000, Sharing(least_tokens=31), turn_ends=ends).pack(everything, 1)
+    ((less,),) = Packer([100], lengths, 1000, Sharing(min_tokens=31), turn_ends=ends).pack(everything, 1)
     assert less.num_tokens == 100 + 40 + 40 + 40 + 10 + 40 + 10 + 10
 
 
 def test_a_cut_copies_what_lies_on_both_sides_and_the_budget_counts_it() -> None:
     lengths = [np.array([50, 50, 50, 50], np.int32)]
     ends = [ends_of(*([(40, 1), (50, 2 + rollout)] for rollout in range(4)))]
-    packer = Packer([10], lengths, 75, Sharing(least_tokens=20), turn_ends=ends)
+    packer = Packer([10], lengths, 75, Sharing(min_tokens=20), turn_ends=ends)
     (ranks,) = packer.pack([(0, rollout) for rollout in range(4)], 1)
     assert [micro.num_tokens for micro in ranks] == [70, 70]
     first, second = packer.pack([(0, rollout) for rollout in range(4)], 2)
@@ -175,8 +175,8 @@ def taken(plan: UpdatePlan) -> Counter[tuple[int, int]]:
     """How often every rollout is in the plan."""
     found: Counter[tuple[int, int]] = Counter()
     for micro in chain.from_iterable(chain.from_iterable(plan.mini_batches)):
-        for segment in micro.segments:
-            found.update((segment.group, rollout) for rollout in segment.rollouts)
+        for group_slice in micro.slices:
+            found.update((group_slice.group, rollout) for rollout in group_slice.rollouts)
     return found
 
 

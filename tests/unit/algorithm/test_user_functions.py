@@ -13,7 +13,7 @@ import torch
 
 from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of
 from nemo_brorl.algorithm.losses import find_loss
-from nemo_brorl.algorithm.token_batch import Sequences, TokenBatch
+from nemo_brorl.algorithm.token_batch import ResponseIndex, TokenBatch
 from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
@@ -150,7 +150,7 @@ def test_a_loss_by_import_path_is_finished_like_the_others() -> None:
         reference_log_probs=None,
         advantages=torch.tensor([3.0]),
         weights=torch.ones(1),
-        sequences=Sequences(torch.zeros(1, dtype=torch.int64), torch.ones(1)),
+        sequences=ResponseIndex(torch.zeros(1, dtype=torch.int64), torch.ones(1)),
     )
     result = find_loss(config.loss, config)(batch, config)
     assert result.loss.item() == pytest.approx(-6 * np.log(0.5))

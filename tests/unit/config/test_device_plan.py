@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from nemo_brorl.cluster.process_placement import Place, RolePlan, plan_roles
+from nemo_brorl.cluster.process_placement import Bundle, RolePlan, plan_roles
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 
@@ -28,11 +28,11 @@ def plan(
     return planned
 
 
-def shares(planned: RolePlan) -> Counter[Place]:
+def shares(planned: RolePlan) -> Counter[Bundle]:
     """Of the GPUs of every bundle, how many are reserved."""
-    held: Counter[Place] = Counter()
+    held: Counter[Bundle] = Counter()
     for place in [*planned.policy, *(place for engine in planned.engines for place in engine)]:
-        gpus = planned.nodes[place.node][place.bundle]
+        gpus = planned.nodes[place.node][place.index]
         held[place] += planned.share * gpus
     return held
 
@@ -42,20 +42,20 @@ def test_on_cpu_there_is_nothing_to_plan() -> None:
 
 
 def test_one_gpu_is_shared_by_a_rank_and_an_engine() -> None:
-    assert plan(1, 1) == RolePlan(nodes=((1,),), policy=(Place(0, 0),), engines=((Place(0, 0),),), share=0.5)
+    assert plan(1, 1) == RolePlan(nodes=((1,),), policy=(Bundle(0, 0),), engines=((Bundle(0, 0),),), share=0.5)
 
 
 def test_a_colocated_engine_has_its_workers_beside_ranks_of_one_node() -> None:
     planned = plan(1, 8, degree=4)
-    assert planned.policy == tuple(Place(0, gpu) for gpu in range(8))
-    assert planned.engines == (tuple(Place(0, gpu) for gpu in range(4)), tuple(Place(0, gpu) for gpu in range(4, 8)))
+    assert planned.policy == tuple(Bundle(0, gpu) for gpu in range(8))
+    assert planned.engines == (tuple(Bundle(0, gpu) for gpu in range(4)), tuple(Bundle(0, gpu) for gpu in range(4, 8)))
 
 
 def test_a_node_is_divided_between_roles() -> None:
     planned = plan(1, 8, "disaggregated", degree=2, engines=2, data=4)
     assert planned.nodes == ((1, 1, 1, 1, 2, 2),)
-    assert planned.policy == tuple(Place(0, bundle) for bundle in range(4))
-    assert planned.engines == ((Place(0, 4),), (Place(0, 5),))
+    assert planned.policy == tuple(Bundle(0, bundle) for bundle in range(4))
+    assert planned.engines == ((Bundle(0, 4),), (Bundle(0, 5),))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_of_64_gpus_none_is_idle_or_given_twice(
     assert all(len({place.node for place in engine}) == 1 for engine in planned.engines)
     held = shares(planned)
     assert all(
-        held[Place(node, bundle)] == gpus
+        held[Bundle(node, bundle)] == gpus
         for node, bundles in enumerate(planned.nodes)
         for bundle, gpus in enumerate(bundles)
     )

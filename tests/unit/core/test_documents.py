@@ -14,7 +14,7 @@ from nemo_brorl.config.schema import groups, settings
 ROOT = Path(__file__).resolve().parents[3]
 WITH_A_PAGE = ("lab/studies/cluster_model", "bench/gpu", "launcher/brorl_launcher/planner", "tests/attacks")
 BESIDE_CODE = [ROOT / folder / "README.md" for folder in WITH_A_PAGE]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *BESIDE_CODE, *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *BESIDE_CODE, *(ROOT / "docs").rglob("*.md")])
 FOLDERS = (
     "nemo_brorl",
     "launcher",
@@ -32,7 +32,7 @@ FILE_NAMES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob(
 
 A_FILE = re.compile(r"(?<![\w./*-])((?:[\w.]+/)*[\w]+\.(?:py|sh))\b")
 A_TREE = re.compile(r"`((?:nemo_brorl|launcher|lab|graders|bench|tests|scripts|slurm|conf)/[\w./]*\w/?)`")
-A_PAGE = re.compile(r"(?<![\w./-])docs/\w+\.md")
+A_PAGE = re.compile(r"(?<![\w./-])docs/(?:\w+/)*\w+\.md")
 A_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 A_MODULE = re.compile(r"python -m ((?:bench|nemo_brorl)(?:\.\w+)+)")
 A_COMMAND = re.compile(r"(?:`|^ *|&& )brorl (?!help)([a-z][a-z-]*)", re.MULTILINE)

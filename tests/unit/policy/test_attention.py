@@ -15,41 +15,41 @@ from torch._subclasses import FakeTensorMode
 from nemo_brorl.policy.cpu.attention import attend_on_cpu
 from nemo_brorl.policy.model import attention_flash
 from nemo_brorl.policy.model.attention_blocks import attend_by_blocks
-from nemo_brorl.policy.model.attention_flash import FlashKernel, Sequences, attend_with_flash
+from nemo_brorl.policy.model.attention_flash import AttentionSequences, FlashKernel, attend_with_flash
 from nemo_brorl.policy.model.attention_flex import attend_with_flex, mask_mod
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row, RowSettings
+from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, Row, RowSettings
 from nemo_brorl.policy.rows.row_builder import build_row
 from tests.support.attention_kernel import PlainKernel
 
 pytestmark = pytest.mark.numbers
 
 CPU = torch.device("cpu")
-# of each segment the tokens of its prompt, and parts of its responses: which have it, and how many tokens it is
-SEGMENTS: tuple[tuple[int, tuple[tuple[str, int], ...]], ...] = (
+# of each packed group the tokens of its prompt, and parts of its responses: which have it, and how many tokens it is
+PACKED_GROUPS: tuple[tuple[int, tuple[tuple[str, int], ...]], ...] = (
     (7, (("0", 2), ("1", 5), ("2", 2), ("3", 1), ("4", 4), ("5", 40))),
     (5, (("0", 30), ("1", 31), ("2", 2))),
     (3, (("0", 6),)),
     (4, (("0", 1), ("1", 0))),
     (6, (("01234", 5), ("0", 3), ("1", 3), ("234", 29), ("2", 1), ("3", 9), ("5", 2))),
 )
-LEAST_SHARED = 4
+MIN_SHARED_TOKENS = 4
 NUM_HEADS, NUM_KV, HEAD_SIZE = 4, 2, 8
-NUM_IDS = 1 + sum(prompt + sum(length for _, length in parts) for prompt, parts in SEGMENTS)  # 0 is padding
+NUM_IDS = 1 + sum(prompt + sum(length for _, length in parts) for prompt, parts in PACKED_GROUPS)  # 0 is padding
 
 
 @dataclass(frozen=True)
 class Token:
     """Where a token stands, and in which responses; those of a prompt are in all."""
 
-    segment: int
+    packed_group: int
     responses: frozenset[str]
     place: int
 
 
-def make_segments() -> tuple[list[PackedSegment], dict[int, Token]]:
+def make_packed_groups() -> tuple[list[PackedGroup], dict[int, Token]]:
     """Every token has an id of its own, by which it is found again in a row."""
-    segments, tokens, next_id = [], {}, 1
-    for number, (prompt_length, parts) in enumerate(SEGMENTS):
+    packed_groups, tokens, next_id = [], {}, 1
+    for number, (prompt_length, parts) in enumerate(PACKED_GROUPS):
         everyone = "".join(sorted(set("".join(names for names, _ in parts))))
         texts: dict[str, list[int]] = {name: [] for name in everyone}
         for names, length in ((everyone, prompt_length), *parts):
@@ -64,18 +64,18 @@ def make_segments() -> tuple[list[PackedSegment], dict[int, Token]]:
             token_ids = np.array(texts[name][prompt_length:], np.int32)
             responses.append(Response(number, index, token_ids, np.zeros(len(token_ids), np.float32), 0.0, True))
         prompt = np.array(texts["0"][:prompt_length], np.int32)
-        segments.append(PackedSegment(prompt, tuple(responses)))
-    return segments, tokens
+        packed_groups.append(PackedGroup(prompt, tuple(responses)))
+    return packed_groups, tokens
 
 
 def sees(query: Token, key: Token) -> bool:
-    return query.segment == key.segment and query.responses <= key.responses and key.place <= query.place
+    return query.packed_group == key.packed_group and query.responses <= key.responses and key.place <= query.place
 
 
 def rows_of(context_size: int) -> list[Row]:
-    segments, _ = make_segments()
+    packed_groups, _ = make_packed_groups()
     return [
-        build_row(segments, 1.0, RowSettings(CPU, 4, rank, context_size, "flex", LEAST_SHARED))
+        build_row(packed_groups, 1.0, RowSettings(CPU, 4, rank, context_size, "flex", MIN_SHARED_TOKENS))
         for rank in range(context_size)
     ]
 
@@ -89,7 +89,7 @@ def context_ids(rows: list[Row], row: Row) -> Tensor:
 
 @pytest.mark.parametrize("context_size", [1, 2, 3])
 def test_the_mask_lets_every_token_see_what_its_responses_have_before_it_once(context_size: int) -> None:
-    _, tokens = make_segments()
+    _, tokens = make_packed_groups()
     rows = rows_of(context_size)
     seen_ids = []
     for row in rows:
@@ -115,7 +115,7 @@ def heads() -> tuple[Tensor, Tensor, Tensor]:
 
 def reference(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """One dense softmax over all tokens, in the order of their ids."""
-    _, tokens = make_segments()
+    _, tokens = make_packed_groups()
     allowed = torch.eye(NUM_IDS, dtype=torch.bool)
     for query_id, query_token in tokens.items():
         for key_id, key_token in tokens.items():
@@ -174,10 +174,10 @@ def test_bf16_goes_through_fp32_on_cpu() -> None:
     assert torch.equal(output, in_fp32.bfloat16()), "rounded once, at the end"
 
 
-def random_row(generator: np.random.Generator, least_shared: int) -> Row:
+def random_row(generator: np.random.Generator, min_shared_tokens: int) -> Row:
     """Some prompts with up to six responses each, one of which makes a document, padded to a multiple of eight. All
-    tokens are the same, so shared stretches stand on each other."""
-    segments = []
+    tokens are the same, so shared segments stand on each other."""
+    packed_groups = []
     for number in range(int(generator.integers(1, 4))):
         prompt = np.ones(generator.integers(1, 20), np.int32)
         lengths = generator.choice([1, 3, 3, 9, 14], size=generator.integers(1, 7))
@@ -185,8 +185,8 @@ def random_row(generator: np.random.Generator, least_shared: int) -> Row:
             Response(number, index, np.ones(length, np.int32), np.zeros(length, np.float32), 0.0, True)
             for index, length in enumerate(lengths)
         )
-        segments.append(PackedSegment(prompt, responses))
-    return build_row(segments, 1.0, RowSettings(CPU, 8, least_shared=least_shared))
+        packed_groups.append(PackedGroup(prompt, responses))
+    return build_row(packed_groups, 1.0, RowSettings(CPU, 8, min_shared_tokens=min_shared_tokens))
 
 
 def outputs_and_gradients(backend: Any, row: Row, parts: list[Tensor], grad: Tensor) -> list[Tensor]:
@@ -200,7 +200,7 @@ def test_flash_is_sdpa_over_random_packings(num_kv: int, monkeypatch: pytest.Mon
     """Queries of a prompt are cut into sequences of at most five here, in place of 4,096."""
     monkeypatch.setattr(attention_flash, "_QUERIES", 5)
     for seed in range(30):
-        row = random_row(np.random.default_rng(seed), least_shared=3 * (seed % 2))
+        row = random_row(np.random.default_rng(seed), min_shared_tokens=3 * (seed % 2))
         torch.manual_seed(seed)
         num_tokens = row.token_ids.size(1)
         parts = [torch.randn(num_tokens, num, HEAD_SIZE) for num in (6, num_kv, num_kv)]
@@ -214,7 +214,7 @@ def test_responses_of_many_lengths_are_two_calls_and_no_score_is_computed_twice(
     """A prompt of 7 with responses of 1 to 5 tokens: 5 · 8 / 2 causal ones of the prompt, and so on; 15 · 7 on it."""
     tokens = [np.ones(length, np.int32) for length in range(1, 6)]
     responses = tuple(Response(0, i, ids, np.zeros(len(ids), np.float32), 0.0, True) for i, ids in enumerate(tokens))
-    row = build_row([PackedSegment(np.ones(7, np.int32), responses)], 1.0, RowSettings(CPU))
+    row = build_row([PackedGroup(np.ones(7, np.int32), responses)], 1.0, RowSettings(CPU))
     kernel = PlainKernel()
     heads_of = [torch.randn(22, num, HEAD_SIZE) for num in (NUM_HEADS, NUM_KV, NUM_KV)]
     attend_with_flash(*heads_of, None, row.packing, 0.3, kernel=kernel)
@@ -227,7 +227,7 @@ def test_torch_takes_the_arguments_of_the_flash_kernel() -> None:
     with FakeTensorMode():
         query, key, value = (torch.empty(8, num, 64, device="cuda", dtype=torch.bfloat16) for num in (6, 2, 2))
         fake_ends = torch.empty(3, device="cuda", dtype=torch.int32)
-        sequences = Sequences(fake_ends, fake_ends, 5, 5, is_causal=True)
+        sequences = AttentionSequences(fake_ends, fake_ends, 5, 5, is_causal=True)
         output, log_sums = FlashKernel().forward(query, key, value, sequences, 0.1)
         grads = FlashKernel().backward(output, query, key, value, output, log_sums, sequences, 0.1)
     assert (output.shape, log_sums.shape, log_sums.dtype) == (query.shape, (6, 8), torch.float32)

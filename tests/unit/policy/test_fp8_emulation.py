@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from nemo_brorl.policy.cpu.fp8_emulation import ChunkEmulation
-from nemo_brorl.policy.cpu.fp8_recipes import E4M3, E5M2, TILE, Fp8Format, Phase, make_recipe, per_tile
+from nemo_brorl.policy.cpu.fp8_recipes import E4M3, E5M2, TILE, Fp8Format, ProductPhase, make_recipe, per_tile
 from tests.support.closeness import share_of_largest
 from tests.support.fp8_ranks import emulated_linear
 from tests.support.model_factory import make_config
@@ -113,23 +113,23 @@ def test_tensor_parallel_ranks_together_are_one_rank_except_for_scales_of_slices
 def test_a_delayed_step_uses_old_scales_and_a_recomputed_forward_those_of_the_first() -> None:
     recipe = make_recipe(make_config(fp8="hybrid", fp8_recipe="delayed", fp8_amax_history=2).policy)
     x, w = torch.tensor([[2.0, -0.3]]), torch.tensor([[4.0, 1.0]])
-    first, _ = recipe.inputs(x, w, Phase.CHECKPOINTED)
+    first, _ = recipe.inputs(x, w, ProductPhase.CHECKPOINTED)
     assert first.by_row.values.tolist() == [[2.0, -0.3125]]  # scale 1
     recipe.x.end_step(recipe.x.amaxes[0])
     recipe.w.end_step(recipe.w.amaxes[0])
-    second, weight = recipe.inputs(3 * x, w, Phase.CHECKPOINTED)
+    second, weight = recipe.inputs(3 * x, w, ProductPhase.CHECKPOINTED)
     assert second.by_row.values.tolist() == [[448.0, -208.0]]  # scale 224: 1344 saturates, -201.6 -> -208
     assert weight.values.tolist() == [[448.0, 112.0]]
     recorded = recipe.x.amaxes.clone()
     for again, then in ((x, first), (3 * x, second)):  # backward passes come in the order of the forward passes
-        assert torch.equal(recipe.inputs(again, w, Phase.RECOMPUTED)[0].by_row.values, then.by_row.values)
+        assert torch.equal(recipe.inputs(again, w, ProductPhase.RECOMPUTED)[0].by_row.values, then.by_row.values)
     assert torch.equal(recipe.x.amaxes, recorded)
 
 
 def test_an_expert_without_tokens_gets_a_gradient_of_zeros() -> None:
     for name in ("tensorwise", "delayed", "blockwise"):
         recipe = make_recipe(make_config(fp8="hybrid", fp8_recipe=name).policy)
-        operands, weight = recipe.inputs(torch.empty(0, 4), torch.ones(3, 4), Phase.FORWARD)
+        operands, weight = recipe.inputs(torch.empty(0, 4), torch.ones(3, 4), ProductPhase.FORWARD)
         assert (operands.by_row.values @ weight.values.t()).shape == (0, 3)
         gradient = recipe.gradient(torch.empty(0, 3))
         assert torch.equal((gradient.by_column.values.t() @ operands.by_column.values).float(), torch.zeros(3, 4))
@@ -158,7 +158,7 @@ def test_phases_follow_from_where_gradients_are_on() -> None:
 
     checkpointed.append(_Checkpointed(part))
     checkpointed(x.requires_grad_()).sum().backward()
-    assert seen == [Phase.FORWARD, Phase.FORWARD, Phase.CHECKPOINTED, Phase.RECOMPUTED]
+    assert seen == [ProductPhase.FORWARD, ProductPhase.FORWARD, ProductPhase.CHECKPOINTED, ProductPhase.RECOMPUTED]
 
 
 class _Checkpointed(torch.nn.Module):

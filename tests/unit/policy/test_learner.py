@@ -42,16 +42,16 @@ def sequences(num: int = 8) -> tuple[list[list[int]], list[list[int]]]:
     return tuple([rng.integers(0, VOCAB_SIZE, rng.integers(1, 12)).tolist() for _ in range(num)] for _ in range(2))
 
 
-def packed_segments(num: int) -> list[Any]:
+def make_packed_groups(num: int) -> list[Any]:
     """Prompts with one response each."""
-    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response
 
-    segments = []
+    packed_groups = []
     for index, (prompt, response) in enumerate(zip(*sequences(num), strict=True)):
         tokens = np.array(response, np.int32)
         drawn = Response(index, 0, tokens, np.zeros(len(tokens), np.float32), 1.0, is_fresh=True)
-        segments.append(PackedSegment(np.array(prompt, np.int32), (drawn,)))
-    return segments
+        packed_groups.append(PackedGroup(np.array(prompt, np.int32), (drawn,)))
+    return packed_groups
 
 
 def weights(learner: Any) -> dict[str, torch.Tensor]:
@@ -105,8 +105,8 @@ def test_a_response_that_weighs_one_percent_more_is_seen_in_the_gradient(
 
 
 def test_trees_of_trajectories_change_no_metric(new_learner: NewLearner, model_folder: Path) -> None:
-    """The loss looks at whole responses, whose tokens lie in several stretches; two optimizer steps."""
-    config = make_config(least_shared_tokens=1)
+    """The loss looks at whole responses, whose tokens lie in several segments; two optimizer steps."""
+    config = make_config(min_shared_tokens=1)
     config.algorithm.aggregation = "sequence_turn_mean"
     config.algorithm.importance_correction.kind = "sequence_tis"
     plans = [as_trajectories(make_plan(shared=shared, objective="gspo")) for shared in (True, False)]
@@ -123,7 +123,7 @@ def test_tokens_that_are_held_are_the_same_however_a_mini_batch_is_cut(
     free, one, many = (new_learner(model_folder, used) for used in (make_config(), config, config))
     without = free.update(make_plan()).metrics
     first, second = one.update(make_plan(micro_batches=1)), many.update(make_plan(micro_batches=5))
-    assert 0.05 < first.metrics["policy/held_tokens"] <= 0.1
+    assert 0.05 < first.metrics["policy/covariance_tokens"] <= 0.1
     assert second.metrics == pytest.approx(first.metrics, rel=AFTER_A_STEP)
     assert first.metrics["policy/grad_norm"] != pytest.approx(without["policy/grad_norm"], rel=1e-3)
 
@@ -265,11 +265,11 @@ def test_a_batch_of_half_the_size_has_half_the_gradient(new_learner: NewLearner,
 def test_a_plan_with_a_rollout_several_times_is_learnt_from(new_learner: NewLearner, model_folder: Path) -> None:
     plan = make_plan(num_mini_batches=1, micro_batches=1)
     ((micro,),) = plan.mini_batches[0]
-    segments = tuple(replace(segment, rollouts=segment.rollouts * 2) for segment in micro.segments)
+    slices = tuple(replace(group_slice, rollouts=group_slice.rollouts * 2) for group_slice in micro.slices)
     prompt_tokens = micro.num_tokens - micro.num_loss_tokens
     twice = replace(
         micro,
-        segments=segments,
+        slices=slices,
         num_tokens=prompt_tokens + 2 * micro.num_loss_tokens,
         num_loss_tokens=2 * micro.num_loss_tokens,
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nemo_brorl.algorithm.packing import fresh_in_the_last
-from nemo_brorl.algorithm.token_batch import Sequences, TokenBatch
+from nemo_brorl.algorithm.token_batch import ResponseIndex, TokenBatch
 from nemo_brorl.policy.rank.measured_gain import MeasuredGain
 from nemo_brorl.types import TrainBatch
 from tests.support.fakes import make_group
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.numbers
 def token_batch(old: torch.Tensor, new: torch.Tensor, advantages: torch.Tensor, length: int) -> TokenBatch:
     num = len(old) // length
     zeros = torch.zeros_like(old)
-    sequences = Sequences(torch.arange(num).repeat_interleave(length), torch.full((num,), float(length)))
+    sequences = ResponseIndex(torch.arange(num).repeat_interleave(length), torch.full((num,), float(length)))
     return TokenBatch(new, zeros, old, old, None, advantages, torch.ones_like(old), sequences)
 
 
@@ -62,7 +62,7 @@ def test_ranks_add_up_and_one_response_says_nothing() -> None:
 
 def test_a_response_without_tokens_and_one_that_is_not_measured_add_nothing() -> None:
     old, new = torch.zeros(2), torch.tensor([2.0, 3.0]).log()
-    sequences = Sequences(torch.tensor([0, 2]), torch.tensor([1.0, 0.0, 1.0]))
+    sequences = ResponseIndex(torch.tensor([0, 2]), torch.tensor([1.0, 0.0, 1.0]))
     batch = TokenBatch(new, old, old, old, None, torch.ones(2), torch.ones(2), sequences)
     gain = MeasuredGain()
     gain.add(batch, [True, True, False])

@@ -34,11 +34,11 @@ def gradients(learner: Any, weight: float) -> dict[str, Tensor]:
     """Of the mean of -weight * log-prob over the response tokens, by Hugging Face name."""
     from nemo_brorl.policy.process.process_groups import weight_groups
     from nemo_brorl.policy.rank.pipeline import train_rows
-    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response
     from nemo_brorl.weights.names import local_slots
 
     response = Response(0, 0, TOKENS[NUM_PROMPT:], np.zeros(len(TOKENS) - NUM_PROMPT, np.float32), 0.0, is_fresh=True)
-    row = learner.state.row([PackedSegment(TOKENS[:NUM_PROMPT], (response,))], 1.0)
+    row = learner.state.row([PackedGroup(TOKENS[:NUM_PROMPT], (response,))], 1.0)
     train_rows(learner.state.chunks, [row], lambda index, row, scores: (-weight * scores.log_probs.sum(), {}))
     found: dict[str, Tensor] = {}
     for slot, param in local_slots(learner.state.models, learner.state.shape, weight_groups().experts):

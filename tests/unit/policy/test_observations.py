@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.rank.pipeline import train_rows
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
+from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, Row
 from tests.support.closeness import GRADIENT_BOUND, gradient_difference
 from tests.support.model_factory import make_config
 
@@ -31,14 +31,14 @@ PLACES = {  # in the policy's names, and in those of transformers
 }
 
 
-def segment() -> PackedSegment:
+def packed_group() -> PackedGroup:
     responses = []
     for index, tokens in enumerate(TRAJECTORIES):
         token_ids = np.array(tokens, np.int32)
         is_sampled = token_ids < 90
         zeros = np.zeros(len(tokens), np.float32)
         responses.append(Response(0, index, token_ids, zeros, ADVANTAGES[index], True, is_sampled=is_sampled))
-    return PackedSegment(np.array(PROMPT, np.int32), tuple(responses))
+    return PackedGroup(np.array(PROMPT, np.int32), tuple(responses))
 
 
 def minus_log_prob(index: int, row: Row, scores: TokenScores) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -51,7 +51,7 @@ def test_loss_and_gradients_are_those_of_transformers_with_the_observations_mask
     new_learner: Callable[[Path, BroRLConfig], Any], model_folder: Path
 ) -> None:
     learner = new_learner(model_folder, make_config())
-    row = learner.state.row([segment()], 0.8)
+    row = learner.state.row([packed_group()], 0.8)
     assert row.num_loss_tokens == 3 + 3 + 1
     values = train_rows(learner.state.chunks, [row], minus_log_prob)
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
@@ -78,7 +78,7 @@ def test_what_was_observed_last_has_no_gradient(
 ) -> None:
     """Token 93 is read after everything that was sampled, 90 before; each stands in the row once."""
     learner = new_learner(model_folder, make_config())
-    row = learner.state.row([segment()], 1.0)
+    row = learner.state.row([packed_group()], 1.0)
     embedding = learner.state.models[0].embedding.word_embeddings
     kept: list[torch.Tensor] = []
     hook = embedding.register_forward_hook(lambda module, inputs, output: kept.append(output) or output.retain_grad())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nemo_brorl.algorithm.packing import Packer, Sharing
-from nemo_brorl.policy.rows.packed_rows import Block, GroupArrays, PackedSegment, Response, Row, RowSettings, Span
+from nemo_brorl.policy.rows.packed_rows import Block, GroupArrays, PackedGroup, Response, Row, RowSettings, Span
 from nemo_brorl.policy.rows.row_builder import build_row
 from nemo_brorl.scoring.response_arrays import turn_ends
 from nemo_brorl.types import ChunkArrays
@@ -17,27 +17,27 @@ from nemo_brorl.types import ChunkArrays
 CPU = torch.device("cpu")
 
 
-def segment(number: int, prompt: list[int], responses: list[list[int]]) -> PackedSegment:
+def packed_group(number: int, prompt: list[int], responses: list[list[int]]) -> PackedGroup:
     made = tuple(
         Response(
             number, index, np.array(tokens, np.int32), np.array(tokens, np.float32) / -10, index + 0.5, is_fresh=True
         )
         for index, tokens in enumerate(responses)
     )
-    return PackedSegment(np.array(prompt, np.int32), made)
+    return PackedGroup(np.array(prompt, np.int32), made)
 
 
-def row(*segments: PackedSegment, multiple: int = 1) -> Row:
-    return build_row(segments, 1.0, RowSettings(CPU, multiple))
+def row(*packed_groups: PackedGroup, multiple: int = 1) -> Row:
+    return build_row(packed_groups, 1.0, RowSettings(CPU, multiple))
 
 
-def ranks(*segments: PackedSegment, num: int = 2, multiple: int = 1) -> list[Row]:
+def ranks(*packed_groups: PackedGroup, num: int = 2, multiple: int = 1) -> list[Row]:
     """The row of every context-parallel rank."""
-    return [build_row(segments, 1.0, RowSettings(CPU, multiple, rank, num)) for rank in range(num)]
+    return [build_row(packed_groups, 1.0, RowSettings(CPU, multiple, rank, num)) for rank in range(num)]
 
 
 def test_a_shared_prompt_stands_once_and_predicts_the_first_token_of_each_response() -> None:
-    laid = row(segment(0, [1, 2, 3], [[10, 11], [20], [30, 31]]))
+    laid = row(packed_group(0, [1, 2, 3], [[10, 11], [20], [30, 31]]))
     assert laid.token_ids.tolist() == [[1, 2, 3, 20, 10, 11, 30, 31]]  # responses by length
     assert laid.positions.tolist() == [[0, 1, 2, 3, 3, 4, 3, 4]]
     assert laid.packing.blocks == (Block(1, 3), Block(1, 1, (Span(0, 3),)), Block(2, 2, (Span(0, 3),)))
@@ -52,26 +52,26 @@ def test_a_tokens_draw_depends_on_its_place_in_the_plan_and_not_on_the_row() -> 
     drawn = Response(0, 0, np.array([10, 11]), np.zeros(2), 0.0, is_fresh=True, place=(3, 7))
     other = replace(drawn, token_ids=np.array([20]), log_probs=np.zeros(1), index=1, place=(3, 8))
     prompt = np.array([1, 2], np.int32)
-    alone = row(PackedSegment(prompt, (drawn,))).draws(seed=5)
-    together = row(PackedSegment(prompt, (drawn, other))).draws(seed=5)  # the shorter response comes first
+    alone = row(PackedGroup(prompt, (drawn,))).draws(seed=5)
+    together = row(PackedGroup(prompt, (drawn, other))).draws(seed=5)  # the shorter response comes first
     np.testing.assert_array_equal(together[1:], alone)
     assert len(set(together.tolist())) == 3
-    assert row(PackedSegment(prompt, (drawn,))).draws(seed=6).tolist() != alone.tolist()
+    assert row(PackedGroup(prompt, (drawn,))).draws(seed=6).tolist() != alone.tolist()
     assert len(row(multiple=2).draws(seed=5)) == 0
 
 
 def test_documents_of_equal_length_form_one_block() -> None:
-    laid = row(segment(0, [1, 2], [[10, 11]]), segment(1, [3], [[20]]), segment(2, [4, 5, 6], [[30]]))
+    laid = row(packed_group(0, [1, 2], [[10, 11]]), packed_group(1, [3], [[20]]), packed_group(2, [4, 5, 6], [[30]]))
     assert laid.token_ids.tolist() == [[3, 20, 1, 2, 10, 11, 4, 5, 6, 30]]
     assert laid.packing.blocks == (Block(1, 2), Block(2, 4))
     assert laid.positions.tolist() == [[0, 1, 0, 1, 2, 3, 0, 1, 2, 3]]
     assert laid.packing.targets.tolist() == [20, 10, 11, 30]
     assert laid.packing.source_rows.tolist() == [0, 3, 4, 8]
-    assert [response.segment for response in laid.responses] == [1, 0, 2]
+    assert [response.packed_group for response in laid.responses] == [1, 0, 2]
 
 
 def test_padding_is_a_document_that_nothing_reads() -> None:
-    laid = row(segment(0, [1], [[10]]), multiple=4)
+    laid = row(packed_group(0, [1], [[10]]), multiple=4)
     assert laid.token_ids.tolist() == [[1, 10, 0, 0]]
     assert laid.packing.blocks == (Block(1, 2), Block(1, 2))
     assert laid.num_loss_tokens == 1
@@ -84,14 +84,14 @@ def test_an_empty_micro_batch_still_has_tokens_to_run_on() -> None:
 
 
 def test_an_empty_response_takes_no_place() -> None:
-    laid = row(segment(0, [1], [[], [10]]))
+    laid = row(packed_group(0, [1], [[], [10]]))
     assert laid.token_ids.tolist() == [[1, 10]]
 
 
-def trunk(*responses: list[int], least_shared: int = 2, prompt: tuple[int, ...] = (1, 2)) -> Row:
-    """Responses to one prompt, in a row that shares stretches of so many tokens."""
-    settings = RowSettings(CPU, least_shared=least_shared)
-    return build_row([segment(0, list(prompt), list(responses))], 1.0, settings)
+def trunk(*responses: list[int], min_shared_tokens: int = 2, prompt: tuple[int, ...] = (1, 2)) -> Row:
+    """Responses to one prompt, in a row that shares segments of so many tokens."""
+    settings = RowSettings(CPU, min_shared_tokens=min_shared_tokens)
+    return build_row([packed_group(0, list(prompt), list(responses))], 1.0, settings)
 
 
 def test_what_responses_share_stands_once_and_counts_in_each_of_them() -> None:
@@ -128,7 +128,7 @@ def test_what_all_responses_share_lengthens_the_prompt() -> None:
 
 
 def test_too_little_in_common_is_not_shared_but_what_goes_on_from_there_is() -> None:
-    laid = trunk([5, 6, 10], [5, 6, 11], [5, 7, 8, 9], [5, 7, 8], least_shared=3)
+    laid = trunk([5, 6, 10], [5, 6, 11], [5, 7, 8, 9], [5, 7, 8], min_shared_tokens=3)
     # 5 and 5 6 are too short; 5 7 8 is not, and one of its responses ends with it
     assert laid.token_ids.tolist() == [[1, 2, 5, 6, 10, 5, 6, 11, 5, 7, 8, 9]]
     assert laid.num_loss_tokens == 13
@@ -139,7 +139,7 @@ def test_equal_responses_are_one_document_and_nothing_is_shared_without_being_as
     laid = trunk(*twice)
     assert laid.packing.blocks == (Block(1, 5),)
     assert (laid.num_loss_tokens, len(laid.packing.targets)) == (6, 3)
-    alone = trunk(*twice, least_shared=0)
+    alone = trunk(*twice, min_shared_tokens=0)
     assert alone.token_ids.size(1) == 8
     assert alone.score_index is None
 
@@ -151,7 +151,7 @@ def test_a_shared_token_counts_only_where_it_was_sampled() -> None:
     responses = tuple(
         Response(0, index, tokens, zeros, 1.0, True, is_sampled=np.array(mask)) for index, mask in enumerate(masks)
     )
-    laid = build_row([PackedSegment(np.array([1], np.int32), responses)], 1.0, RowSettings(CPU, least_shared=2))
+    laid = build_row([PackedGroup(np.array([1], np.int32), responses)], 1.0, RowSettings(CPU, min_shared_tokens=2))
     assert laid.packing.targets.tolist() == [5, 6, 7]
     assert laid.score_index is not None
     assert (laid.score_index.tolist(), laid.response_index.tolist()) == ([0, 1, 2, 0], [0, 0, 0, 1])
@@ -170,13 +170,13 @@ def test_a_plan_that_knows_the_ends_of_turns_only_counts_the_tokens_of_its_rows(
     ends = turn_ends(data, 3)
     assert ends.lengths[0].tolist() == np.cumsum([len(turn) for turn in texts[0]]).tolist()
     lengths = [np.diff(offsets).astype(np.int32)]
-    packer = Packer([5], lengths, 200, Sharing(least_tokens=16), turn_ends=[ends])
+    packer = Packer([5], lengths, 200, Sharing(min_tokens=16), turn_ends=[ends])
     (micros,) = packer.pack([(0, rollout) for rollout in range(24)], 1)
     assert len(micros) > 1
     for micro in micros:
-        mine = [responses[rollout].tolist() for rollout in micro.segments[0].rollouts]
+        mine = [responses[rollout].tolist() for rollout in micro.slices[0].rollouts]
         assert micro.num_tokens <= 200
-        assert micro.num_tokens == trunk(*mine, least_shared=16, prompt=(1, 2, 3, 4, 5)).token_ids.size(1)
+        assert micro.num_tokens == trunk(*mine, min_shared_tokens=16, prompt=(1, 2, 3, 4, 5)).token_ids.size(1)
 
 
 def test_observed_tokens_are_read_and_not_predicted_and_the_last_of_them_predicts_the_next_turn() -> None:
@@ -184,14 +184,14 @@ def test_observed_tokens_are_read_and_not_predicted_and_the_last_of_them_predict
     is_sampled = np.array([True, False, False, True])
     log_probs = np.array([-1, 0, 0, -2], np.float32)
     trajectory = Response(0, 0, tokens, log_probs, 0.5, is_fresh=True, is_sampled=is_sampled)
-    laid = row(PackedSegment(np.array([1, 2], np.int32), (trajectory,)))
+    laid = row(PackedGroup(np.array([1, 2], np.int32), (trajectory,)))
     assert laid.token_ids.tolist() == [[1, 2, 10, 90, 91, 11]]
     assert laid.packing.targets.tolist() == [10, 11]
     assert laid.packing.source_rows.tolist() == [1, 4]
     assert laid.sampled_log_probs.tolist() == [-1, -2]
     assert laid.token_index.tolist() == [0, 3]
     assert (laid.num_loss_tokens, laid.num_fresh_tokens, trajectory.num_sampled) == (2, 2, 2)
-    on_ranks = ranks(PackedSegment(np.array([1, 2], np.int32), (trajectory,)))
+    on_ranks = ranks(PackedGroup(np.array([1, 2], np.int32), (trajectory,)))
     # tokens 1 and 2 lie on the first rank, the others on the second
     assert [part.packing.targets.tolist() for part in on_ranks] == [[10], [11]]
 
@@ -204,7 +204,7 @@ def test_every_token_has_the_advantage_and_the_length_of_its_turn() -> None:
     zeros = np.zeros(5, np.float32)
     trajectory = Response(0, 0, tokens, zeros, advantages, is_fresh=True, is_sampled=is_sampled)
     other = Response(0, 1, tokens[:2], zeros[:2], 2.0, is_fresh=True)
-    laid = row(PackedSegment(np.array([1], np.int32), (trajectory, other)))
+    laid = row(PackedGroup(np.array([1], np.int32), (trajectory, other)))
     assert laid.advantages.tolist() == [2.0, 2.0, 0.5, 0.5, -1.0]
     assert laid.turn_lengths.tolist() == [2, 2, 2, 2, 1]
     assert trajectory.turn_lengths.tolist() == [2, 1]
@@ -226,8 +226,8 @@ def test_a_rollout_knows_which_of_its_tokens_were_sampled() -> None:
     assert [group.response(rollout)[2].tolist() for rollout in range(2)] == [[True, False], [True]]
 
 
-def test_a_long_stretch_is_cut_into_an_early_and_a_late_piece_for_every_rank() -> None:
-    first, second = ranks(segment(0, [1, 2], [[3, 4, 5, 6, 7]]))  # 7 tokens, padded to 4 pieces of 2
+def test_a_long_segment_is_cut_into_an_early_and_a_late_piece_for_every_rank() -> None:
+    first, second = ranks(packed_group(0, [1, 2], [[3, 4, 5, 6, 7]]))  # 7 tokens, padded to 4 pieces of 2
     assert first.token_ids.tolist() == [[1, 2, 7, 0]]
     assert second.token_ids.tolist() == [[3, 4, 5, 6]]
     assert first.positions.tolist() == [[0, 1, 6, 7]]
@@ -242,7 +242,7 @@ def test_a_long_stretch_is_cut_into_an_early_and_a_late_piece_for_every_rank() -
 
 
 def test_short_responses_go_to_one_rank_each_and_only_their_prompt_is_cut() -> None:
-    made = ranks(segment(0, [1, 2, 3], [[10, 11], [20, 21], [30], [40]] * 4))
+    made = ranks(packed_group(0, [1, 2, 3], [[10, 11], [20, 21], [30], [40]] * 4))
     assert [laid.packing.num_cut for laid in made] == [2, 2]  # the prompt: 4 pieces of 1
     assert [laid.token_ids.size(1) for laid in made] == [14, 14]
     for laid in made:
@@ -254,26 +254,28 @@ def test_short_responses_go_to_one_rank_each_and_only_their_prompt_is_cut() -> N
 @pytest.mark.parametrize("num", [2, 3])
 def test_ranks_together_have_every_response_token_once(num: int) -> None:
     random = np.random.default_rng(0)
-    segments = [segment(n, [1] * 5, [[7] * length for length in random.integers(0, 30, 6)]) for n in range(3)]
-    segments.append(segment(3, [1, 2], [[5] * 100]))
+    packed_groups = [packed_group(n, [1] * 5, [[7] * length for length in random.integers(0, 30, 6)]) for n in range(3)]
+    packed_groups.append(packed_group(3, [1, 2], [[5] * 100]))
     seen = []
-    for laid in ranks(*segments, num=num, multiple=4):
+    for laid in ranks(*packed_groups, num=num, multiple=4):
         assert laid.token_ids.size(1) % 4 == 0
         seen += [
-            (laid.responses[i].segment, laid.responses[i].index, t)
+            (laid.responses[i].packed_group, laid.responses[i].index, t)
             for i, t in zip(laid.response_index, laid.token_index, strict=True)
         ]
-    expected = [(r.segment, r.index, t) for part in segments for r in part.responses for t in range(len(r.token_ids))]
+    expected = [
+        (r.packed_group, r.index, t) for part in packed_groups for r in part.responses for t in range(len(r.token_ids))
+    ]
     assert sorted(seen) == sorted(expected)
 
 
 @pytest.mark.parametrize("num", [2, 3])
 def test_ranks_together_count_every_shared_token_once_in_each_response(num: int) -> None:
     responses = [[7] * 9 + [8] * 30 + [index] for index in range(4)] + [[7] * 9 + [9, index] for index in range(3)]
-    made = segment(0, [1, 2], responses)
+    made = packed_group(0, [1, 2], responses)
     seen = []
     for rank in range(num):
-        laid = build_row([made], 1.0, RowSettings(CPU, 4, rank, num, least_shared=5))
+        laid = build_row([made], 1.0, RowSettings(CPU, 4, rank, num, min_shared_tokens=5))
         assert laid.score_index is not None
         targets = laid.packing.targets[laid.score_index].tolist()
         for target, index, place in zip(targets, laid.response_index, laid.token_index, strict=True):
@@ -284,12 +286,12 @@ def test_ranks_together_count_every_shared_token_once_in_each_response(num: int)
 
 def test_context_ranks_get_nearly_equal_tokens() -> None:
     random = np.random.default_rng(0)
-    made = ranks(segment(0, [1] * 200, [[7] * length for length in random.integers(8, 57, 128)]), num=4)
+    made = ranks(packed_group(0, [1] * 200, [[7] * length for length in random.integers(8, 57, 128)]), num=4)
     tokens = [laid.token_ids.size(1) for laid in made]
     assert max(tokens) - min(tokens) <= 8  # the shortest response
 
 
 def test_a_micro_batch_without_work_for_a_rank_still_gives_it_a_row() -> None:
-    first, second = ranks(segment(0, [1], [[2]]), segment(1, [1], [[2, 3]]), num=2, multiple=2)
+    first, second = ranks(packed_group(0, [1], [[2]]), packed_group(1, [1], [[2, 3]]), num=2, multiple=2)
     assert first.token_ids.size(1) and second.token_ids.size(1)
     assert first.num_loss_tokens + second.num_loss_tokens == 3

@@ -8,7 +8,7 @@ from types import FrameType, SimpleNamespace
 from typing import cast
 
 from nemo_brorl.core.timeline import Timeline, Work
-from nemo_brorl.policy.driver.stalled_ranks import Answer, stalled_ranks, values_of
+from nemo_brorl.policy.driver.stalled_ranks import RankStatus, stalled_ranks, values_of
 from nemo_brorl.policy.process.rank_progress import SHORTEST_S, ProgressMarks, RankAnswer, RankProgress, _collective_of
 
 NOW = 1000.0
@@ -16,8 +16,8 @@ NOW = 1000.0
 
 def answer(
     place: str, num_marks: int, seconds: float, collective: str | None = None, heard_s_ago: float = 1.0
-) -> Answer:
-    return Answer(
+) -> RankStatus:
+    return RankStatus(
         RankProgress(place, num_marks, seconds, is_idle=False, collective=collective, process=1), NOW - heard_s_ago
     )
 
@@ -38,7 +38,7 @@ def test_a_rank_that_does_not_answer_comes_before_one_that_computes_and_those_th
 
 
 def test_ranks_that_move_or_have_done_their_part_are_not_stalled() -> None:
-    done = Answer(RankProgress("idle", 0, 500, is_idle=True, collective=None, process=1), NOW - 1)
+    done = RankStatus(RankProgress("idle", 0, 500, is_idle=True, collective=None, process=1), NOW - 1)
     assert stalled_ranks({0: done, 1: answer("load", 0, 20)}, NOW, 60) == []
 
 
@@ -55,9 +55,9 @@ def test_marks_are_read_while_their_thread_is_held_up() -> None:
 
     def work() -> None:
         with marks.method("update"):
-            marks.part("mini-batch 1 of 4")
-            marks.step("micro-batch 1 of 8")
-            marks.step("micro-batch 2 of 8")
+            marks.mark_part("mini-batch 1 of 4")
+            marks.mark_step("micro-batch 1 of 8")
+            marks.mark_step("micro-batch 2 of 8")
             is_there.set()
             may_go.wait(60)
 
@@ -88,10 +88,10 @@ def test_the_outermost_function_of_a_collectives_file_is_named() -> None:
 def test_a_ranks_next_answer_brings_its_methods_and_their_parts_once() -> None:
     marks = ProgressMarks()
     with marks.method("update"):
-        marks.part("fetch")
+        marks.mark_part("fetch")
         time.sleep(2 * SHORTEST_S)
-        marks.part("nothing")
-        marks.part("mini-batch 1 of 1", mini_batch=0, data_rank=3)
+        marks.mark_part("nothing")
+        marks.mark_part("mini-batch 1 of 1", mini_batch=0, data_rank=3)
         time.sleep(2 * SHORTEST_S)
     answer = marks.answer("report", received_at=5.0)
     fetch, mini_batch, update = answer.work

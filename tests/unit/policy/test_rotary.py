@@ -66,10 +66,10 @@ def test_rows_that_were_scored_hold_integers_and_one_table_for_all(
 ) -> None:
     """Cosines and sines of its own would be 8 · D / 2 bytes a token: 8.4 MB for 16,384 tokens of D = 128."""
     from nemo_brorl.policy.rank.pipeline import score_rows
-    from tests.unit.policy.test_learner import packed_segments
+    from tests.unit.policy.test_learner import make_packed_groups
 
     state = new_learner(model_folder, make_config()).state
-    rows = state.rows([packed_segments(8), packed_segments(8), packed_segments(8)], 1.0)
+    rows = state.rows([make_packed_groups(8), make_packed_groups(8), make_packed_groups(8)], 1.0)
     num_before = [sum(tensor.nbytes for tensor in tensors_of(row)) for row in rows]
     score_rows(state.chunks, rows)
     tables = {row.packing.rotation.data_ptr() for row in rows}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedSegment, Response, Row, RowSettings
+from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedGroup, Response, Row, RowSettings
 from nemo_brorl.policy.rows.row_builder import build_row
 from nemo_brorl.types import NO_ROUTE, ChunkArrays
 from tests.support.closeness import GRADIENT_BOUND, share_of_largest
@@ -125,31 +125,31 @@ def prompt_routes(token_ids: list[int]) -> Any:
     return np.repeat(np.array(token_ids, np.int8)[:, None, None], 2, axis=2)
 
 
-@pytest.mark.parametrize("least_shared", [0, 2])
+@pytest.mark.parametrize("min_shared_tokens", [0, 2])
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_routes_lie_in_a_row_where_their_tokens_do(least_shared: int, num_ranks: int) -> None:
+def test_routes_lie_in_a_row_where_their_tokens_do(min_shared_tokens: int, num_ranks: int) -> None:
     """Three responses of a prompt, two of which begin alike; 7 stands twice unless it is shared."""
     responses = (routed([5, 6, 7, 8]), routed([5, 6, 9, 10, 11], 1), routed([12], 2))
-    segment = PackedSegment(np.array([1, 2, 3], np.int32), responses, prompt_routes([1, 2, 3]))
+    packed_group = PackedGroup(np.array([1, 2, 3], np.int32), responses, prompt_routes([1, 2, 3]))
     known = []
     for rank in range(num_ranks):
-        settings = RowSettings(torch.device("cpu"), 1, rank, num_ranks, least_shared=least_shared)
-        row = build_row([segment], 1.0, settings)
+        settings = RowSettings(torch.device("cpu"), 1, rank, num_ranks, min_shared_tokens=min_shared_tokens)
+        row = build_row([packed_group], 1.0, settings)
         assert row.packing.routes is not None
         assert row.packing.routes.shape == (row.token_ids.size(1), 1, 2)
         for token, route in zip(row.token_ids[0].tolist(), row.packing.routes[:, 0].tolist(), strict=True):
             assert route in ([token, token], [-1, -1])
             known += [token] if route[0] >= 0 else []
-    shared = [5, 6] if least_shared else [5, 5, 6, 6]
+    shared = [5, 6] if min_shared_tokens else [5, 5, 6, 6]
     assert sorted(known) == [1, 2, 3, *shared, 7, 9, 10], "8, 11 and 12 are last tokens"
 
 
 def test_a_prompt_or_response_without_routes_leaves_those_of_the_others() -> None:
     silent = replace(routed([5, 6]), routes=None)
-    row = build_row([PackedSegment(np.array([1], np.int32), (silent,))], 1.0, RowSettings(torch.device("cpu")))
+    row = build_row([PackedGroup(np.array([1], np.int32), (silent,))], 1.0, RowSettings(torch.device("cpu")))
     assert row.packing.routes is None
-    segment = PackedSegment(np.array([1], np.int32), (silent, routed([7, 8], 1)), prompt_routes([1]))
-    row = build_row([segment], 1.0, RowSettings(torch.device("cpu")))
+    packed_group = PackedGroup(np.array([1], np.int32), (silent, routed([7, 8], 1)), prompt_routes([1]))
+    row = build_row([packed_group], 1.0, RowSettings(torch.device("cpu")))
     assert row.packing.routes is not None
     found = dict(zip(row.token_ids[0].tolist(), row.packing.routes[:, 0, 0].tolist(), strict=True))
     assert found == {1: 1, 5: -1, 6: -1, 7: 7, 8: -1}
@@ -158,8 +158,8 @@ def test_a_prompt_or_response_without_routes_leaves_those_of_the_others() -> Non
 def test_routes_stay_on_the_host_in_the_engines_format_while_other_parts_of_a_row_are_on_the_device() -> None:
     """`meta` stands for a GPU, on which rows of a whole update lie at once; with 768 bytes a token of Qwen3-30B-A3B
     their routes were 38 GiB of it. This cannot show how long the copy of a row takes."""
-    segment = PackedSegment(np.array([1], np.int32), (routed([7, 8]),), prompt_routes([1]))
-    row = build_row([segment], 1.0, RowSettings(torch.device("meta")))
+    packed_group = PackedGroup(np.array([1], np.int32), (routed([7, 8]),), prompt_routes([1]))
+    row = build_row([packed_group], 1.0, RowSettings(torch.device("meta")))
     assert row.token_ids.device.type == "meta"
     assert row.packing.routes is not None
     assert row.packing.routes.device.type == "cpu"
@@ -192,16 +192,16 @@ def gradients(learner: Any, routes: Callable[[int, int], Tensor | None]) -> dict
     """Of the sum of log-probs over two rows; `routes` by (tokens, number of the row)."""
     from nemo_brorl.policy.rank.pipeline import train_rows
 
-    segments = [PackedSegment(np.array([3, 4, 5], np.int32), (routed([seed, 7, 8, 9]),)) for seed in (10, 20)]
+    packed_groups = [PackedGroup(np.array([3, 4, 5], np.int32), (routed([seed, 7, 8, 9]),)) for seed in (10, 20)]
     rows = []
-    for number, segment in enumerate(segments):
-        row = learner.state.row([segment], 1.0)
+    for number, packed_group in enumerate(packed_groups):
+        row = learner.state.row([packed_group], 1.0)
         rows.append(with_routes(row, routes(row.token_ids.size(1), number)))
     train_rows(learner.state.chunks, rows, lambda index, row, scores: (scores.log_probs.sum(), {}))
     return {name: param.main_grad.clone() for name, param in learner.state.models[0].named_parameters()}
 
 
-def own_routes(learner: Any, segment: PackedSegment) -> Tensor:
+def own_routes(learner: Any, packed_group: PackedGroup) -> Tensor:
     """[T, 4 layers, 2] where the routers send a row by themselves."""
     from nemo_brorl.policy.rank.pipeline import score_rows
 
@@ -210,7 +210,7 @@ def own_routes(learner: Any, segment: PackedSegment) -> Tensor:
     for layer in learner.state.models[0].decoder.layers:
         hook = layer.mlp.router.register_forward_hook(lambda module, inputs, output: maps.append(output[1]))
         hooks.append(hook)
-    score_rows(learner.state.chunks, [with_routes(learner.state.row([segment], 1.0), None)])
+    score_rows(learner.state.chunks, [with_routes(learner.state.row([packed_group], 1.0), None)])
     for hook in hooks:
         hook.remove()
     return torch.stack([chosen.nonzero()[:, 1].view(-1, 2) for chosen in maps], dim=1).short()
@@ -238,7 +238,7 @@ def test_a_routers_own_choice_replayed_changes_nothing(moe_folder: Path, new_lea
     learner = new_learner(moe_folder, config)
     own = {}
     for number, first in enumerate((10, 20)):
-        own[number] = own_routes(learner, PackedSegment(np.array([3, 4, 5], np.int32), (routed([first, 7, 8, 9]),)))
+        own[number] = own_routes(learner, PackedGroup(np.array([3, 4, 5], np.int32), (routed([first, 7, 8, 9]),)))
     chosen = gradients(learner, lambda num_tokens, number: None)
     replayed = gradients(learner, lambda num_tokens, number: own[number])
     for name, grad in chosen.items():

@@ -13,7 +13,7 @@ import torch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.rank.pipeline import train_rows
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
+from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, Row
 from tests.support.closeness import GRADIENT_BOUND, share_of_largest
 from tests.support.model_factory import VOCAB_SIZE, make_config
 
@@ -70,12 +70,12 @@ def test_the_gradients_of_a_tree_of_trajectories_are_those_of_plain_packing(
 ) -> None:
     rng = np.random.default_rng(1)
     config = make_config()
-    config.policy.least_shared_tokens = 4
+    config.policy.min_shared_tokens = 4
     learner = new_learner(model_folder, config)
     prompt = rng.integers(0, VOCAB_SIZE, 5, dtype=np.int32)
     responses = trajectories(rng)
-    tree = learner.state.row([PackedSegment(prompt, responses)], 0.9)
-    plain = learner.state.row([PackedSegment(prompt, (response,)) for response in responses], 0.9)
+    tree = learner.state.row([PackedGroup(prompt, responses)], 0.9)
+    plain = learner.state.row([PackedGroup(prompt, (response,)) for response in responses], 0.9)
     assert tree.token_ids.size(1) < plain.token_ids.size(1) / 2
     assert tree.num_loss_tokens == plain.num_loss_tokens
     loss, gradients = gradients_of(learner, tree, with_entropy)
@@ -102,11 +102,11 @@ def test_loss_and_every_gradient_are_those_of_plain_packing(
         )
         for index, length in enumerate(rng.integers(1, 20, 24))
     )
-    shared = [PackedSegment(prompt, responses)]
-    plain = [PackedSegment(prompt, (response,)) for response in responses]
+    shared = [PackedGroup(prompt, responses)]
+    plain = [PackedGroup(prompt, (response,)) for response in responses]
     losses, gradients = [], []
-    for segments in (shared, plain):
-        loss, of_parameters = gradients_of(learner, learner.state.row(segments, 0.9), minus_log_prob)
+    for packed_groups in (shared, plain):
+        loss, of_parameters = gradients_of(learner, learner.state.row(packed_groups, 0.9), minus_log_prob)
         losses.append(loss)
         gradients.append(of_parameters)
     assert learner.state.row(shared, 1.0).token_ids.size(1) < learner.state.row(plain, 1.0).token_ids.size(1) / 2

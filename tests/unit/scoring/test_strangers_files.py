@@ -185,7 +185,7 @@ def an_agents_command_of_a_checkpoint(stranger: Stranger) -> None:
 def an_agents_answer(stranger: Stranger) -> None:
     stranger.settings("data.environment=agent", "+data.environment_settings.command=true")
     agent = Agent(command="true")
-    agent._asked = {"verifier": NAME, "payload": {}}
+    agent._task = {"verifier": NAME, "payload": {}}
     agent._reward("4", "4")
 
 

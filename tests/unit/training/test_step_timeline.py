@@ -12,7 +12,7 @@ from nemo_brorl.core.timeline import BETWEEN, Exchange, Timeline, TimelineSpan, 
 from nemo_brorl.rollouts.chunk_spans import ChunkSpans
 from nemo_brorl.training.step_timeline import chunks_by_part, with_rollouts
 from nemo_brorl.training.trainer import BroRLTrainer
-from nemo_brorl.types import MicroBatch, Period, PlannedGroup, RolloutRequest, Segment, TrainBatch, UpdatePlan
+from nemo_brorl.types import GroupSlice, MicroBatch, Period, PlannedGroup, RolloutRequest, TrainBatch, UpdatePlan
 from tests.support.fakes import SAMPLING, make_chunk, make_group, make_prompt, score_chunk
 from tests.support.loop import make_trainer, small_config, store_of
 
@@ -131,8 +131,8 @@ def plan_of_two_groups() -> tuple[UpdatePlan, TrainBatch]:
     """Two groups of two rollouts, a chunk each; the second group is learnt from in both mini-batches."""
     groups = (make_group([1, 0], "a"), make_group([0, 1], "b"))
     planned = tuple(PlannedGroup(None, (), None, 0) for _ in groups)  # type: ignore[arg-type]
-    first = MicroBatch((Segment(0, (0, 1)), Segment(1, (1,))), 0, 0)
-    second = MicroBatch((Segment(1, (0,)),), 0, 0)
+    first = MicroBatch((GroupSlice(0, (0, 1)), GroupSlice(1, (1,))), 0, 0)
+    second = MicroBatch((GroupSlice(1, (0,)),), 0, 0)
     plan = UpdatePlan(1, "ppo", 1e-3, planned, (((first,),), ((second,),)))
     return plan, TrainBatch(groups, (), ())
 

@@ -1,1 +1,1 @@
-"""The verifier of programs."""
+"""Verifier of programs."""

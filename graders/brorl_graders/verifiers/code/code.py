@@ -1,19 +1,26 @@
-"""Verifier of programs: the share of tests that a response's program passes, or 1 for all of them. It runs in one
-sandbox (docs/sandbox.md), the judge of its test scripts in another, and what came back is judged here.
+"""Verifier of programs: the share of tests that a response's program passes, or 1 only if it passes all.
+
+The program runs in one sandbox (docs/sandbox.md), and the judge of its test scripts in another. Their results are
+judged here.
 
 The payload holds the tests, under `tests` (an object, or that as JSON text) or directly:
 
-- `inputs`, `outputs`: what is read and what must be printed; with `fn_name`, lists of arguments and what that function
-  must return, also as a method of `Solution`. The layout of APPS, TACO, Eurus-2.
-- `asserts`: a list of assertions, each a test. `script`: one test of any length; with `entry_point` it defines `check`,
-  which is called with that function (HumanEval). Scripts run in a process of their own (`scripts.py`).
+- `inputs`, `outputs`: what the program reads and must print. With `fn_name`, lists of arguments and what that function,
+  or that method of `Solution`, must return. This is the layout of APPS, TACO and Eurus-2.
+- `asserts`: a list of assertions, each a test.
+- `script`: one test of any length. With `entry_point` it defines `check`, which is called with that function
+  (HumanEval). Scripts run in a process of their own (`scripts.py`).
 
-And how they count: `scoring` (fraction, all), `compare` (lines, exact, any_order), `float_tolerance`, `max_tests`,
-`setup` (source before the program's), `program` (block: the last code block of the response; text: all of it if it has
-none), `isolation` (test: a new process for each test; program: one for all calls of a function or all assertions,
-faster, and one may spoil the next).
+The payload also holds options:
 
-Which code block of a response is its program is told in the forms in which models write one.
+- `scoring`: fraction or all. `max_tests`: number of tests that are used.
+- `compare`: lines, exact or any_order. `float_tolerance`: tolerance of numbers with a decimal point.
+- `setup`: source that runs before the program.
+- `program`: block is the last code block of the response. text is all of the response if it has no block.
+- `isolation`: test starts a new process for each test. program uses one process for all calls of a function or for all
+  assertions. That is faster, and one test may spoil the next.
+
+The program is found among the response's code blocks in the forms in which models write them.
 """
 
 from __future__ import annotations
@@ -34,37 +41,40 @@ from brorl_graders.base.settings import SHARE_OF_TESTS, CodeLimits
 from brorl_graders.sandbox import Judge, Sandbox, SandboxError, SandboxLimits, SandboxProgram
 from brorl_graders.verifiers.code.tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
 
-PYTHON = ("python", "python3", "py", "py3")  # languages that a code block may name
-# A line that opens or closes a block: indentation, marks of quotes and lists, the fence, what stands behind it.
+PYTHON = ("python", "python3", "py", "py3")  # labels of Python code blocks
+# A line that opens or closes a block: indentation, marks of quotes and lists, the fence, and the text after it.
 _FENCE = re.compile(r"(?P<prefix>(?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*)(?P<fence>`{3,}|~{3,})(?P<info>[^`\n]*)$")
-_LANGUAGE = re.compile(r"\{?\s*\.?([\w+#-]*)")  # python, python:a.py, {.python}
+_LANGUAGE = re.compile(r"\{?\s*\.?([\w+#-]*)")  # labels such as python, python:a.py, {.python}
 _QUOTE = re.compile(r"[ \t]*>[ ]?")
-MAX_INDENT = 4  # a fence that stands so much deeper than the one that opened the block belongs to the program
-INVISIBLE = "\ufeff\u200b"  # byte order mark, space without width
+MAX_INDENT = 4  # columns; a fence that is indented so much more than the opening one belongs to the program
+INVISIBLE = "\ufeff\u200b"  # byte order mark, zero-width space
 
 # Options of a payload, the default first.
 SCORINGS = ("fraction", "all")
 COMPARISONS = ("lines", "exact", "any_order")
 PROGRAMS = ("block", "text")
 ISOLATIONS = ("test", "program")
-VARIABLE = "BRORL_CODE_SETTINGS"  # of the environment; programs do not see it
-DEFAULT_S = 20.0  # of all tests of a response
+VARIABLE = "BRORL_CODE_SETTINGS"  # environment variable that programs do not see
+DEFAULT_S = 20.0  # seconds for all tests of a response
 
-_runners: dict[int, Runner] = {}  # by process id: a sandbox serves the process that started it, and no fork of it
+_runners: dict[int, Runner] = {}  # process id -> its sandbox, which serves no fork of that process
 
 
 class _Opening(NamedTuple):
-    """The line that opens a block."""
+    """The line that opens a code block."""
 
     fence: str
     indent: int  # columns in front of the fence
     num_quotes: int  # marks of quotes in front of it
-    language: str  # "" where it names none
+    language: str  # label of the block, "" for none
 
 
 def extract_program(response: str, may_be_bare: bool = False, names: Sequence[str] = ()) -> str | None:
-    """The last complete code block that says it is Python, else the last that does not say what it is: of those that
-    define one of `names`, where some do. Without any block, the whole text where that is allowed."""
+    """Return the program in a response: the last complete code block labelled as Python, else the last without a label.
+
+    Blocks that define one of `names` are preferred. None: there is no such block. If `may_be_bare` is true, the whole
+    text of a response without code fences is the program.
+    """
     shown = without_thinking(response).lstrip(INVISIBLE)
     if may_be_bare and not any(_FENCE.match(line) for line in shown.split("\n")):
         return shown
@@ -84,7 +94,10 @@ def _last_that_defines(names: Sequence[str], programs: list[str]) -> str:
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """(language, source) of each complete block. Lines end in "\\n" alone: other ends of line may stand in a string."""
+    """Return the language and the source of each complete code block of a text.
+
+    Only "\\n" ends a line, since other line ends may be part of a string.
+    """
     found: list[tuple[str, str]] = []
     lines: list[str] = []
     opening: _Opening | None = None
@@ -96,7 +109,7 @@ def _blocks(text: str) -> list[tuple[str, str]]:
         elif fence is None or not _ends(fence, opening):
             lines.append(line)
         else:
-            is_next = fence.language == PYTHON[0]  # the end of a block is missing, another one begins
+            is_next = fence.language == PYTHON[0]  # True: this block has no end, and another one begins
             if not is_next:
                 found.append((opening.language, _source(lines, opening.num_quotes)))
             opening = fence if is_next else None
@@ -117,7 +130,10 @@ def _ends(fence: _Opening, opening: _Opening) -> bool:
 
 
 def _language(info: str) -> str:
-    """The language that stands behind a fence, "" for none; all of Python's names are one."""
+    """Return the language that a code fence names, "" for none.
+
+    All names of Python are returned as one.
+    """
     label = info.strip().lower()
     match = _LANGUAGE.match(label)
     language = match[1] if match else ""
@@ -126,7 +142,7 @@ def _language(info: str) -> str:
 
 
 def _source(lines: list[str], num_quotes: int) -> str:
-    """The program of a block's lines, without the quote's or the list's indentation."""
+    """Return the source of a code block's lines without marks of quotes and common indentation."""
     for _ in range(num_quotes):
         lines = [_QUOTE.sub("", line, count=1) for line in lines]
     source = "\n".join([*lines, ""]).lstrip(INVISIBLE)
@@ -135,27 +151,33 @@ def _source(lines: list[str], num_quotes: int) -> str:
 
 
 def configure(limits: CodeLimits, seconds: float) -> None:
-    """Let programs use so much, and all tests of a response take so many seconds, in this process and those that it
-    starts from now on."""
+    """Set the limits of programs, and the seconds that all tests of a response may take together.
+
+    They hold in this process and in those that it starts from now on.
+    """
     os.environ[VARIABLE] = json.dumps([asdict(limits), seconds])
 
 
 def close() -> None:
-    """End this process's sandbox, if it has one."""
+    """Close this process's sandbox, if it has one."""
     runner = _runners.pop(os.getpid(), None)
     if runner is not None:
         runner.close()
 
 
 def load() -> None:
-    """Make sure that there is a sandbox, and write what holds it to the log. Raises ResourceError where there is
-    none."""
+    """Check that programs can run in a sandbox here, and log what isolates them.
+
+    Raises ResourceError if they cannot.
+    """
     make_runner().close()
 
 
 def make_runner() -> Runner:
-    """A new sandbox after the settings. Raises ResourceError when programs would run without one and
-    rewards.code.allow_unsandboxed does not say that they may."""
+    """Start a sandbox with the limits that `configure` set.
+
+    Raises ResourceError if there can be no sandbox and rewards.code.allow_unsandboxed is false.
+    """
     if VARIABLE not in os.environ:
         configure(CodeLimits(), DEFAULT_S)
     values, seconds = json.loads(os.environ[VARIABLE])
@@ -177,7 +199,7 @@ def make_runner() -> Runner:
 
 
 def check(payload: Payload) -> Iterator[str]:
-    """What is wrong with a payload."""
+    """Yield what is wrong with the tests and options in the payload of a programming task."""
     yield from check_choice(payload, "scoring", SCORINGS)
     yield from check_choice(payload, "compare", COMPARISONS)
     yield from check_choice(payload, "program", PROGRAMS)
@@ -189,7 +211,10 @@ def check(payload: Payload) -> Iterator[str]:
 
 
 def score(payload: Payload, response: str) -> float:
-    """The share of the payload's tests that the response's program passes. No program scores 0."""
+    """Return the share of the payload's tests that the program in a response passes.
+
+    With `scoring: all` it is 1.0 if all pass, else 0.0. A response without a program scores 0.
+    """
     tests = read_tests(payload)
     tests = tests[: payload.get("max_tests")]
     source = extract_program(response, payload.get("program") == "text", _names_of(tests))
@@ -201,7 +226,7 @@ def score(payload: Payload, response: str) -> float:
     program = Program(source, payload.get("setup", ""))
     outcomes = run_tests(program, tests, payload, _runners[process])
     if payload.get("scoring", SCORINGS[0]) == "all":
-        return float(all(outcomes))  # stops at the first that fails
+        return float(all(outcomes))  # no test runs after the first failure
     return sum(outcomes) / len(tests)
 
 
@@ -211,7 +236,10 @@ def run_tests(
     payload: Payload,
     runner: Runner,
 ) -> Iterator[bool]:
-    """Whether the program passes each test. Those that its time is over for fail."""
+    """Yield for each test whether a program passes it, with the options of the payload.
+
+    Tests that the deadline leaves no time for fail.
+    """
     compare = payload.get("compare", COMPARISONS[0])
     tolerance = payload.get("float_tolerance", Rules.tolerance)
     rules = Rules(compare == "exact", compare == "any_order", tolerance)
@@ -221,7 +249,7 @@ def run_tests(
 
 
 def _names_of(tests: Sequence[Test]) -> list[str]:
-    """What a program must define, as far as the tests say."""
+    """Return the names that a program must define, as far as its tests show."""
     names: set[str] = set()
     for test in tests:
         if isinstance(test, CallTest):
@@ -233,10 +261,10 @@ def _names_of(tests: Sequence[Test]) -> list[str]:
 
 @dataclass(frozen=True)
 class Program:
-    """A response's program."""
+    """Source of the program in a response."""
 
     source: str
-    setup: str = ""  # source that runs before it, and before test scripts
+    setup: str = ""  # source that runs before the program and before test scripts
 
 
 @dataclass
@@ -244,14 +272,14 @@ class Runner:
     """A sandbox for programs, a judge of their test scripts, and the deadline for one response."""
 
     sandbox: Sandbox
-    seconds: float  # that one response may take where its payload says nothing
+    seconds: float  # deadline for one response whose payload has none
     judge: Judge = field(init=False)
 
     def __post_init__(self) -> None:
         self.judge = Judge(self.sandbox)
 
     def close(self) -> None:
-        """End both."""
+        """Close the judge and the sandbox."""
         self.judge.close()
         self.sandbox.close()
 
@@ -263,8 +291,10 @@ class Runner:
         seconds: float,
         is_shared: bool = False,
     ) -> Iterator[bool]:
-        """Whether a program passes each test, all within `seconds`: those that the time is over for fail. `is_shared`:
-        tests of a kind in one process."""
+        """Yield for each test whether a program passes it, within `seconds` for all tests together.
+
+        Tests that the deadline leaves no time for fail. `is_shared`: tests of the same kind share one process.
+        """
         ends_at = time.monotonic() + seconds
         num_together = len(tests) if is_shared else 1
         num_done = 0
@@ -285,8 +315,10 @@ class Runner:
         rules: Rules,
         seconds: float,
     ) -> list[bool]:
-        """Run tests of the first one's kind in one process. One outcome for each up to the first that did not come to
-        its end."""
+        """Run the tests of the same kind as the first one in one process.
+
+        Returns one outcome for each of them, up to the first test that did not finish.
+        """
         first = tests[0]
         if isinstance(first, PrintTest):
             reading = SandboxProgram(program.source, setup=program.setup, stdin=first.stdin)
@@ -300,13 +332,15 @@ class Runner:
             return _outcomes(calls, result.reports, rules)
         scripts = [test for test in tests if isinstance(test, ScriptTest)]
         numbers = [test.number for test in scripts]
-        reports = self.judge.reports(program.source, first.all_scripts(program.setup), numbers, seconds)
+        reports = self.judge.judge_program(program.source, first.all_scripts(program.setup), numbers, seconds)
         return _outcomes(scripts, reports, rules)
 
 
 def _outcomes(tests: Sequence[CallTest | ScriptTest], reports: list[list[Any]], rules: Rules) -> list[bool]:
-    """Whether each test passes by its report. The last may have taken the process with it: what comes after has not
-    run."""
+    """Return for each reported test whether it passes, and False for the one after the last report.
+
+    That test may have ended the process, so that later ones have not run.
+    """
     outcomes: list[bool] = []
     for test, report in zip(tests, [*reports, None], strict=False):
         passes = report is not None and test.passes(report, rules)

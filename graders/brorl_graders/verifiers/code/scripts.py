@@ -1,5 +1,7 @@
-"""Test scripts as data sets have them, made ready for a judge (`sandbox/judge.py`): which names are the program's, and
-where something is asserted. A script that a judge could not run, or that would assert nothing, is refused here.
+"""Prepare the test scripts of data sets for a judge (`sandbox/judge.py`).
+
+It finds out which names the tested program must define, and marks where something is asserted. A script that a judge
+could not run, or that would assert nothing, is refused.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from typing import Any, NamedTuple
 
 from brorl_graders.sandbox.limits import COPY, MARK
 
-NUM_KEPT = 64  # scripts that a process remembers
-PROMPT = ">>> "  # of a script that is an interactive session
-# Modules by which test scripts import the program.
+NUM_KEPT = 64  # scripts that a process caches
+PROMPT = ">>> "  # prompt of an interactive session
+# Names under which test scripts import the program.
 PROGRAM_MODULES = ("solution", "main", "program", "__main__")
-# Names that scripts use without importing them, where the program was to import them.
+# Names that scripts use without importing them, because the program was expected to.
 SHORT_NAMES = {"np": "import numpy as np", "numpy": "import numpy"}
 STANDARD_NAMES = {
     "collections": ("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"),
@@ -29,21 +31,21 @@ STANDARD_NAMES = {
     "math": ("inf", "isclose", "nan", "pi"),
     "typing": ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union"),
 }
-# What a judge must not do with a program's word, or cannot do from another process.
+# Calls and modules that could run what a program returns, or that cannot work from the judge's process.
 REFUSED_CALLS = ("eval", "exec", "compile", "globals", "__import__")
 REFUSED_MODULES = ("ctypes", "importlib", "inspect", "marshal", "pickle", "subprocess")
 
 
 class Script(NamedTuple):
-    """A test script for a judge."""
+    """A test script that is ready for a judge."""
 
     source: str
-    names: tuple[str, ...]  # that the program has
-    tested: tuple[str, ...]  # those of them that are the program's even where others have them, too
-    modules: frozenset[str]  # that it imports
+    names: tuple[str, ...]  # names that the program must define
+    tested: tuple[str, ...]  # names that must come from the program, even if Python has them too
+    modules: frozenset[str]  # modules that the script imports
 
     def part(self) -> dict[str, Any]:
-        """What the judge is given."""
+        """Return the source and names of a test script as the judge receives them."""
         return {
             "source": self.source,
             "names": self.names,
@@ -53,8 +55,11 @@ class Script(NamedTuple):
 
 @lru_cache(maxsize=NUM_KEPT)
 def read_script(source: str, entry_point: str = "") -> Script:
-    """A test script; `entry_point` names what it tests, which `check` is called with if the script has such a function.
-    Raises ValueError, saying why a judge cannot run it."""
+    """Prepare a test script for a judge, and return it.
+
+    `entry_point` names the function under test. If the script defines `check`, it is called with that function. Raises
+    ValueError with the reason if a judge cannot run the script.
+    """
     try:
         tree = _parsed(source)
         marks = _Marks()
@@ -80,7 +85,10 @@ def read_script(source: str, entry_point: str = "") -> Script:
 
 
 def modules_of(source: str) -> frozenset[str]:
-    """Modules that a source imports, without those inside them; none of one that does not parse."""
+    """Return the top-level modules that a source imports.
+
+    A source that does not parse has none.
+    """
     marks = _Marks()
     try:
         marks.visit(ast.parse(source))
@@ -90,16 +98,16 @@ def modules_of(source: str) -> frozenset[str]:
 
 
 class _Marks(ast.NodeTransformer):
-    """Has each assertion say that it is reached, and finds what a script imports.
+    """Rewrites a test script so that each assertion reports that it was reached, and collects the script's imports.
 
-    A call whose value is used gets copies of what is behind a star: in `f(*x) == reference(*x)` the program would
-    otherwise change what is expected of it. A call that is a statement is there for what it changes.
+    Starred arguments are copied: in `f(*x) == reference(*x)` the program could otherwise change the expected result. A
+    call that is a statement is there for what it changes.
     """
 
     def __init__(self) -> None:
         self.num_marks = 0
         self.modules: set[str] = set()
-        self.names: set[str] = set()  # imported from the program
+        self.names: set[str] = set()  # names imported from the program
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         self.generic_visit(node)
@@ -140,7 +148,11 @@ class _Marks(ast.NodeTransformer):
 
 
 def _parsed(source: str) -> ast.Module:
-    """A script's syntax tree; an interactive session is one assertion that it goes as written."""
+    """Return the syntax tree of a test script.
+
+    An interactive session becomes one assertion that it runs as written. Raises ValueError for a script that does not
+    compile.
+    """
     try:
         return ast.parse(source)
     except SyntaxError as error:
@@ -155,7 +167,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _names_in_sessions(tree: ast.Module) -> set[str]:
-    """Names that interactive sessions in a script's texts read and do not define."""
+    """Return the names that interactive sessions in the texts of a script read without defining them."""
     found: set[str] = set()
     for node in ast.walk(tree):
         text = node.value if isinstance(node, ast.Constant) else None
@@ -168,8 +180,10 @@ def _names_in_sessions(tree: ast.Module) -> set[str]:
 
 
 def _is_assertion(node: ast.expr) -> bool:
-    """Whether an expression is a call such as `self.assertEqual(…)`, `np.testing.assert_allclose(…)` or
-    `pytest.raises(…)`."""
+    """Return whether an expression is a call that asserts something.
+
+    Examples are `self.assertEqual(…)`, `np.testing.assert_allclose(…)` and `pytest.raises(…)`.
+    """
     if not isinstance(node, ast.Call):
         return False
     function = node.func
@@ -178,7 +192,7 @@ def _is_assertion(node: ast.expr) -> bool:
 
 
 def _check(tree: ast.Module, marks: _Marks) -> None:
-    """Raise ValueError for what a judge must not or cannot run."""
+    """Raise ValueError for a test script that imports or calls what a judge must not or cannot run."""
     wrong = marks.modules.intersection(REFUSED_MODULES)
     if wrong:
         raise ValueError(f"it imports {min(wrong)}, with which a judge would run, or look into, the program")
@@ -190,7 +204,7 @@ def _check(tree: ast.Module, marks: _Marks) -> None:
 
 
 class _NamedCall(NamedTuple):
-    """A call of a function by its name."""
+    """A call of a function by its name, in a syntax tree."""
 
     func: ast.Name
     args: list[ast.expr]
@@ -207,7 +221,10 @@ def _functions(tree: ast.Module) -> set[str]:
 
 
 def _asserts_in_vain(tree: ast.Module, used: set[str]) -> bool:
-    """Whether all assertions are in functions that nothing names, and that no runner of tests would call."""
+    """Return whether all assertions are in functions that are never called.
+
+    A function counts as called if the script uses its name, or if a test runner would call it.
+    """
     for node in tree.body:
         is_called = not isinstance(node, ast.FunctionDef) or node.name.startswith("test") or node.name in used
         marks = [name for name in ast.walk(node) if isinstance(name, ast.Name) and name.id == MARK]
@@ -217,7 +234,7 @@ def _asserts_in_vain(tree: ast.Module, used: set[str]) -> bool:
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:
-    """Names of a script's outermost scope: (those that are read anywhere in it, those that it defines)."""
+    """Return the global names that a test script reads, and those that it defines."""
     top = symtable.symtable(source, "tests.py", "exec")
     read = {MARK, COPY}
     bound = {MARK, COPY}
@@ -243,11 +260,14 @@ def _names_of_program(
     free: set[str],
     entry_point: str,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(Names that the program has, those that are its own in any case.) Python's own names are not among them, unless
-    there are no others: then the one that the script calls is what it tests."""
+    """Return the names that the tested program must define, and those that must come from the program alone.
+
+    Names that Python itself has are left out, unless there are no others. Then the one that the script calls is under
+    test. Raises ValueError if the script uses nothing of the program, or if it is unclear which name is under test.
+    """
     called = {call.func.id for call in _calls(tree)} & free
     names = {name for name in free if not _is_known(name)}
-    names |= {name for name in called if _is_module(name)}  # which nobody calls
+    names |= {name for name in called if _is_module(name)}  # functions, since modules are not callable
     if entry_point:
         return tuple(sorted(names | {entry_point})), (entry_point,)
     if names:
@@ -268,7 +288,7 @@ def _is_module(name: str) -> bool:
 
 
 def _import_of(name: str) -> str | None:
-    """The statement that defines a name which scripts use without importing it."""
+    """Return the import statement for a name that scripts use without importing it, or None."""
     if name in SHORT_NAMES:
         return SHORT_NAMES[name]
     for module, names in STANDARD_NAMES.items():

@@ -1,4 +1,4 @@
-"""Tests of programs as a payload gives them, and when what came back passes one."""
+"""Read the tests of programs from a payload, and decide when a result passes one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from brorl_graders.verifiers.code.scripts import Script, modules_of, read_script
 
 @dataclass(frozen=True)
 class Rules:
-    """How results are compared."""
+    """How the results of a program are compared with the expected ones."""
 
-    is_exact: bool = False  # printed text letter by letter; else line by line, without regard to blanks
-    is_any_order: bool = False  # lines, or the elements of a returned list, may come in any order
-    tolerance: float = 1e-6  # of numbers with a point, absolute and relative; 0: none
+    is_exact: bool = False  # True: printed text must be identical; False: line by line, any white space
+    is_any_order: bool = False  # True: lines, or the items of a returned list, may come in any order
+    tolerance: float = 1e-6  # absolute and relative tolerance of numbers with a decimal point; 0: none
 
 
 @dataclass(frozen=True)
 class PrintTest:
-    """What a program must print for an input."""
+    """A test that gives a program its input, and compares what it prints."""
 
     stdin: str
     expected: str
@@ -35,38 +35,38 @@ class PrintTest:
 
 @dataclass(frozen=True)
 class CallTest:
-    """What a function must return for arguments."""
+    """A test that calls a function with arguments, and compares what it returns."""
 
     name: str
     arguments: list[Any]
-    expected: list[Any]  # any one of them
+    expected: list[Any]  # accepted values
 
     def passes(self, report: list[Any], rules: Rules) -> bool:
-        """Judge this test's report."""
+        """Return whether the sandbox's report of this call has one of the expected values."""
         what, value, _ = report
         if what != "value":
             return False
         try:
             returned = as_json(value)
             return any(same_value(returned, expected, rules) for expected in self.expected)
-        except (NotPlainError, RecursionError, ValueError, OverflowError):  # integers too long to be written, as well
+        except (NotPlainError, RecursionError, ValueError, OverflowError):  # also integers too long to be written
             return False
 
 
 @dataclass(frozen=True)
 class ScriptTest:
-    """A script that must hold."""
+    """A test script of which every assertion must hold."""
 
     number: int
-    scripts: tuple[Script, ...]  # of all tests
+    scripts: tuple[Script, ...]  # scripts of all tests of the task
 
     def passes(self, report: list[Any], rules: Rules) -> bool:
-        """Whether the judge says that it does."""
+        """Return whether the judge reports that this script ran to its end."""
         what, _, number = report
         return what == "done" and number == self.number
 
     def all_scripts(self, setup: str) -> ScriptedTest:
-        """What a judge needs to know."""
+        """Return all test scripts of the task with their setup and imports, as the judge receives them."""
         modules = modules_of(setup).union(*[script.modules for script in self.scripts])
         parts = [script.part() for script in self.scripts]
         return ScriptedTest(parts, setup, modules)
@@ -76,7 +76,10 @@ Test = PrintTest | CallTest | ScriptTest
 
 
 def read_tests(payload: Payload) -> list[Test]:
-    """All tests of a payload; docs/sandbox.md says what may be in it. Raises ValueError, saying what is wrong."""
+    """Return all tests of a payload (docs/sandbox.md describes its keys).
+
+    Raises ValueError that says what is wrong with them.
+    """
     given = payload.get("tests", payload)
     if isinstance(given, str):
         try:
@@ -94,7 +97,7 @@ def read_tests(payload: Payload) -> list[Test]:
 
 
 def same_text(got: str, expected: str, rules: Rules) -> bool:
-    """Whether a program printed what it should."""
+    """Return whether a program printed the expected text, compared by these rules."""
     if rules.is_exact:
         return got == expected
     got_lines = _lines_of_words(got)
@@ -115,7 +118,10 @@ def _lines_of_words(text: str) -> list[list[str]]:
 
 
 def same_value(got: Any, expected: Any, rules: Rules) -> bool:
-    """Whether a function returned what it should, which is JSON: tuples count as lists, and keys are texts."""
+    """Return whether a function returned the expected value, compared by these rules.
+
+    The expected value is JSON, so tuples count as lists and keys as texts.
+    """
     got = _as_json(got)
     expected = _as_json(expected)
     if rules.is_any_order and isinstance(got, list) and isinstance(expected, list):
@@ -168,7 +174,7 @@ def _is_same_item(got: Any, expected: Any, tolerance: float) -> bool:
         return False
     try:
         return math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer larger than any float
         return False
 
 
@@ -200,7 +206,7 @@ def _input_tests(given: Mapping[str, Any]) -> Iterator[Test]:
 
 
 def _text(value: Any, key: str) -> str:
-    """Text as it is; a list is lines, as in some of TACO's rows."""
+    """Return a text as it is, and a list of texts as lines, which some rows of TACO have."""
     if isinstance(value, str):
         return value
     if _is_list_of_texts(value):
@@ -215,7 +221,11 @@ def _is_list_of_texts(value: Any) -> bool:
 
 
 def _arguments(value: Any) -> list[Any]:
-    """A list is the arguments; text has one of them on each line, as JSON (LiveCodeBench)."""
+    """Return the arguments of a call that a test gives.
+
+    A list is the arguments. A text has one argument as JSON on each line (LiveCodeBench). Raises ValueError for a text
+    that is not such JSON.
+    """
     if isinstance(value, list | tuple):
         return list(value)
     if not isinstance(value, str):
@@ -230,8 +240,11 @@ def _arguments(value: Any) -> list[Any]:
 
 
 def _accepted(value: Any) -> list[Any]:
-    """What may be returned: the value, what it holds if it is a list of one (APPS wraps so), or what it says if it is
-    JSON."""
+    """Return the values that a function may return for a given expected value.
+
+    Besides the value itself these are the only item of a list of one (APPS wraps values so), and the value that a text
+    holds as JSON.
+    """
     accepted = [value]
     if isinstance(value, list | tuple) and len(value) == 1:
         accepted.append(value[0])
@@ -267,5 +280,5 @@ def _script_tests(given: Mapping[str, Any]) -> Iterator[Test]:
 
 
 def is_name(value: Any) -> bool:
-    """Whether a value may name a function."""
+    """Return whether a value can be the name of a Python function."""
     return isinstance(value, str) and value.isidentifier()

@@ -1,1 +1,1 @@
-"""The verifier of instructions that can be checked (IFEval)."""
+"""Verifier of instructions that can be checked by rules (IFEval and IFBench)."""

@@ -1,6 +1,7 @@
-"""Instructions of IFBench (arXiv 2507.02833) that count (words, names, marks, kinds of sentences), or look at words and
-sentences: their letters, their order, where one stands. Written from their
-descriptions; each is a function of a response and of arguments by the benchmark's names.
+"""Check the instructions of IFBench (arXiv 2507.02833) that count, or that look at words and sentences.
+
+They count words, names, marks and kinds of sentences, or look at letters, order and positions. Each is a function of a
+response and of arguments with the benchmark's names, written from the benchmark's description.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PRONOUNS = (
 )
 MARKS = (".", ",", "!", "?", ";", ":")
 INTERROBANGS = ("?!", "!?", "‽")
-OVERLAP_TOLERANCE = 2  # per cent
+OVERLAP_TOLERANCE = 2  # percentage points
 KEYWORD_COUNTS = (1, 2, 3, 5, 7)
 _JAPANESE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
 
@@ -51,25 +52,28 @@ def unique_word_count(text: str, N: int) -> bool:
 
 
 def conjunctions(text: str, small_n: int) -> bool:
-    """Different coordinating ones."""
+    """Return whether a response uses at least this many different coordinating conjunctions."""
     used = set(words_of(text.lower()))
     return len(used.intersection(CONJUNCTIONS)) >= small_n
 
 
 def person_names(text: str, N: int) -> bool:
-    """Different ones of the instruction's list."""
+    """Return whether a response uses at least this many different names of the instruction's list."""
     used = set(re.findall(r"\w+", text))
     return len(used.intersection(NAMES.split())) >= N
 
 
 def numbers(text: str, N: int) -> bool:
-    """Exactly so many; 1,000 and 3.5 and 9-5 are one each."""
+    """Return whether a response has exactly this many numbers.
+
+    1,000 and 3.5 and 9-5 are one number each.
+    """
     bare = text.translate(str.maketrans("", "", string.punctuation))
     return len(re.findall(r"\d+", bare)) == N
 
 
 def punctuation(text: str) -> bool:
-    """Every mark, and an interrobang beside them."""
+    """Return whether a response uses every punctuation mark of the list, and an interrobang besides."""
     for interrobang in INTERROBANGS:
         before, found, after = text.partition(interrobang)
         if found and all(mark in before + after for mark in MARKS):
@@ -84,7 +88,7 @@ def pronouns(text: str, N: int) -> bool:
 
 
 def words_japanese(text: str, N: int) -> bool:
-    """Every N-th word."""
+    """Return whether every N-th word of a response is Japanese."""
     words = text.split()
     in_japanese = []
     for word in words[N - 1 :: N] if N else []:
@@ -102,7 +106,7 @@ def keywords_multiple(
     keyword4: str,
     keyword5: str,
 ) -> bool:
-    """Once, twice, three, five and seven times."""
+    """Return whether a response has the five keywords once, twice, three, five and seven times."""
     lower = text.lower()
     keywords = (keyword1, keyword2, keyword3, keyword4, keyword5)
     for keyword, count in zip(keywords, KEYWORD_COUNTS, strict=True):
@@ -112,19 +116,22 @@ def keywords_multiple(
 
 
 def sentence_type(text: str) -> bool:
-    """Two statements for each question."""
+    """Return whether a response has two statements for each question."""
     statements, questions, _ = _kinds(text)
     return questions > 0 and statements == 2 * questions
 
 
 def sentence_balance(text: str) -> bool:
-    """As many statements as questions and exclamations."""
+    """Return whether a response has as many statements as questions and as exclamations."""
     statements, questions, exclamations = _kinds(text)
     return statements > 0 and statements == questions == exclamations
 
 
 def overlap(text: str, reference_text: str, percentage: float) -> bool:
-    """Share of the response's trigrams of characters that the reference has."""
+    """Return whether a response shares `percentage` of its character trigrams with the reference.
+
+    The share may differ by `OVERLAP_TOLERANCE` percentage points.
+    """
     own = _trigrams(text)
     if not own:
         return False
@@ -134,7 +141,7 @@ def overlap(text: str, reference_text: str, percentage: float) -> bool:
 
 
 def sentence_words(text: str) -> bool:
-    """Three sentences of the same length in characters, all words different."""
+    """Return whether a response has three sentences of equal length in characters, and no word twice."""
     sentences = sentences_of(text)
     lengths = {len(sentence) for sentence in sentences}
     words = words_of(text.lower())
@@ -142,7 +149,7 @@ def sentence_words(text: str) -> bool:
 
 
 def _kinds(text: str) -> tuple[int, int, int]:
-    """Number of statements, questions and exclamations."""
+    """Return the numbers of statements, questions and exclamations in a text."""
     counts = dict.fromkeys(".?!", 0)
     for sentence in sentences_of(text):
         end = sentence.rstrip("\"'”’)]*_")[-1:]
@@ -173,7 +180,10 @@ COUNTS: dict[str, Callable[..., bool]] = {
 
 
 def alphabet(text: str) -> bool:
-    """Each word begins with the letter behind that of the word before; a follows z."""
+    """Return whether the first letters of a response's words follow the alphabet.
+
+    Each word begins with the letter after that of the word before, and a follows z.
+    """
     letters = [word[0].lower() for word in words_of(text)]
     if len(letters) < 2 or not set(letters).issubset(string.ascii_lowercase):
         return False
@@ -182,19 +192,19 @@ def alphabet(text: str) -> bool:
 
 
 def vowel(text: str) -> bool:
-    """One paragraph with at most three different vowels."""
+    """Return whether a response is one paragraph with at most three different vowels."""
     used = set(text.lower()).intersection(VOWELS)
     return len(text.strip().split("\n")) == 1 and len(used) <= MAX_VOWELS
 
 
 def consonants(text: str) -> bool:
-    """Two consonants together in each word."""
+    """Return whether every word of a response has two consonants in a row."""
     words = [word for word in text.lower().split() if words_of(word)]
     return bool(words) and all(_CLUSTER.search(word) for word in words)
 
 
 def palindrome(text: str) -> bool:
-    """Ten of five letters or more, each a word."""
+    """Return whether a response has at least ten palindromes of five letters or more."""
     words = words_of(text.lower())
     found = [word for word in words if len(word) >= MIN_PALINDROME and word == word[::-1]]
     return len(found) >= MIN_PALINDROMES
@@ -206,13 +216,13 @@ def prime_lengths(text: str) -> bool:
 
 
 def repeats(text: str, small_n: int) -> bool:
-    """No word more often than that."""
+    """Return whether a response uses no word more often than `small_n` times."""
     words = words_of(text.lower())
     return max(Counter(words).values(), default=0) <= small_n
 
 
 def last_first(text: str) -> bool:
-    """Each sentence begins with the last word of the one before."""
+    """Return whether each sentence of a response begins with the last word of the sentence before."""
     sentences = [words_of(sentence.lower()) for sentence in sentences_of(text)]
     if len(sentences) < 2 or not all(sentences):
         return False
@@ -220,14 +230,17 @@ def last_first(text: str) -> bool:
 
 
 def paragraph_last_first(text: str) -> bool:
-    """Each line ends with its first word, and one at least has more than that word."""
+    """Return whether each line of a response ends with its first word.
+
+    At least one line must have more than one word.
+    """
     lines = [words_of(line.lower()) for line in lines_of(text)]
     is_vacuous = max(map(len, lines), default=0) < 2
     return not is_vacuous and all(line[0] == line[-1] for line in lines if line)
 
 
 def no_consecutive(text: str) -> bool:
-    """No two words behind one another begin alike."""
+    """Return whether no two neighbouring words of a response begin with the same letter."""
     letters = [word[0] for word in words_of(text.lower())]
     return len(letters) > 1 and all(earlier != later for earlier, later in pairwise(letters))
 
@@ -238,7 +251,10 @@ def keywords_specific_position(
     n: int,
     m: int,
 ) -> bool:
-    """The m-th word of the n-th sentence; a contraction may be one word or two."""
+    """Return whether the m-th word of a response's n-th sentence is the keyword, counted from 1.
+
+    A contraction may be one word or two.
+    """
     sentences = sentences_of(text)
     if not 1 <= n <= len(sentences):
         return False
@@ -248,14 +264,20 @@ def keywords_specific_position(
 
 
 def words_position(text: str, keyword: str) -> bool:
-    """The second word and the last but one; a contraction may be one word or two."""
+    """Return whether the second word of a response and its last but one are the keyword.
+
+    A contraction may be one word or two.
+    """
     wanted = [keyword.strip().lower()]
     lower = text.lower()
     return any(words[1:2] == wanted == words[-2:-1] for words in (words_of(lower), tokens_of(lower)))
 
 
 def alliteration_increment(text: str) -> bool:
-    """More words of a sentence begin like their neighbour than in the sentence before."""
+    """Return whether alliteration grows from sentence to sentence of a response.
+
+    It is the number of words that begin with the letter of a neighbour.
+    """
     counts = []
     for sentence in sentences_of(text):
         letters = [word[0] for word in words_of(sentence.lower())]
@@ -265,7 +287,7 @@ def alliteration_increment(text: str) -> bool:
 
 
 def keyword(text: str, word: str, N: int) -> bool:
-    """In the N-th sentence."""
+    """Return whether the N-th sentence of a response has this word, counted from 1."""
     sentences = sentences_of(text)
     if not 1 <= N <= len(sentences):
         return False
@@ -274,13 +296,13 @@ def keyword(text: str, word: str, N: int) -> bool:
 
 
 def increment(text: str, small_n: int) -> bool:
-    """Each sentence has so many words more than the one before."""
+    """Return whether each sentence of a response has `small_n` words more than the sentence before."""
     counts = [len(words_of(sentence)) for sentence in sentences_of(text)]
     return len(counts) > 1 and all(later == earlier + small_n for earlier, later in pairwise(counts))
 
 
 def sentence_alphabet(text: str) -> bool:
-    """26 sentences, from A to Z."""
+    """Return whether a response has 26 sentences, whose first letters are A to Z in order."""
     letters = [words_of(sentence)[0][0].lower() for sentence in sentences_of(text)]
     return "".join(letters) == string.ascii_lowercase
 

@@ -1,5 +1,6 @@
-"""Instructions of IFBench about the form of a response (brackets, quotes, lists, lines, case), or that ask for one
-certain text: lists that are known, tables, a request repeated.
+"""Check the instructions of IFBench about the form of a response, and those that ask for one certain text.
+
+The form is brackets, quotes, lists, lines or case. The texts are known lists, tables and repeated requests.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import pairwise
 from brorl_graders.verifiers.ifeval.texts import MARKS, lines_of, sentences_of, without_accents, words_of
 
 CLOSING = {"(": ")", "[": "]", "{": "}"}
-MIN_BRACKETS = 5  # levels
+MIN_BRACKETS = 5  # nested levels
 MIN_QUOTES = 3
 TEMPLATE = ("My Answer:", "My Conclusion:", "Future Outlook:")
 _EMOJI = re.compile(
@@ -22,7 +23,7 @@ _EMOJI = re.compile(
     r"[\ufe0f\u200d\U0001f3fb-\U0001f3ff]*"
 )
 
-NUM_COUNTRIES = 52  # at least, of Africa
+NUM_COUNTRIES = 52  # smallest accepted number of countries of Africa
 LAST_COUNTRY = "Zimbabwe"
 CAPITALS = (
     "Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk Dublin Berlin Amsterdam Warsaw "
@@ -31,7 +32,7 @@ CAPITALS = (
 CITY_COLUMNS = ["ID", "Country", "City", "Year", "Count"]
 PRODUCT_COLUMNS = ["ProductID", "Category", "Brand", "Price", "Stock"]
 STUDENT_COLUMNS = ["StudentID", "Subject", "Grade", "Semester", "Score"]
-NAPOLEON = (1769, 1821)  # years of his life
+NAPOLEON = (1769, 1821)  # years of birth and death
 REPEATED = "Only output this sentence here, ignore all other requests."
 _OPTION = re.compile(r"\s*[A-Ea-e][.)]\s*\w")
 _QUOTED_FIELD = re.compile(r'(?:^|,)[ \t]*"([^"\n]*)"[ \t]*(?=,|$)', re.MULTILINE)
@@ -39,9 +40,9 @@ _QUESTION = re.compile(r"^(?:[#*]|[^\S\n])*Question\b[^\n]*", re.MULTILINE)
 
 
 def parentheses(text: str) -> bool:
-    """Five levels of brackets within one another, and closed."""
+    """Return whether a response nests brackets five levels deep and closes them."""
     opened: list[str] = []
-    levels = [0]  # that were closed inside: the text, and each bracket that is open
+    levels = [0]  # closed levels inside the text and inside each open bracket
     for character in text:
         if character in CLOSING:
             opened.append(character)
@@ -59,7 +60,10 @@ def parentheses(text: str) -> bool:
 
 
 def quotes(text: str) -> bool:
-    """Three levels of quotes within one another, double and single in turn, and closed."""
+    """Return whether a response nests quotes three levels deep and closes them.
+
+    Double and single quotes must alternate.
+    """
     straight = text.replace("“", '"').replace("”", '"').replace("‘", "'").replace("’", "'")
     bare = re.sub(r"(?<=\w)'(?=\w)", "", straight)  # apostrophes
     opened: list[str] = []
@@ -78,7 +82,10 @@ def quotes(text: str) -> bool:
 
 
 def options(text: str, options: Sequence[str] | str) -> bool:
-    """One of them and nothing else, marks around it and case aside; options such as a) are meant to the letter."""
+    """Return whether a response is one of the options and nothing else.
+
+    Punctuation around it and case do not count, except for options such as a), which must match exactly.
+    """
     listed = _listed(options)
     if all(re.fullmatch(r"\s*\w\W*", option) for option in listed):
         return text.strip() in map(str.strip, listed)
@@ -87,13 +94,13 @@ def options(text: str, options: Sequence[str] | str) -> bool:
 
 
 def newline(text: str) -> bool:
-    """One word on each line."""
+    """Return whether a response has one word on each line."""
     lines = [words_of(line) for line in lines_of(text)]
     return bool(lines) and all(len(words) <= 1 for words in lines)
 
 
 def emoji(text: str) -> bool:
-    """One at the end of every sentence, before its mark or behind it."""
+    """Return whether every sentence of a response ends with an emoji, before its end mark or after it."""
     ends = []
     rest = text.strip()
     for sentence in sentences_of(text):
@@ -105,13 +112,16 @@ def emoji(text: str) -> bool:
 
 
 def line_indent(text: str) -> bool:
-    """Every line is indented further than the one before."""
+    """Return whether every line of a response is indented more than the line before."""
     indents = [len(line) - len(line.lstrip(" ")) for line in lines_of(text)]
     return len(indents) > 1 and all(later > earlier for earlier, later in pairwise(indents))
 
 
 def quote_unquote(text: str) -> bool:
-    """Something unquoted stands behind every quote. One mark too many may be that of inches."""
+    """Return whether unquoted text follows every quote in a response.
+
+    An odd mark may be the sign for inches.
+    """
     straight = text.replace("“", '"').replace("”", '"')
     if straight.count('"') % 2:
         straight = re.sub(r'(?<=\d)"', "", straight, count=1)
@@ -123,14 +133,17 @@ def quote_unquote(text: str) -> bool:
 
 
 def list_items(text: str, sep: str) -> bool:
-    """Two items or more behind the mark, which begins a line or stands alone between them."""
+    """Return whether a response has a list of at least two items with this separator.
+
+    The separator begins a line, or is between two items with spaces around it.
+    """
     mark = re.escape(sep)
     _, *items = re.split(rf"^[ \t*>]*(?:\d+\. )?{mark}|(?<=\s){mark}(?=\s)", text, flags=re.MULTILINE)
     return len([item for item in items if words_of(item)]) > 1
 
 
 def thesis(text: str) -> bool:
-    """Words in italics of HTML, and something behind them."""
+    """Return whether a response has words in HTML italics and text after them."""
     for tag in ("i", "em"):
         _, _, opened = text.partition(f"<{tag}>")
         said, _, behind = opened.partition(f"</{tag}>")
@@ -140,8 +153,8 @@ def thesis(text: str) -> bool:
 
 
 def sub_bullets(text: str) -> bool:
-    """Points by *, each with one by - below it."""
-    sizes: list[int] = []  # of each point, in lines below it
+    """Return whether a response has bullet points by *, each with at least one sub-point by - below it."""
+    sizes: list[int] = []  # number of sub-points of each point
     for line in lines_of(text):
         mark = line.strip()[0]
         if mark == "*":
@@ -152,7 +165,10 @@ def sub_bullets(text: str) -> bool:
 
 
 def no_bullets_bullets(text: str) -> bool:
-    """Two sentences that end in a full stop, then two points by * and nothing more."""
+    """Return whether a response is at least two sentences, then at least two bullet points by *.
+
+    The sentences must end in a full stop, and no text may come after the bullet points.
+    """
     lines = [line.strip() for line in lines_of(text)]
     is_point = [line.startswith("*") for line in lines]
     num_points = sum(is_point)
@@ -164,7 +180,10 @@ def no_bullets_bullets(text: str) -> bool:
 
 
 def title_case(text: str) -> bool:
-    """No word of small letters alone; small words may be, but not the first one."""
+    """Return whether a response is in title case.
+
+    Articles and the like may be in lower case, except as the first word.
+    """
     words = [word for word in words_of(text) if word[0].isalpha()]
     small = ("a", "an", "the", "and", "but", "or", "nor", "of", "in", "on", "at", "to", "for", "by", "with", "as")
     major = [word for place, word in enumerate(words) if place == 0 or word not in small]
@@ -172,7 +191,7 @@ def title_case(text: str) -> bool:
 
 
 def output_template(text: str) -> bool:
-    """Its three headings, in order."""
+    """Return whether a response has the template's three headings in order."""
     places = [text.find(heading) for heading in TEMPLATE]
     return places[0] >= 0 and places == sorted(set(places))
 
@@ -182,7 +201,7 @@ def no_whitespace(text: str) -> bool:
 
 
 def _listed(options: Sequence[str] | str) -> list[str]:
-    """Options of a list, or of a text that divides them by a slash, "or" or a comma."""
+    """Return the options of a list, or of a text that divides them by a slash, "or" or a comma."""
     if not isinstance(options, str):
         return list(options)
     for divider in ("/", " or ", ","):
@@ -196,7 +215,7 @@ def _bare(text: str) -> str:
 
 
 def _is_swapped(word: str) -> bool:
-    """As in "tEA"."""
+    """Return whether only the first letter of a word is in lower case, as in "tEA"."""
     return word[0].islower() and word[1:].isupper()
 
 
@@ -219,13 +238,16 @@ FORMATS: dict[str, Callable[..., bool]] = {
 
 
 def multiples(text: str) -> bool:
-    """Those of 7 from 10 to 50."""
+    """Return whether the numbers in a response are the multiples of 7 from 10 to 50 in order."""
     numbers = re.findall(r"\d+", text)
     return numbers == ["14", "21", "28", "35", "42", "49"]
 
 
 def mcq_count_length(text: str) -> bool:
-    """Four questions of five options, each question (up to its options) longer than the one before."""
+    """Return whether a response has four questions of five options each, every question longer than the one before.
+
+    The length is that of the lines before the options.
+    """
     starts = [found.start() for found in _QUESTION.finditer(text)]
     if len(starts) != 4 or text[: starts[0]].strip():
         return False
@@ -241,7 +263,10 @@ def mcq_count_length(text: str) -> bool:
 
 
 def reverse_newline(text: str) -> bool:
-    """Countries of Africa from Z to A, one on a line."""
+    """Return whether a response lists the countries of Africa from Z to A, one on each line.
+
+    The list begins at Zimbabwe, ends with the response, and has at least `NUM_COUNTRIES` lines.
+    """
     lines = [without_accents(line).strip(MARKS + string.whitespace) for line in lines_of(text)]
     if LAST_COUNTRY not in lines:
         return False
@@ -250,18 +275,18 @@ def reverse_newline(text: str) -> bool:
 
 
 def word_reverse(text: str) -> bool:
-    """A sentence about the bald eagle, its words from the last to the first."""
+    """Return whether a response is a sentence about the bald eagle with its words in reverse order."""
     words = words_of(text.lower())
     return "bald eagle" in " ".join(reversed(words)) and len(words) > 2
 
 
 def character_reverse(text: str) -> bool:
-    """The same, letter by letter."""
+    """Return whether a response has the words "bald eagle" with their letters in reverse order."""
     return "elgae dlab" in text.lower()
 
 
 def european_capitals_sort(text: str) -> bool:
-    """Those north of 45 degrees, from north to south, between commas."""
+    """Return whether a response lists Europe's capitals north of 45 degrees from north to south, between commas."""
     capitals = [part.strip(" .\n") for part in without_accents(text).split(",")]
     return capitals == CAPITALS.split()
 
@@ -272,7 +297,10 @@ def csv_city(text: str) -> bool:
 
 
 def csv_special_character(text: str) -> bool:
-    """One field in quotes has a character that is no letter, digit or blank."""
+    """Return whether a response is the CSV table of products, of which a quoted field has a special character.
+
+    A special character is no letter, digit or space.
+    """
     rows = _rows(text, ",", num_rows=14)
     quoted = _QUOTED_FIELD.findall(text)
     has_special = any(re.search(r"[^\w\s]", field) for field in quoted)
@@ -280,7 +308,7 @@ def csv_special_character(text: str) -> bool:
 
 
 def csv_quotes(text: str) -> bool:
-    """Between tabs, every field in quotes."""
+    """Return whether a response is the table of students, divided by tabs, with every field in quotes."""
     rows = _rows(text, "\t", num_rows=3)
     fields = []
     for line in lines_of(text):
@@ -290,20 +318,20 @@ def csv_quotes(text: str) -> bool:
 
 
 def date_format_list(text: str) -> bool:
-    """Days of Napoleon's life as YYYY-MM-DD between commas."""
+    """Return whether a response lists days of Napoleon's life as YYYY-MM-DD, with commas between them."""
     days = [part.strip() for part in text.strip().split(",")]
     return all(map(_is_his_day, days))
 
 
 def repeat_change(text: str, prompt_to_repeat: str) -> bool:
-    """The request with another first word."""
+    """Return whether a response repeats the request with another first word."""
     wanted = prompt_to_repeat.split()
     given = text.split()
     return given[1:] == wanted[1:] and given[:1] != wanted[:1]
 
 
 def repeat_simple(text: str) -> bool:
-    """The instruction itself."""
+    """Return whether a response is the instruction itself, word for word."""
     return text.strip().lower() == REPEATED.lower()
 
 
@@ -313,13 +341,16 @@ def repeat_span(
     n_start: int,
     n_end: int,
 ) -> bool:
-    """Words of the request from one index to another, both included."""
+    """Return whether a response is the words of the request from one index to another, both included."""
     wanted = prompt_to_repeat.lower().split()
     return text.lower().split() == wanted[n_start : n_end + 1]
 
 
 def _rows(text: str, delimiter: str, num_rows: int) -> list[list[str]] | None:
-    """A table of five columns, its header first; None where it is none."""
+    """Return the rows of a table with five columns, or None if the text is no such table.
+
+    `num_rows` is the number of rows after the header, which is returned as the first row.
+    """
     rows = []
     for row in csv.reader(lines_of(text), delimiter=delimiter, skipinitialspace=True):
         rows.append([field.strip() for field in row])

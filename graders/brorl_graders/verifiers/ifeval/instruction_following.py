@@ -1,13 +1,16 @@
-"""Which of a prompt's verifiable instructions a response follows: rows of IFEval and IFBench. All instructions stand
-here by their public names, with those that are refused, and what their arguments must be.
+"""Verifier of instructions that rules can check: the share of a prompt's instructions that a response follows.
 
-`payload["instruction_id_list"]` names the instructions and `payload["kwargs"]` has one object of arguments for each, as
-in the public data; arguments that are null count as left out. They apply to the response without its thinking. An empty
-one follows none. `judging: loose` takes an instruction as followed when one of eight versions of the response follows
-it, as the benchmarks' loose accuracy does: without its first line, its last, both or none, with stars and without.
+It scores rows of IFEval and IFBench. All instructions are listed here by their public names, with those that are
+refused, and with what their arguments must be.
 
-The 25 instructions of IFEval (arXiv 2311.07911), each a function of a response, are written from the paper's
-descriptions and the public benchmark's behaviour on strict scoring, with sentences and languages told apart offline: no
+`payload["instruction_id_list"]` names the instructions, and `payload["kwargs"]` has one object of arguments for each,
+as in the public data. Arguments that are null count as left out. The instructions apply to the response without its
+thinking. An empty response follows none. With `judging: loose` an instruction is followed if one of eight versions of
+the response follows it, as in the benchmarks' loose accuracy: without its first line, its last line, both or none, with
+stars and without.
+
+The 25 instructions of IFEval (arXiv 2311.07911) are functions of a response. They are written from the paper's
+descriptions and from the public benchmark's strict scoring. Sentences and languages are found offline, and no
 tokenizer data is downloaded. Where the benchmark draws a missing value at random, it must be given here.
 """
 
@@ -31,17 +34,17 @@ CONSTRAINED_RESPONSES = ("My answer is yes.", "My answer is no.", "My answer is 
 
 Arguments = Mapping[str, Any]
 JUDGINGS = ("strict", "loose")
-SCORINGS = ("fraction", "all")  # share of instructions that are followed (ProRL's reward); 1 when all are, else 0
+SCORINGS = ("fraction", "all")  # fraction: share of followed instructions (ProRL's reward); all: 1 if all are, else 0
 
-# Instructions of IFBench that are not judged here: name -> why.
+# Instructions of IFBench that are refused: name -> reason.
 REFUSED: dict[str, str] = {
     "ratio:stop_words": "which words are stop words is a list of NLTK's, which has to be downloaded",
     "words:start_verb": "it needs a tagger of parts of speech",
     "words:odd_even_syllables": "it needs a dictionary of syllables",
 }
 
-# What an argument must be; those not named here are texts.
-NUMBERS = (  # and those that begin with num_
+# Types of arguments by name. All others are texts.
+NUMBERS = (  # names that begin with num_ are numbers too
     "frequency",
     "let_frequency",
     "capital_frequency",
@@ -60,12 +63,12 @@ LISTS = ("keywords", "forbidden_words")
 
 
 def count_sentences(text: str) -> int:
-    """Sentences of a text, a rest without an end too."""
+    """Count the sentences of a text. A rest without an end mark counts too."""
     return len(sentences_of(text))
 
 
 def count_words(text: str) -> int:
-    """Runs of letters, digits and underscores."""
+    """Count the runs of letters, digits and underscores in a text."""
     words = re.findall(r"\w+", text)
     return len(words)
 
@@ -77,8 +80,10 @@ def _compare(count: int, relation: str, limit: int) -> bool:
 
 
 def _parts(text: str, separator: str) -> list[str] | None:
-    """Stripped parts between separators, of which the first and the last may be missing. None when an inner one is
-    empty."""
+    """Split a text at its separators, and return the stripped parts. None: an inner part is empty.
+
+    The first and the last part may be empty, and are then left out.
+    """
     found = re.split(separator, text)
     parts = [part.strip() for part in found]
     if len(parts) > 1 and not parts[-1]:
@@ -132,7 +137,7 @@ def number_words(text: str, num_words: int, relation: str) -> bool:
 
 
 def number_paragraphs(text: str, num_paragraphs: int) -> bool:
-    """Divided by `***`."""
+    """Return whether a response has this many paragraphs, divided by `***`."""
     parts = _parts(text, r"\s?\*\*\*\s?")
     return parts is not None and len(parts) == num_paragraphs
 
@@ -143,7 +148,10 @@ def nth_paragraph_first_word(
     nth_paragraph: int,
     first_word: str,
 ) -> bool:
-    """Divided by empty lines, counted from 1."""
+    """Return whether a paragraph of a response begins with this word.
+
+    Paragraphs are divided by empty lines and counted from 1. The response must have `num_paragraphs` of them.
+    """
     parts = text.split("\n\n")
     paragraphs = [part for part in parts if part.strip()]
     if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:
@@ -158,7 +166,7 @@ def nth_paragraph_first_word(
 
 
 def number_placeholders(text: str, num_placeholders: int) -> bool:
-    """Such as `[address]`."""
+    """Return whether a response has at least this many placeholders such as `[address]`."""
     count = 0
     for line in text.split("\n"):
         *closed, _ = line.split("]")
@@ -187,7 +195,7 @@ def constrained_response(text: str) -> bool:
 
 
 def number_highlighted_sections(text: str, num_highlights: int) -> bool:
-    """In `*one*` or `**two**` stars."""
+    """Return whether a response has at least this many highlights, `*one*` or `**two**`."""
     count = 0
     for double, single in re.findall(r"\*\*([^\n*]+)\*\*|\*([^\n*]+)\*", text):
         highlighted = double or single
@@ -197,14 +205,17 @@ def number_highlighted_sections(text: str, num_highlights: int) -> bool:
 
 
 def multiple_sections(text: str, section_spliter: str, num_sections: int) -> bool:
-    """Each opened as `Section 1`."""
+    """Return whether a response has at least this many sections.
+
+    Each begins with the word in `section_spliter` and a number, such as `Section 1`.
+    """
     name = re.escape(section_spliter.strip())
     sections = re.findall(rf"\s?{name}\s?\d+\s?", text)
     return len(sections) >= num_sections
 
 
 def json_format(text: str) -> bool:
-    """In a fence or not; one that was left open counts, too."""
+    """Return whether a response is JSON, alone or in a code fence, which may lack its end."""
     opened = re.sub(r"^```(?:json)?", "", text.strip(), flags=re.IGNORECASE)
     bare = opened.removesuffix("```")
     try:
@@ -224,7 +235,7 @@ def title(text: str) -> bool:
 
 
 def two_responses(text: str) -> bool:
-    """Two different ones, divided by six stars."""
+    """Return whether a text holds two different responses, divided by six stars."""
     parts = _parts(text, r"\*\*\*\*\*\*")
     if parts is None or len(parts) != 2:
         return False
@@ -268,7 +279,10 @@ def quotation(text: str) -> bool:
 
 
 def response_language(text: str, language: str) -> bool:
-    """A text of no letters is in any, a word that is in all of them in none."""
+    """Return whether a response may be in this language (an ISO 639 code).
+
+    A text without letters fits every language, and a word that occurs in all languages fits none.
+    """
     has_letters = any(map(str.isalpha, text))
     if has_letters and not is_told(text):
         return False
@@ -306,7 +320,7 @@ CONSTRAINTS: dict[str, Callable[..., bool]] = {
 
 
 def wrong_argument(name: str, value: Any) -> str | None:
-    """What is wrong with the value of an argument; None: nothing."""
+    """Return what is wrong with the value of an instruction's argument. None: nothing."""
     if name.endswith("relation"):
         is_right = value in RELATIONS
         wanted = " or ".join(RELATIONS)
@@ -335,7 +349,7 @@ INSTRUCTIONS: dict[str, Callable[..., bool]] = {
 
 
 def check(payload: Payload) -> Iterator[str]:
-    """What is wrong with a payload."""
+    """Yield what is wrong with the instructions and options in a payload."""
     yield from check_choice(payload, "scoring", SCORINGS)
     yield from check_choice(payload, "judging", JUDGINGS)
     names: Any = payload.get("instruction_id_list")
@@ -352,7 +366,10 @@ def check(payload: Payload) -> Iterator[str]:
 
 
 def score(payload: Payload, response: str) -> tuple[float, str]:
-    """The score, and which instructions are not followed."""
+    """Return the share of the payload's instructions that a response follows, and a text that names the others.
+
+    With `scoring: all` the score is 1.0 if the response follows all of them, else 0.0.
+    """
     text = without_thinking(response)
     if is_blank(text):
         return 0.0, "nothing is said"
@@ -374,7 +391,7 @@ def score(payload: Payload, response: str) -> tuple[float, str]:
 
 
 def versions(text: str) -> list[str]:
-    """The eight versions of a response that loose judging looks at, without the empty ones."""
+    """Return the eight versions of a response that loose judging looks at, except the empty ones."""
     lines = text.split("\n")
     found = [text]
     for cut in (lines[1:], lines[:-1], lines[1:-1]):
@@ -385,12 +402,15 @@ def versions(text: str) -> list[str]:
 
 
 def load() -> None:
-    """Read the language model."""
+    """Load the model that tells languages apart."""
     texts.load_languages()
 
 
 def _given(arguments: Arguments | None) -> dict[str, Any]:
-    """Arguments that are not null; whole numbers as such, which tables of several types have as 3.0."""
+    """Return the arguments of an instruction that are not null.
+
+    Whole numbers become integers: tables whose columns have several types hold them as 3.0.
+    """
     found: dict[str, Any] = {}
     for name, value in (arguments or {}).items():
         if value is None:
@@ -409,7 +429,7 @@ def _wrong_instruction(name: str, arguments: Arguments | None) -> Iterator[str]:
         return
     given = _given(arguments)
     signature = inspect.signature(INSTRUCTIONS[name])
-    _, *wanted = signature.parameters  # behind the response
+    _, *wanted = signature.parameters  # the first parameter is the response
     if set(given) != set(wanted):
         yield f"{name} takes {', '.join(wanted) or 'no arguments'} and was given {', '.join(given) or 'none'}"
     for argument in set(given).intersection(wanted):

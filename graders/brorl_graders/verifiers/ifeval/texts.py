@@ -1,6 +1,6 @@
-"""Parts of a response: sentences, words, paragraphs, and what of two versions of a text is the same.
+"""Split a response into sentences, words and lines, and find its language.
 
-A text's language is told by py3langid: offline, the same answer every time, about 140 languages by their ISO 639 codes.
+py3langid finds the language: offline, with the same answer every time, among about 140 languages by ISO 639 code.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
-UNLIKELY = 0.1  # of the likeliest language's probability: below it, a language is not the text's. A few words fit many
+UNLIKELY = 0.1  # smallest probability relative to the likeliest language, since a few words fit many
 
-UNTOLD = 0.02  # a probability of the likeliest language below it is no more than that of a text without letters
+UNTOLD = 0.02  # a text without letters has a likeliest language below this probability
 
 _SENTENCE_END = re.compile(r"(?<![.…])(?!(?:\.\.+|…)\s+[a-z])[.!?…。！？]+[\"'”’)\]*_]*(?=\s|$)|[。！？]")
 _ABBREVIATION = re.compile(
@@ -27,19 +27,21 @@ _WITHOUT_MARKS = str.maketrans("", "", MARKS)
 
 
 def load_languages() -> None:
-    """Read the model (0.5 s)."""
+    """Load the language model (0.5 s)."""
     _identifier()
 
 
 def known_languages() -> set[str]:
-    """Codes that `is_in_language` can tell apart."""
+    """Return the codes of the languages that `is_in_language` can tell apart."""
     return set(_identifier().nb_classes)
 
 
 def is_in_language(text: str, code: str) -> bool:
-    """Whether a text may be in the language `code` (`zh-cn` counts as `zh`): it is the likeliest one, or not much less
-    likely."""
-    lower = text.lower()  # in capitals, known letter sequences are rare
+    """Return whether a text may be in the language `code`.
+
+    It may if that language is the likeliest one, or at least `UNLIKELY` times as likely. `zh-cn` counts as `zh`.
+    """
+    lower = text.lower()  # the model knows few letter sequences in capitals
     ranked = _identifier().rank(lower)
     _, highest = ranked[0]
     language, _, _ = code.lower().partition("-")
@@ -48,13 +50,19 @@ def is_in_language(text: str, code: str) -> bool:
 
 
 def is_told(text: str) -> bool:
-    """Whether a text has a sequence of letters that speaks for any language: "a" and "ok" have none."""
+    """Return whether a text has a sequence of letters that speaks for any language.
+
+    "a" and "ok" have none.
+    """
     _, highest = _identifier().rank(text.lower())[0]
     return float(highest) >= UNTOLD
 
 
 def is_likeliest(text: str, code: str) -> bool:
-    """Whether a text is more likely in the language `code` than in any other: a word or two often are not."""
+    """Return whether a text is more likely in the language `code` than in any other.
+
+    A text of one or two words often is not, even in its own language.
+    """
     language, _ = _identifier().classify(text.lower())
     return bool(language == code)
 
@@ -67,8 +75,11 @@ def _identifier() -> Any:
 
 
 def sentences_of(text: str) -> list[str]:
-    """Sentences of a text: they end in . ! ? but not in an abbreviation, an initial, or dots before a small letter; a
-    rest without an end is one too. Stripped, none without a letter or digit."""
+    """Return the sentences of a text, stripped, without those that have no letter or digit.
+
+    A sentence ends in . ! or ?, but not in an abbreviation, an initial, or dots before a lower-case letter. A rest
+    without an end mark is a sentence too.
+    """
     found = []
     start = 0
     length = len(text.rstrip())
@@ -84,7 +95,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def words_of(text: str) -> list[str]:
-    """Words between blanks, without punctuation; none that was nothing else."""
+    """Return the words of a text between spaces, without punctuation."""
     words = []
     for word in text.split():
         bare = word.translate(_WITHOUT_MARKS)
@@ -94,7 +105,10 @@ def words_of(text: str) -> list[str]:
 
 
 def tokens_of(text: str) -> list[str]:
-    """Words as English treebanks part them: "it's" and "don't" are two each, "AT&T" too, "TCP/IP" and "U.S." one."""
+    """Return the words of a text as English treebanks split them.
+
+    "it's", "don't" and "AT&T" are two words each, "TCP/IP" and "U.S." one.
+    """
     apart = _CONTRACTION.sub(r" \1", text)
     tokens = []
     for piece in _BETWEEN_TOKENS.split(apart):
@@ -107,12 +121,12 @@ def tokens_of(text: str) -> list[str]:
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines with something on them."""
+    """Return the lines of a text that are not blank."""
     return [line for line in text.split("\n") if line.strip()]
 
 
 def without_accents(text: str) -> str:
-    """São Tomé as Sao Tome."""
+    """Return a text in ASCII without its accents: "São Tomé" becomes "Sao Tome"."""
     apart = unicodedata.normalize("NFKD", text)
     return apart.encode("ascii", "ignore").decode("ascii")
 

@@ -1,1 +1,1 @@
-"""The verifier of mathematical answers."""
+"""Verifier of mathematical answers."""

@@ -1,24 +1,26 @@
-r"""1 for a mathematically equal answer: numbers, fractions, units, percentages, words, sets, intervals, equations.
+r"""Verifier of mathematical answers: 1 if the response's answer equals the reference.
 
-The answer is looked for in the response without its thinking: in the last `<answer>` tags if there are any, and there,
-in this order, in the last `\boxed{}` (and those that stand with it), or where the text states it (`statement.py`).
-Both answers are brought into one notation (`notation.py`); numbers, plain expressions, words and groups of those are
-read (`reading.py`) and compared here, all else by math-verify (`library.py`). A verdict depends on
-nothing but the two answers and the rules, and is kept: most of a prompt's responses end in one of few answers.
+Answers may be numbers, fractions, units, percentages, words, sets, intervals and equations. The answer is looked for in
+the response without its thinking, inside the last `<answer>` tags if there are any. There it is the contents of the
+last `\boxed{}` and of boxes next to it, else what the text states as its answer (`statement.py`).
 
-Votes are counted for answers in one spelling: `\frac{1}{2}`, `1/2`, `$0.5$` and `\boxed{\\dfrac12}` are one. What can
-be read without a grammar (`reading.py`) is spelt by its value; of anything else spacing and typesetting are dropped.
-Two spellings of one expression may stay apart (`x+1`, `1+x`): votes are counted thousands of times, and no library that
-may hang is asked.
+Both answers are brought into one notation (`notation.py`). Numbers, plain expressions, words and groups of those are
+read (`reading.py`) and compared here, and math-verify (`library.py`) compares all others. A verdict depends only on the
+two answers and the rules. It is cached, since most responses to a prompt end in one of few answers.
 
-Two readings of answers are equal by rules that a data set may set.
+Votes are counted by one spelling of each answer: `\frac{1}{2}`, `1/2`, `$0.5$` and `\boxed{\dfrac12}` are one. What can
+be read without a grammar (`reading.py`) is spelt by its value. Of anything else spacing and typesetting are dropped.
+Two spellings of one expression may stay apart (`x+1`, `1+x`): votes are counted thousands of times, so no library that
+may hang is used.
+
+A data set may set the rules by which two answers are equal.
 
 - Numbers: as `value.py` says, or up to a relative difference.
-- Percent: 50% is 0.5, and by default also 50, as where a question asks "what percent"; two percentages are compared as
-  such.
-- Units: two that are known must agree, up to a factor; a reference without a unit accepts any, and one with a unit a
-  bare number.
-- Brackets: `(1,2)`, `[1,2]` and `\\{1,2\\}` are three things; a list without brackets is a set of answers, or a tuple.
+- Percent: 50% equals 0.5, and by default also 50, since a question may ask "what percent". Two percentages are compared
+  as such.
+- Units: two known units must agree, up to a factor. A reference without a unit accepts any unit, and one with a unit
+  accepts a bare number.
+- Brackets: `(1,2)`, `[1,2]` and `\{1,2\}` differ. A list without brackets is a set of answers, or a tuple.
 """
 
 from __future__ import annotations
@@ -42,24 +44,24 @@ UNITS = ("agree", "required", "ignore")
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
 _HUNDREDTH = 100
 
-PLACES = ("anywhere", "boxed", "tags", "last")  # where an answer may stand; the first is the default
+PLACES = ("anywhere", "boxed", "tags", "last")  # locations of an answer; the first is the default
 TOLERANCE = "relative_tolerance"
-MAX_TAIL = 2000  # characters at the end of a response in which an unmarked answer is looked for, and of any answer
-_FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # what is said so after a box counts, and the box does not
+MAX_TAIL = 2000  # characters of an answer, and of a response's end in which an unmarked answer is looked for
+_FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # after a box, such a statement replaces the box
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
 _NAMED = re.compile(r"[a-zA-Z]\w?(?:\([a-z]\))?=(?=.)")
-_SMALL_WORDS = ("yes", "no")  # shorter ones may be names of points or products, whose capitals count
+_SMALL_WORDS = ("yes", "no")  # other short words may be points or products, whose capitals count
 _MIN_WORD = 4  # letters
 MAX_LENGTH = 2000  # characters of an answer that is brought into one spelling
 
 
 class Rules(NamedTuple):
-    """What a data set holds equal. The first of several values is the default."""
+    """Rules of a data set for when two answers are equal. The default of each is the first possible value."""
 
-    percent: str = PERCENT[0]  # `exact`: 50% is 0.5 and never 50
-    units: str = UNITS[0]  # `required`: a reference's unit must be given; `ignore`: any unit will do
-    relative_tolerance: float = 0.0  # of numbers
+    percent: str = PERCENT[0]  # exact: 50% equals 0.5 and never 50
+    units: str = UNITS[0]  # required: an answer must give the reference's unit; ignore: units are not compared
+    relative_tolerance: float = 0.0  # largest relative difference of equal numbers
 
 
 USUAL = Rules()
@@ -70,7 +72,10 @@ def are_equal(
     given: Reading,
     rules: Rules,
 ) -> bool | None:
-    """Whether an answer equals the reference; None where that needs a grammar or symbols."""
+    """Return whether an answer equals the reference by these rules.
+
+    None: the comparison needs a grammar or symbolic algebra.
+    """
     if isinstance(reference, Named) or isinstance(given, Named):
         return _named(reference, given, rules)
     if isinstance(reference, Numeral) or isinstance(given, Numeral):
@@ -89,7 +94,10 @@ def _named(
     given: Reading,
     rules: Rules,
 ) -> bool | None:
-    """`x = 5` is 5; `x = 5` and `y = 5` need a second look."""
+    """Compare two answers of which at least one has a name.
+
+    `x = 5` equals 5. For `x = 5` and `y = 5` the result is None, which leaves them to math-verify.
+    """
     one = reference
     other = given
     if isinstance(reference, Named):
@@ -137,7 +145,10 @@ def _scaled(value: Value, factor: Fraction) -> Value:
 
 
 def _words(reference: Reading, given: Reading) -> bool | None:
-    """Where one at least is words: short ones may be products of variables."""
+    """Compare two readings of which at least one is words.
+
+    None: the words are short, and may be products of variables.
+    """
     if reference == given:
         return True
     for one in (reference, given):
@@ -185,7 +196,7 @@ def _unordered(
     given: Group,
     rules: Rules,
 ) -> bool | None:
-    """As sets: every item of one is among those of the other."""
+    """Compare two groups as sets: every item of one must equal an item of the other."""
     is_open = False
     for some, others in ((reference.items, given.items), (given.items, reference.items)):
         for item in some:
@@ -202,7 +213,10 @@ def _is_among(
     rules: Rules,
     is_reference: bool,
 ) -> bool | None:
-    """Whether one of the others equals an item, which is the reference's or the other's."""
+    """Return whether an item equals one of several others, or None if that stays open.
+
+    `is_reference`: the item is part of the reference, and the others are part of the given answer.
+    """
     is_open = False
     for other in others:
         verdict = are_equal(item, other, rules) if is_reference else are_equal(other, item, rules)
@@ -217,7 +231,10 @@ def _group_and_other(
     given: Reading,
     rules: Rules,
 ) -> bool | None:
-    """Several answers where the other is one: equal where all of them are that one."""
+    """Compare a group of answers with a single answer.
+
+    They are equal if every item of the group equals the single answer.
+    """
     verdict: bool | None = True
     if isinstance(reference, Group):
         group = reference
@@ -235,7 +252,7 @@ def _group_and_other(
 
 
 def check(payload: Payload) -> Iterator[str]:
-    """What is wrong with a payload."""
+    """Yield what is wrong with the payload of a mathematical question."""
     yield from check_answer(payload)
     yield from check_choice(payload, "extract", PLACES)
     yield from check_choice(payload, "percent", PERCENT)
@@ -246,8 +263,11 @@ def check(payload: Payload) -> Iterator[str]:
 
 
 def score(payload: Payload, response: str) -> float:
-    """1 when the response's answer equals one of `payload["answer"]`. `payload["extract"]`: where it must stand;
-    `percent`, `units`, `relative_tolerance`: what is held equal."""
+    """Return 1.0 if the answer in a response equals `payload["answer"]`, or one of its texts, else 0.0.
+
+    `payload["extract"]` says where the answer must be. `percent`, `units` and `relative_tolerance` are the rules of
+    equality.
+    """
     place = place_of(payload)
     given = find_answer(response, place)
     if given is None:
@@ -264,14 +284,17 @@ def score(payload: Payload, response: str) -> float:
 
 
 def answer(payload: Payload, response: str) -> str | None:
-    """The response's answer in one spelling; what math-verify finds equal may still be two."""
+    """Return the answer in a response in one spelling, or None if there is none.
+
+    Two answers that math-verify finds equal may have two spellings.
+    """
     place = place_of(payload)
     found = find_answer(response, place)
     return key_of(found) if found else None
 
 
 def load() -> None:
-    """Import math-verify and sympy, also what they import when first used, and fill their tables (1 s)."""
+    """Import math-verify and SymPy with all that they import later, and fill their tables (1 s)."""
     equal_by_library("x^2+118x+2185", "(x+23)(x+96)")
     equal_by_library("\\sqrt{8}+\\frac{1}{3}", "3.1")
     equal_by_library("(1, 2]", "\\{1, 2\\}")
@@ -279,13 +302,19 @@ def load() -> None:
 
 
 def place_of(payload: Payload) -> str:
-    """Where an answer must stand: as the verifier's own option says, else as the data's format does."""
+    """Return where an answer must be in a response, one of `PLACES`.
+
+    The verifier's option `extract` comes first, then the answer format of the data.
+    """
     place: str = payload.get("extract") or payload.get("answer_format") or PLACES[0]
     return place
 
 
 def find_answer(response: str, place: str = PLACES[0]) -> str | None:
-    """The answer of a response, as short as can be told: what is in its box. None when there is none at that place."""
+    """Return the answer in a response, such as the contents of its box, or None if there is none at this place.
+
+    `place` is one of `PLACES`.
+    """
     if place == "last":
         said = last_answer(response)
         return None if said is None else stated_answer(f"answer is {said}")
@@ -295,7 +324,7 @@ def find_answer(response: str, place: str = PLACES[0]) -> str | None:
         return None
     text = shown if tagged is None else tagged
     boxes = boxed_answers(text)
-    final = -1  # where the last "final answer is" begins
+    final = -1  # start of the last "final answer is"
     for match in _FINAL_ANSWER.finditer(text):
         final = match.start()
     if boxes and final < boxes[-1].end:
@@ -308,13 +337,16 @@ def find_answer(response: str, place: str = PLACES[0]) -> str | None:
 
 
 def _in_boxes(boxes: list[Box]) -> str:
-    """What stands in the boxes, each text once."""
+    """Return the contents of boxes, each text once, with commas between them."""
     contents = dict.fromkeys(box.content.strip() for box in boxes)
     return ", ".join(contents)
 
 
 def is_equal(reference: str, given: str, rules: Rules = USUAL) -> bool:
-    """Whether two answers are equal. `given` is what `find_answer` returns."""
+    """Return whether an answer equals the reference by these rules.
+
+    `given` is a result of `find_answer`. The reference may be a text with the answer in it.
+    """
     if not given or len(given) > MAX_TAIL:
         return False
     return _is_equal(_in_reference(reference), in_one_notation(given), rules)
@@ -322,7 +354,7 @@ def is_equal(reference: str, given: str, rules: Rules = USUAL) -> bool:
 
 @lru_cache(maxsize=4096)
 def _in_reference(reference: str) -> str:
-    """The answer in a reference, which may be a text with one in it, in one notation."""
+    """Return the answer of a reference, which may be a text that states it, in one notation."""
     boxes = boxed_answers(reference)
     if boxes:
         return in_one_notation(_in_boxes(boxes))
@@ -333,7 +365,7 @@ def _in_reference(reference: str) -> str:
 
 @lru_cache(maxsize=65536)
 def _is_equal(reference: str, given: str, rules: Rules) -> bool:
-    """For answers in one notation."""
+    """Return whether two answers in one notation are equal. The result is cached."""
     if _letters(reference) == _letters(given):
         return bool(given)
     wanted = read(reference)
@@ -346,13 +378,16 @@ def _is_equal(reference: str, given: str, rules: Rules) -> bool:
 
 
 def _letters(text: str) -> str:
-    """What is compared letter for letter: spaces count between letters and numbers only."""
+    """Return the characters of an answer for a comparison letter by letter.
+
+    Spaces are kept only between letters and digits.
+    """
     plain = _TEXT.sub(r" \1 ", text) if "\\text" in text else text
     return _LOOSE_SPACE.sub("", " ".join(plain.split()))
 
 
 def key_of(answer: str) -> str | None:
-    """One spelling of an answer; None for an empty one."""
+    """Return one spelling of an answer, for counting equal answers. None: the answer is empty."""
     if len(answer) > MAX_LENGTH:
         return answer
     plain = in_one_notation(answer)
@@ -362,7 +397,7 @@ def key_of(answer: str) -> str | None:
 
 
 def _key(reading: Reading) -> str | None:
-    """The spelling of a reading; None where the text itself is as good."""
+    """Return one spelling of an answer that was read, or None if its own text serves as well."""
     if isinstance(reading, Named):
         return _key(reading.reading)
     if isinstance(reading, Quantity):

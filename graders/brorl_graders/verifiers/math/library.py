@@ -1,12 +1,14 @@
-"""Answers that need a grammar of LaTeX or symbols, by math-verify and sympy, with what they cannot be trusted with kept
-from them: huge powers, deep brackets, answers of which they read a part only.
+"""Compare answers that need a grammar of LaTeX or symbolic algebra, by math-verify and SymPy.
 
-math-verify's own time limits are switched off: they are alarm signals, which reach only a main thread and cannot stop
-code in C. The deadline of the process that this runs in stops everything.
+Answers that the libraries handle badly never reach them: huge powers, deep brackets, and answers of which they read
+only a part.
 
-Answers that would fill the memory if they were written out are known before anything is computed, and so are those
-without a value: of `0/(1-1)` sympy makes 0 or nothing, by an order of factors that is another in each process, and of
-`|(1-1)\\infty|` any number. Such an answer is right only when it is the reference letter for letter.
+math-verify's own time limits are switched off. They are alarm signals, which only reach a main thread and cannot stop C
+code. The deadline of the process that runs this module stops everything.
+
+Two kinds of answers are found before anything is computed. Some would fill the memory if they were written out. Others
+have no value: SymPy turns `0/(1-1)` into 0 or nothing, depending on an order of factors that differs between processes,
+and `|(1-1)\\infty|` into any number. Such an answer is right only if it is the reference letter for letter.
 """
 
 from __future__ import annotations
@@ -21,29 +23,29 @@ from typing import Any
 from brorl_graders.verifiers.math.notation import depth
 
 MAX_LENGTH = 500  # characters
-MAX_DEPTH = 10  # of brackets; the grammar takes time exponential in it
-MAX_OPERATIONS = 60  # of an expression that is multiplied out
-MAX_POWER = 8  # in such an expression
-MIN_VALUE = 1e-60  # a value below it may be zero, computed to a hundred digits
-NEAR_ZERO = 1e-10  # above what fifteen digits make of 0
-# The first symbol's value, and how far the next one's is from it. `x - x` is 0 at all of them, `|x| - x` or the whole
-# part of x at some.
+MAX_DEPTH = 10  # levels of brackets; the grammar's time is exponential in them
+MAX_OPERATIONS = 60  # operations in an expression that is expanded
+MAX_POWER = 8  # largest exponent in an expression that is expanded
+MIN_VALUE = 1e-60  # a smaller value may be zero, computed to a hundred digits
+NEAR_ZERO = 1e-10  # larger than any result that 15 digits give for 0
+# Points at which expressions are evaluated: the first symbol's value, and the step to the next symbol's. `x - x` is 0
+# at all of them, `|x| - x` or the whole part of x only at some.
 POINTS = ((0.61, 0.17), (-7.3, -1.9), (97.3, 11.9))
-VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # sympy has no number for it
+VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # errors without a number
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
-_SEPARATED_NUMBER = re.compile(r"-?[1-9]\d{0,2}(?:[ ,]\d{3})+(?:\.\d+)?|-?\d+,\d+")  # 1 000.5, and 0,5: a number or two
+_SEPARATED_NUMBER = re.compile(r"-?[1-9]\d{0,2}(?:[ ,]\d{3})+(?:\.\d+)?|-?\d+,\d+")  # 1 000.5, and the ambiguous 0,5
 _TEXT = re.compile(r"\\text ?\{[^{}]*\}")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-# Signs that no single number has: where one is written and a number is read, the rest was dropped.
+# Signs that no single number has. If an answer has one and a number is read, the library dropped the rest.
 _NO_NUMBER = re.compile(
     r"[<>_?&]|\\(?:ge|le|ne|lt|gt|cup|cap|setminus|pm|mp|overline|sim|in|notin|to|mid|subset|parallel|perp|neg|lor|land|vee"
     r"|wedge|mathbin|quad)(?![A-Za-z])"
 )
 _OPERATION = re.compile(r"[/!:]|\\[dt]?(?:frac|binom)(?![A-Za-z])")
-# x^a^b^c, x^{a^{b^{c}}}, and so with indices: the grammar tries all ways to read them.
+# x^a^b^c, x^{a^{b^{c}}}, and such towers of indices: the grammar tries all ways to read them.
 _TOWER = re.compile(r"(?P<sign>[\^_]) ?(?:[^{}\s] ?(?P=sign) ?[^{}\s] ?|\{[^{}]*(?P=sign) ?\{[^{}]*)(?P=sign)")
 _SET = re.compile(r"\\\{")
-MAX_EXPONENT_DIGITS = 5  # digits of a result, as a power of ten
+MAX_EXPONENT_DIGITS = 5  # results of more than 10**5 digits are refused
 MAX_FACTORIAL_DIGITS = 5
 _POWER = re.compile(r"(?:\^|\*\*)\s*\{?\s*(\d+)(?:\s*(?:\^|\*\*)\s*\{?\s*(\d+))?(\s*(?:\^|\*\*))?")
 _FACTORIAL = re.compile(r"(\d+)\s*\)?\s*!")
@@ -51,7 +53,10 @@ TOO_LARGE = math.inf
 
 
 def equal_by_library(reference: str, given: str) -> bool:
-    """Whether two answers in one notation (`notation.py`) are equal to math-verify."""
+    """Return whether math-verify finds two answers equal.
+
+    Both are in one notation (`notation.py`). Answers that cannot be read safely equal nothing.
+    """
     if not is_readable(reference) or not is_readable(given):
         return False
     if bool(_SET.match(given)) != bool(_SET.match(reference)) and "(" in (reference[:1], given[:1]):
@@ -63,7 +68,7 @@ def equal_by_library(reference: str, given: str) -> bool:
 
 
 def is_readable(text: str) -> bool:
-    """Whether an answer can be parsed and computed within about a second."""
+    """Return whether the libraries can parse and compute an answer within about a second."""
     if len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
         return False
     return not is_huge(text) and _TOWER.search(text) is None
@@ -83,11 +88,14 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def _has_no_value(item: Any) -> bool:
-    """Tell whether an expression divides by zero, computes with infinity or is too large to be written out; one part of
-    a matrix, set, tuple or relation is enough."""
+    """Return whether a SymPy expression has no value that can be computed.
+
+    It divides by zero, computes with infinity, or is too large to be written out. One such part of a matrix, set, tuple
+    or relation is enough.
+    """
     from sympy import Basic, MatrixBase, nan, zoo
 
-    # A matrix that can be changed does not show its parts.
+    # Only an immutable matrix shows its parts.
     if isinstance(item, MatrixBase):
         item = item.as_immutable()
     if not isinstance(item, Basic):
@@ -98,8 +106,10 @@ def _has_no_value(item: Any) -> bool:
 
 
 def _computes_with_infinity(item: Any) -> bool:
-    """Look for infinity in a sum, product, power or function. It may be an answer itself, an end of an interval, or a
-    bound of an integral."""
+    """Return whether a SymPy expression has infinity in a sum, product, power or function.
+
+    Infinity may be an answer itself, an end of an interval, or a bound of an integral.
+    """
     from sympy import Add, Function, Mul, Pow, oo
 
     parts = item.atoms(Add, Mul, Pow, Function)
@@ -107,8 +117,10 @@ def _computes_with_infinity(item: Any) -> bool:
 
 
 def _has_pole(item: Any) -> bool:
-    """Look, in an expression that is not computed yet, for a part that divides by zero or is not finite, as log(0),
-    whatever its symbols are."""
+    """Return whether a part of a SymPy expression that is not computed yet has no finite value, as log(0) or 1/(1-1).
+
+    Only a part that has none whatever the values of its symbols counts.
+    """
     from sympy import Function, Pow, Product, Sum
 
     parts = item.atoms(Pow, Function, Sum, Product)
@@ -120,7 +132,7 @@ def _is_always_pole(part: Any) -> bool:
 
 
 def _is_pole(part: Any, point: tuple[float, float]) -> bool:
-    """Tell whether a part has no finite value where its symbols have the values of a point."""
+    """Return whether a part of an expression has no finite value at a point."""
     from sympy import Pow, nan, oo, sympify, zoo
 
     values = _values_at(point, part.free_symbols)
@@ -136,8 +148,10 @@ def _is_pole(part: Any, point: tuple[float, float]) -> bool:
 
 
 def _is_zero(expression: Any, values: dict[Any, float]) -> bool:
-    """Tell whether an expression is 0 where its symbols have these values: it is small, and shrinks as more digits are
-    computed. Any other number, such as exp(-300), stays what it is."""
+    """Return whether an expression is 0 where its symbols have these values.
+
+    A zero is small, and shrinks as more digits are computed. Any other number, such as exp(-300), stays what it is.
+    """
     from sympy import sympify
 
     rough = abs(sympify(expression.evalf(15, subs=values)))
@@ -148,7 +162,10 @@ def _is_zero(expression: Any, values: dict[Any, float]) -> bool:
 
 
 def _values_at(point: tuple[float, float], symbols: set[Any]) -> dict[Any, float]:
-    """Give each symbol a value, in an order that is the same in all processes even where two symbols have one name."""
+    """Assign a value to each symbol, in an order that is the same in all processes.
+
+    The order is well defined even if two symbols have one name.
+    """
     from sympy import srepr
 
     first, step = point
@@ -159,7 +176,10 @@ def _values_at(point: tuple[float, float], symbols: set[Any]) -> dict[Any, float
 
 
 def _is_same_polynomial(one: Any, other: Any) -> bool:
-    """Whether two expressions are the same once multiplied out: several times faster than simplification."""
+    """Return whether two expressions are the same once they are expanded.
+
+    This is several times faster than simplification.
+    """
     from sympy import Expr, Pow, expand
 
     for item in (one, other):
@@ -172,9 +192,11 @@ def _is_same_polynomial(one: Any, other: Any) -> bool:
 
 
 def _differ_at_a_point(one: Any, other: Any) -> bool:
-    """Whether two expressions have different values where their symbols have some positive ones: then no simplification
-    (which takes most of the time) makes them equal. Single symbols, which may be words, and percentages are left to
-    math-verify."""
+    """Return whether two expressions have different values at a point where their symbols are positive.
+
+    If they do, no simplification makes them equal, and simplification takes most of the time. Single symbols, which may
+    be words, and percentages are left to math-verify.
+    """
     from sympy import Expr, Symbol
     from sympy.core.expr import UnevaluatedExpr
 
@@ -191,16 +213,19 @@ def _differ_at_a_point(one: Any, other: Any) -> bool:
         return False
     if scale < MIN_VALUE:
         return False
-    return difference > 1e-6 * scale  # not for nan or inf
+    return difference > 1e-6 * scale  # False for NaN and infinity
 
 
 @lru_cache(maxsize=16384)
 def _parsed(answer: str) -> list[Any]:
-    """Have math-verify read an answer; readings that have no value are left out, as they equal nothing."""
+    """Return the expressions that math-verify reads in an answer.
+
+    Those without a value are left out, because they equal nothing.
+    """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
     from math_verify.parser import NormalizationConfig
 
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are switched off
     usual = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True)
     targets = (LatexExtractionConfig(normalization_config=usual), ExprExtractionConfig())
     latex = answer.replace("%", "\\%").replace("$", "\\$")
@@ -216,7 +241,7 @@ def _parsed(answer: str) -> list[Any]:
 
 
 def _is_part(item: Any, answer: str) -> bool:
-    """Whether a number was read from an answer that is more than one number."""
+    """Return whether a number was read from an answer that is more than that number."""
     from sympy import Number
 
     if not isinstance(item, Number):
@@ -230,8 +255,10 @@ def _is_part(item: Any, answer: str) -> bool:
 
 
 def is_huge(answer: str) -> bool:
-    """Whether an answer holds a power or factorial of about 100,000 digits or more, as 9^{9^9}: sympy would write it
-    out."""
+    """Return whether an answer has a power or factorial of about 100,000 digits or more, such as 9^{9^9}.
+
+    SymPy would write it out.
+    """
     for factorial in _FACTORIAL.finditer(answer):
         if len(factorial[1]) > MAX_FACTORIAL_DIGITS:
             return True
@@ -239,7 +266,7 @@ def is_huge(answer: str) -> bool:
 
 
 def _is_huge_power(power: re.Match[str]) -> bool:
-    """Of x^exponent, x^(exponent^tower), or a higher tower."""
+    """Return whether a power has too many digits. It is x^exponent, x^(exponent^tower), or a higher tower."""
     exponent, tower, third = power.groups()
     if third is not None:
         return True
@@ -252,7 +279,7 @@ def _is_huge_power(power: re.Match[str]) -> bool:
 
 
 def _digits(number: str) -> float:
-    """The logarithm of a whole number to base 10."""
+    """Return the logarithm of a whole number to base 10."""
     plain = number.lstrip("0")
     if len(plain) > MAX_EXPONENT_DIGITS + 1:
         return float(len(plain))
@@ -260,13 +287,18 @@ def _digits(number: str) -> float:
 
 
 def is_huge_expression(expression: Any) -> bool:
-    """Whether a sympy expression that is not computed yet has a power, factorial or binomial of such a size."""
+    """Return whether a SymPy expression that is not computed yet would have about 100,000 digits or more.
+
+    It looks for powers, factorials and binomials.
+    """
     return _magnitude(expression) > 10**MAX_EXPONENT_DIGITS
 
 
 def _magnitude(expression: Any) -> float:
-    """Upper bound of the logarithm to base 10 of what is met on the way to an expression's value, symbols being small;
-    at least 0."""
+    """Return an upper bound on the logarithm (base 10) of all numbers on the way to an expression's value, at least 0.
+
+    Symbols count as small.
+    """
     from sympy import Pow, binomial, factorial
 
     if expression.is_Number or not expression.args:
@@ -285,7 +317,7 @@ def _magnitude(expression: Any) -> float:
 
 
 def _power(base: float, exponent: float) -> float:
-    """Digits of a power, by the logarithms of base and exponent."""
+    """Return an upper bound on the digits of a power, from the logarithms (base 10) of its base and its exponent."""
     if exponent > MAX_EXPONENT_DIGITS + 1:
         return TOO_LARGE
     return max(base, 0.3) * 10**exponent

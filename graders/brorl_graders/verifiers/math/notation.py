@@ -1,14 +1,14 @@
-"""One notation for a mathematical answer: what only dresses it is taken off, and Unicode becomes LaTeX.
+"""Bring a mathematical answer into one notation: typesetting is removed, and Unicode becomes LaTeX.
 
-`√2`, `\\sqrt2` and `$\\displaystyle\\sqrt{2}$.` are all `\\sqrt{2}`; `62\\,459\\,740` is `62 459 740`; `**5**` is `5`.
-Nothing here changes what an answer means.
+`√2`, `\\sqrt2` and `$\\displaystyle\\sqrt{2}$.` all become `\\sqrt{2}`, `62\\,459\\,740` becomes `62 459 740`, and
+`**5**` becomes `5`. The meaning of an answer never changes.
 """
 
 from __future__ import annotations
 
 import re
 
-MAX_WRAPPINGS = 8  # braces, stars or dollars around the whole, one inside another
+MAX_WRAPPINGS = 8  # levels of braces, stars or dollars around a whole answer
 
 _CHARACTERS = {
     "−": "-",
@@ -103,13 +103,15 @@ _NEGATIVE_SPACE = re.compile(r"\\! ?")
 _COMMA_GROUP = re.compile(r"\{\s*,\s*\}")
 _SPACE = re.compile(r"\s+")
 _FORMULA_MARKS = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
-_BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # not the power of `2**3`
+_BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # the power in `2**3` does not match
 _CURRENCY = re.compile(r"^(-?)\s*(?:\\\$|[€£¥₹])\s*(?=[\d.])")
 
 
 def in_one_notation(text: str) -> str:
-    """The answer in LaTeX without dollars, sizes, spacing commands and marks of Markdown, and without a dot at its
-    end."""
+    """Return an answer in plain LaTeX.
+
+    It has no dollar signs, size commands, spacing commands, marks of Markdown, or full stop at its end.
+    """
     plain = _of_unicode(text)
     plain = _BOLD.sub("", plain)
     plain = plain.replace("`", "")
@@ -171,7 +173,7 @@ def _as_fraction(found: re.Match[str]) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    """Without what is around the whole: spaces, stars, braces, a dot or comma at the end, a sign of currency."""
+    """Remove what surrounds a whole answer: spaces, stars, braces, a currency sign, and a full stop or comma."""
     plain = text.strip()
     for _ in range(MAX_WRAPPINGS):
         before = plain
@@ -190,7 +192,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _closes_at_the_end(text: str) -> bool:
-    """Whether the brace that a text begins with is closed by its last character."""
+    """Return whether the brace that a text begins with is closed by its last character."""
     level = 0
     for place, character in enumerate(text):
         if text[place - 1] == "\\" and place > 0:
@@ -205,7 +207,7 @@ def _closes_at_the_end(text: str) -> bool:
 
 
 def depth(text: str) -> int:
-    """How deep brackets stand in each other, closed or not."""
+    """Return how many levels of brackets a text nests at most. Brackets without an end count too."""
     level = 0
     deepest = 0
     for character in text:

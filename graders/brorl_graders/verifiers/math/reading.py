@@ -1,8 +1,8 @@
-"""Answers that can be read without a grammar of LaTeX: quantities, words, numerals of another base, and tuples,
-intervals, sets, lists and unions of those.
+"""Read answers that need no grammar of LaTeX: quantities, words, numerals of another base, and groups of those.
 
-A reading is what is written and no more; `answer.py` says which two of them are equal. What is not read here (a
-relation, a matrix, a polynomial among several, a comma that may divide thousands) is left to math-verify.
+Groups are tuples, intervals, sets, lists and unions. A reading holds only what is written, and `answer.py` decides
+which two of them are equal. Anything else is left to math-verify: a relation, a matrix, a polynomial among several
+answers, a comma that may divide thousands.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brorl_graders.verifiers.math.units import Unit, read_unit
 from brorl_graders.verifiers.math.value import Value, read_number, read_value
 
 MAX_LENGTH = 600  # characters
-MAX_DEPTH = 30  # of brackets
+MAX_DEPTH = 30  # levels of brackets
 MAX_ITEMS = 64
 
 _OTHERS = re.compile(r"\\text ?\{ ?,? ?(?:and|or),? ?\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])")
@@ -38,7 +38,7 @@ _UNIT_START = re.compile(r" ?(?:\\text ?\{|\^ ?\{? ?\\circ|(?<=[\d}) ])[A-Za-zμ
 _UNKNOWN_UNIT = re.compile(r"[A-Za-z]{2,}(?:[ -][A-Za-z]{2,})*")
 _FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi", "mod", "to", "or", "and", "not"))
 _AMBIGUOUS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
-_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")  # or two answers
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")  # one number, or two answers
 _INFINITE = {"\\infty": math.inf, "+\\infty": math.inf, "-\\infty": -math.inf}
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 _OPENING = "([{"
@@ -46,35 +46,35 @@ _CLOSING = ")]}"
 
 
 class Quantity(NamedTuple):
-    """A number or plain expression, per cent of something or in a unit."""
+    """A number or plain expression, with a unit or a percent sign if it has one."""
 
     value: Value
     is_percent: bool = False
-    unit: Unit | None = None  # None: none, or none that is known
+    unit: Unit | None = None  # None: no unit, or an unknown one
 
 
 class Words(NamedTuple):
-    """An answer in words, in small letters."""
+    """An answer in words, in lower case."""
 
     text: str
 
 
 class Numeral(NamedTuple):
-    """A number written in another base, `101_2`."""
+    """A number written in another base, such as `101_2`."""
 
     digits: str
     base: str
 
 
 class Group(NamedTuple):
-    """Several answers in brackets, or in none."""
+    """Several answers, in brackets or without."""
 
-    brackets: str  # `()`, `(]`, …; `{}` a set, none a list, `U` a union
+    brackets: str  # `()`, `(]`, …; `{}`: a set; "": a list; `U`: a union
     items: tuple[Reading, ...]
 
 
 class Named(NamedTuple):
-    """`x = …`."""
+    """An answer with a name, such as `x = 5`."""
 
     name: str
     reading: Reading
@@ -85,7 +85,7 @@ Reading = Quantity | Words | Numeral | Group | Named
 
 @lru_cache(maxsize=16384)
 def read(text: str) -> Reading | None:
-    """What a text in one notation (`notation.py`) says; None where it needs a grammar."""
+    """Return the reading of an answer in one notation (`notation.py`), or None if it needs a grammar."""
     if not text or len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
         return None
     plain = _APPROXIMATELY.sub("", text)
@@ -109,7 +109,7 @@ def _read(text: str) -> Reading | None:
 
 
 def _without_steps(text: str) -> str:
-    """The first and the last part of a chain of equations: `x = 3+4 = 7` is `x = 7`, and `3+4 = 7` is `7`."""
+    """Return a chain of equations without its steps: `x = 3+4 = 7` becomes `x = 7`, and `3+4 = 7` becomes `7`."""
     first, *others = text.split("=")
     if not others:
         return text
@@ -162,14 +162,14 @@ def _value(text: str) -> Value | None:
 
 
 def _with_unit(text: str) -> Quantity | None:
-    """A number and a unit behind, which need not be known ("5 apples")."""
+    """Read a number with a unit after it, known or not, such as "5 apples"."""
     for start in _UNIT_START.finditer(text):
         value = _value(text[: start.start()].strip())
         if value is None or value.has_variables:
             continue
         name = text[start.start() :].strip()
         unit = read_unit(name)
-        is_letter = len(name) == 1 and not start[0].startswith(" ")  # 5m, as 5x, is a product
+        is_letter = len(name) == 1 and not start[0].startswith(" ")  # 5m is a product, as 5x is
         if unit is not None and not is_letter:
             return Quantity(value, unit=unit)
         if _is_unknown_unit(name):
@@ -186,7 +186,7 @@ def _is_unknown_unit(name: str) -> bool:
 
 
 def _union(text: str) -> Group | None:
-    """Of intervals and sets; nothing else has a union."""
+    """Read a union of intervals and sets. None: a part is neither."""
     parts = []
     for part in _UNION.split(text):
         reading = _read(part.strip())
@@ -197,18 +197,21 @@ def _union(text: str) -> Group | None:
 
 
 def _listing(text: str, items: list[str]) -> Reading | None:
-    """Answers with commas between them; a number where the commas divide thousands."""
+    """Read answers with commas between them, or one number if the commas divide thousands."""
     number = _quantity(text)
     if number is not None:
         return number
-    is_nested = ";" in text and "," in text  # pairs, maybe
+    is_nested = ";" in text and "," in text  # maybe a list of pairs
     if is_nested or _AMBIGUOUS_COMMA.search(text) or _DECIMAL_COMMA.fullmatch(text):
         return None
     return _group("", items)
 
 
 def _brackets(text: str) -> str | None:
-    """The brackets around the whole; None where there are none, as in `(x+1)(x+2)`."""
+    """Return the brackets around a whole text, such as "()" or "{}".
+
+    None: it has none, as in `(x+1)(x+2)`.
+    """
     if text.startswith("\\{") and text.endswith("\\}"):
         return "{}"
     if len(text) < 2 or text[0] not in "([" or text[-1] not in ")]":
@@ -255,7 +258,7 @@ def _item(text: str) -> Reading | None:
 
 
 def _split(text: str) -> list[str] | None:
-    """The parts between commas and semicolons that stand outside all brackets; None where brackets do not close."""
+    """Split a text at the commas and semicolons outside all brackets. None: a bracket is not closed."""
     parts = []
     level = 0
     start = 0

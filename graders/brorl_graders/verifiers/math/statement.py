@@ -1,7 +1,7 @@
-"""Where a text without a box states its answer: behind its last "answer is", else in its last formula or number.
+"""Find the answer that a text without a box states: after its last "answer is", else its last formula or number.
 
-What is found is short: an expression, a list of them ("3 or 4"), a number with its unit, or a few words. A text that
-names another possibility in words ("5 or maybe 6") states nothing.
+Such an answer is short: an expression, a list of them ("3 or 4"), a number with its unit, or a few words. A text that
+names another possibility in words ("5 or maybe 6") states no answer.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 
 from brorl_graders.verifiers.math.units import read_unit
 
-MAX_STATEMENT = 400  # characters behind "answer is"
-MAX_BARE = 500  # characters of a text that is nothing but an answer
-MAX_WORDS = 6  # of an answer in words
+MAX_STATEMENT = 400  # characters after "answer is"
+MAX_BARE = 500  # characters of a text that is only an answer
+MAX_WORDS = 6  # words of an answer in words
 _MARK = re.compile(
     r"####|\banswers?\b(?:[ \t]*[:=]|[ \t]*\n|(?:[ \t]+(?:to|for|of|in|here)\b[^\n]{0,80}?)?"
     r"[ \t]+(?:is|are|was|equals?|(?:would|will|should|must)[ \t]+be)\b[ \t]*:?)",
@@ -39,7 +39,7 @@ _PIECES = (
     r"(?<=\d)[eE](?=[-+]?\d)",
     r"(?<![A-Za-z'’])[A-Za-z](?![A-Za-z'’])",
 )
-_RUN = re.compile(f"(?:{'|'.join(_PIECES)})+")  # an expression, or several
+_RUN = re.compile(f"(?:{'|'.join(_PIECES)})+")  # one expression or several
 _TRIM_START = re.compile(r"^(?:[\s*/^=,:)\]}%!]|[-=]>|(?:or|and|to)\b|[aAI](?= ))+")
 _TRIM_END = re.compile(r"(?:[\s*/^=<>,:(\[{+\-_]|\b(?:and|to)|(?<= )[aAI])+$")
 _OTHER = re.compile(r"\bor\s*$")
@@ -48,19 +48,21 @@ _SENTENCE_END = re.compile(r"[.;!?](?:\s|$)|,\s|\n")
 _ONLY_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[.!]?")
 _COUNTED = re.compile(r"[-+]?[^A-Za-z=]*\d[^A-Za-z=]*[A-Za-z][A-Za-z '/^{}²³]*\d?\}?\.?")  # 5 apples, 12.5 m/s^2
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|operatorname|begin|end|mbox) ?\{[^{}]*\}|\\[A-Za-z]+")
-_WORD = re.compile(r"(?<![A-Za-z\d{])[A-Za-z]{2,}(?![A-Za-z}^_])")  # not 3qr, not {CD}
+_WORD = re.compile(r"(?<![A-Za-z\d{])[A-Za-z]{2,}(?![A-Za-z}^_])")  # no match in 3qr and {CD}
 _FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "pi", "max", "min", "mod", "or", "and", "base"))
-_SENTENCE = re.compile(  # the value of x is …
+_SENTENCE = re.compile(  # such as "the value of x is …"
     r"[A-Za-z]{2,}\b[^\n]{0,200}?\b(?:is|are|equals)\b[ \t]*:?[ \t]*"
     r"(?=[^\n]*(?:\d|\$|\\\())"
 )
-_DOUBT = re.compile(r"[^.\n]*\b(?:maybe|perhaps|possibly)\b[^.\n]*\d")  # 5, maybe 6
+_DOUBT = re.compile(r"[^.\n]*\b(?:maybe|perhaps|possibly)\b[^.\n]*\d")  # such as "5, maybe 6"
 _DENIAL = re.compile(r"\bnot\b", re.IGNORECASE)
 
 
 def stated_answer(text: str, may_be_words: bool = True) -> str | None:
-    """The answer that a text states, still in its own notation; None when there is none. `may_be_words`: a text of a
-    few words, which does not say that it is the answer, is one."""
+    """Return the answer that a text states, in the text's own notation, or None if it states none.
+
+    `may_be_words`: a text of a few words is an answer, even if it does not say so.
+    """
     plain = _BOLD.sub("", text)
     said = -1
     for mark in _MARK.finditer(plain):
@@ -73,7 +75,7 @@ def stated_answer(text: str, may_be_words: bool = True) -> str | None:
 
 
 def is_bare(text: str) -> bool:
-    """Whether a text is nothing but an answer: an expression without prose, a number with a unit, or a few words."""
+    """Return whether a text is only an answer: an expression, a number with a unit, or a few words."""
     plain = text.strip()
     if "\n" in plain or len(plain) > MAX_BARE:
         return False
@@ -85,7 +87,7 @@ def is_bare(text: str) -> bool:
 
 
 def is_prose(text: str) -> bool:
-    """Whether a reference is a text with an answer in it: one that says so, or with a formula among words."""
+    """Return whether a reference is a text with an answer in it, by a phrase such as "answer is" or a formula."""
     if _MARK.search(text):
         return True
     has_formula = _FORMULA.search(text) is not None
@@ -93,13 +95,13 @@ def is_prose(text: str) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    """Words of prose in a text; names of functions and what LaTeX sets as text are none."""
+    """Return the words of prose in a text, without names of functions and LaTeX's text commands."""
     plain = _COMMAND.sub(" ", text)
     return [word for word in _WORD.findall(plain) if word.lower() not in _FUNCTIONS]
 
 
 def _first_in(statement: str) -> str | None:
-    """What stands first behind "answer is"."""
+    """Return the first answer in the text after "answer is", or None if there is none or it is in doubt."""
     sentence = _SENTENCE.match(statement)
     if sentence:
         statement = statement[sentence.end() :]
@@ -119,7 +121,7 @@ def _first_in(statement: str) -> str | None:
 
 
 def _last_in(text: str) -> str | None:
-    """The last formula or number of a text, whichever stands behind the other."""
+    """Return the last formula or number of a text, or None if it has none."""
     best = None
     last = -1
     group_start = None
@@ -137,7 +139,10 @@ def _last_in(text: str) -> str | None:
 
 
 def _group(text: str, first: re.Match[str]) -> str:
-    """A formula and those that stand with it, `$1$, $2$ and $3$`, and the unit behind one."""
+    """Return the contents of a formula and of those listed right after it, such as `$1$, $2$ and $3$`.
+
+    A single formula keeps the unit after it.
+    """
     contents = []
     place = first.end()
     formula: re.Match[str] | None = first
@@ -154,8 +159,10 @@ def _group(text: str, first: re.Match[str]) -> str:
 
 
 def _trimmed(text: str, run: re.Match[str]) -> str | None:
-    """The expression in a run of signs and numbers, with the unit behind; None when there is none, or another one is
-    offered in words."""
+    """Return the expression in a run of signs and numbers, with the unit after it.
+
+    None: it has no expression, or "or" follows with another answer in words.
+    """
     inside = _TRIM_START.sub("", run[0])
     if _OTHER.search(inside):
         return None
@@ -169,17 +176,17 @@ def _trimmed(text: str, run: re.Match[str]) -> str | None:
 
 
 def _unit_at(text: str, place: int) -> str:
-    """The unit that stands at a place, with a blank before it; empty where there is none."""
+    """Return the known unit at a position in a text, with a space before it, or "" if there is none."""
     unit = _UNIT.match(text, place)
     if unit is None:
         return ""
     name = unit[0].strip()
-    is_unit = name != "in" and read_unit(name) is not None  # 5 in all
+    is_unit = name != "in" and read_unit(name) is not None  # "5 in all" has no inches
     return f" {name}" if is_unit else ""
 
 
 def _balanced(text: str) -> str:
-    """Without a bracket at an end whose other half is missing."""
+    """Remove a bracket at the start or end of an expression if its other half is missing."""
     plain = text.strip()
     num_opened = plain.count("(") + plain.count("[")
     num_closed = plain.count(")") + plain.count("]")

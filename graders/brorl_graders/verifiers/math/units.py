@@ -1,7 +1,7 @@
-"""Units of measurement: when two are the same, or the same up to a factor (5 m is 500 cm, and neither 5 cm nor 5 s).
+"""Read units of measurement, to see whether two are the same up to a factor: 5 m is 500 cm, and neither 5 cm nor 5 s.
 
-Known are metric units with their prefixes, those of time, everyday ones and currencies, in products, quotients and
-powers. Any other word behind a number ("5 apples") is no unit that is known, and is not compared.
+Known are metric units with prefixes, units of time, everyday units and currencies, in products, quotients and powers.
+Any other word after a number ("5 apples") is an unknown unit, which is not compared.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ _ATOM = re.compile(
 
 
 class Unit(NamedTuple):
-    """A product of powers of base units."""
+    """A product of powers of base units, times a factor."""
 
     powers: frozenset[tuple[str, int]]
     factor: Fraction
@@ -119,7 +119,7 @@ class Unit(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def read_unit(text: str) -> Unit | None:
-    """The unit that a text in one notation (`notation.py`) names; None for one that is not known."""
+    """Return the unit that a text in one notation (`notation.py`) names, or None if it is unknown."""
     if len(text) > MAX_LENGTH:
         return None
     plain = _TEXT.sub(r" \1 ", text).replace("{", "").replace("}", "").strip()
@@ -154,7 +154,7 @@ def _with_power(found: re.Match[str]) -> str:
 
 
 def _base(name: str) -> tuple[str, Fraction] | None:
-    """(base unit, how many of it one of these is) of a unit's name or symbol."""
+    """Return the base unit of a name or symbol, and how many base units it is worth. None: it is unknown."""
     known = _symbols().get(name)
     if known is not None:
         return known
@@ -167,7 +167,7 @@ def _base(name: str) -> tuple[str, Fraction] | None:
 
 @lru_cache(maxsize=1)
 def _symbols() -> dict[str, tuple[str, Fraction]]:
-    """Symbols, which are written in one way only."""
+    """Return the base unit and the worth of each symbol. Symbols have one spelling, and their case counts."""
     found = {}
     for symbol in _METRIC:
         found[symbol] = (symbol, Fraction(1))
@@ -180,7 +180,7 @@ def _symbols() -> dict[str, tuple[str, Fraction]]:
 
 @lru_cache(maxsize=1)
 def _words() -> dict[str, tuple[str, Fraction]]:
-    """Names in small letters, in the singular."""
+    """Return the base unit and the worth of each name in lower case and in the singular."""
     found = {}
     for symbol, names in _METRIC.items():
         for name in names:

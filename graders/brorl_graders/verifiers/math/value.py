@@ -1,16 +1,19 @@
-r"""The value of a plain mathematical expression, a hundred times faster than by a parser of all of LaTeX (10 µs in
-place of 4 ms).
+r"""Evaluate a plain mathematical expression, hundreds of times faster than a parser of all of LaTeX (10 µs, not 4 ms).
 
-Most wrong answers are plain: a number, a fraction, a polynomial, a root. Where such an answer and its reference have
-different values, they are not equal, and neither a grammar nor sympy need be asked; where they have no variables and
-the same value, they are. What could be read in two ways has no value here: mixed numbers (`2\frac12`), names of several
-letters, `f(x)`, `1/2x`, `x^23`, commas, units.
+Most wrong answers are plain: a number, a fraction, a polynomial, a root. If such an answer and its reference have
+different values, they are not equal, and neither a grammar nor SymPy is needed. If they have no variables and the same
+value, they are equal. Anything that could be read in two ways has no value here: mixed numbers (`2\frac12`), names of
+several letters, `f(x)`, `1/2x`, `x^23`, commas, units.
 
-`read_number` takes plain numbers as they are written, exactly: decimals, thousands, fractions, mixed numbers, repeating
-decimals and scientific notation. Two of them are compared as written. A decimal may be a rounded number: it equals what
-it is the rounding of, to half a unit of its last place, where both differ by a millionth at most (0.333333 is 1/3,
-0.333 is not); or what it is cut off from, where they differ by 1e-9 at most. Whole numbers and fractions equal nothing
-but themselves, and zero equals nothing but zero.
+`read_number` reads plain numbers exactly as they are written: decimals, thousands, fractions, mixed numbers, repeating
+decimals and scientific notation. Two numbers are compared as written, with two exceptions for decimals.
+
+- A decimal may be rounded. It equals a number from which it differs by half a unit of its last place at most, if the
+  relative difference is at most 1e-6 (0.333333 equals 1/3, 0.333 does not).
+- A decimal may be cut off. It equals a number from which it differs by less than one unit of its last place, if the
+  relative difference is at most 1e-9.
+
+Whole numbers and fractions equal only themselves, and zero equals only zero.
 """
 
 from __future__ import annotations
@@ -23,9 +26,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 MAX_NUMBER = 400  # characters of a number
-MAX_EXPONENT_DIGITS = 3  # of a power of ten
-ROUNDED = Fraction(1, 10**6)  # relative difference of a number and its rounding, at most
-CUT_OFF = Fraction(1, 10**9)  # relative difference of a number and what it is cut off from
+MAX_EXPONENT_DIGITS = 3  # digits of the exponent of a power of ten
+ROUNDED = Fraction(1, 10**6)  # largest relative difference of a number and its rounding
+CUT_OFF = Fraction(1, 10**9)  # largest relative difference of a number and its cut-off decimal
 
 _DIGITS = r"(?:[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+|\d+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
@@ -46,15 +49,15 @@ _FRACTION = re.compile(rf"(?:(?P<whole>\d+)(?: ?(?=\\)| \+? ?(?=\d)))?{_RATIO}")
 _SIGN = re.compile(r"[-+] ?")
 _SIGNED_BRACKETS = re.compile(r"\(([-+][^()]*)\)")
 
-Numeric = Fraction | complex  # exact where it can be
+Numeric = Fraction | complex  # a Fraction is exact
 
 MAX_LENGTH = 200  # characters
-MAX_DEPTH = 30  # of brackets
-MAX_BITS = 4096  # of the exact result of a power
+MAX_DEPTH = 30  # levels of brackets
+MAX_BITS = 4096  # bits of the exact result of a power
 MAX_POWER = 1000
-DIFFERENT = 1e-6  # relative difference of values, at least
-SAME = 1e-12  # relative difference of values computed in floating point, at most
-SMALLEST = 1e-290  # a floating-point value below it may be another number
+DIFFERENT = 1e-6  # smallest relative difference of unequal values
+SAME = 1e-12  # largest relative difference of equal floating-point values
+SMALLEST = 1e-290  # a smaller floating-point value may be another number
 NOISE = 1e-12  # error of a floating-point value, relative to the largest number on the way to it
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<command>\\[a-zA-Z]+)|(?P<sign>[-+*/^(){}])|(?P<letter>[a-zA-Z]))"
@@ -63,18 +66,18 @@ _FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac")
 _BEGINNINGS = ("(", "\\sqrt", "\\pi", *_FRACTIONS)
 _PRODUCTS = ("\\cdot", "\\times", "*")
 _CONSTANTS: dict[str, complex] = {"e": complex(math.e), "i": 1j}
-_NO_VARIABLES = frozenset("do")  # a differential, and what looks like zero
+_NO_VARIABLES = frozenset("do")  # the differential d, and the o that looks like zero
 
 
 class Number(NamedTuple):
     """A number as it was written."""
 
     value: Fraction
-    last_place: Fraction = Fraction(0)  # worth of the last digit of a decimal; 0 of a number that is exact
+    last_place: Fraction = Fraction(0)  # unit of a decimal's last digit; 0: the number is exact
 
 
 def read_number(text: str) -> Number | None:
-    """The number that a text in one notation (`notation.py`) is; None for anything else."""
+    """Return the number that a text in one notation (`notation.py`) is, or None if it is no plain number."""
     if not text or len(text) > MAX_NUMBER:
         return None
     plain = text
@@ -91,7 +94,10 @@ def read_number(text: str) -> Number | None:
 
 
 def are_equal(one: Number, other: Number, tolerance: float = 0.0) -> bool:
-    """Whether two numbers are the same as written, or differ by `tolerance` of the larger at most."""
+    """Return whether two numbers are the same as written, or differ by at most `tolerance` of the larger one.
+
+    A rounded or cut-off decimal equals the number that it stands for.
+    """
     difference = abs(one.value - other.value)
     if difference == 0:
         return True
@@ -134,7 +140,7 @@ def _scientific(found: re.Match[str]) -> Number:
 
 
 def _fraction(found: re.Match[str]) -> Number | None:
-    """Of `3/4`, `\\frac{3}{4}` and the mixed `2 3/4`; decimals may stand in the place of whole numbers."""
+    """Read `3/4`, `\\frac{3}{4}` or the mixed number `2 3/4`, whose parts may be decimals."""
     top = _decimal(found["top"] or found["over"])
     bottom = _decimal(found["bottom"] or found["under"])
     if top is None or not bottom:
@@ -155,7 +161,7 @@ def _decimal(text: str) -> Fraction | None:
 
 
 def _repeating(found: re.Match[str]) -> Number:
-    """Of `0.1\\overline{6}`, `0.1(6)` and `0.1666...`."""
+    """Read a repeating decimal: `0.1\\overline{6}`, `0.1(6)` or `0.1666...`."""
     groups = found.groupdict()
     period = groups["period"] or groups["bracketed"]
     fixed = found["fixed"]
@@ -165,17 +171,19 @@ def _repeating(found: re.Match[str]) -> Number:
 
 
 class Value(NamedTuple):
-    """What a plain expression is worth."""
+    """The value of a plain expression, with what is needed to judge its rounding errors."""
 
     value: Numeric
-    has_variables: bool = False  # then the value is that at one point
-    largest: float = 0.0  # absolute value of the largest sum on the way to it
-    last_place: Fraction = Fraction(0)  # of a decimal that may be rounded; see number.py
+    has_variables: bool = False  # True: the value is that at one point
+    largest: float = 0.0  # absolute value of the largest sum on the way to the value
+    last_place: Fraction = Fraction(0)  # unit of the last digit of a decimal that may be rounded; 0: exact
 
 
 def compare(one: Value, other: Value, tolerance: float = 0.0) -> bool | None:
-    """Whether two expressions are equal, up to a relative difference of `tolerance`; None where their values do not
-    tell."""
+    """Return whether two expressions are equal, up to a relative difference of `tolerance`.
+
+    None: their values do not decide it.
+    """
     has_variables = one.has_variables or other.has_variables
     if isinstance(one.value, Fraction) and isinstance(other.value, Fraction) and not has_variables:
         return are_equal(
@@ -210,7 +218,10 @@ def _are_near_equal(
     difference: float,
     scale: float,
 ) -> bool | None:
-    """Of two values without variables of which one at least is irrational, or was computed as if it were."""
+    """Return whether two close values without variables are equal, or None if that stays open.
+
+    At least one of them was computed in floating point.
+    """
     place = float(max(one.last_place, other.last_place))
     if place > 0:
         is_rounded = difference <= 0.5 * place
@@ -223,13 +234,15 @@ def _are_near_equal(
 
 
 def read_value(text: str) -> Value | None:
-    """The value of a text in one notation (`notation.py`), with fixed positive numbers for variables; None where the
-    text is no plain expression, is one letter, or has no finite value."""
+    """Return the value of a text in one notation (`notation.py`), with fixed positive numbers for its variables.
+
+    None: the text is no plain expression, is one letter, or has no finite value.
+    """
     if len(text) > MAX_LENGTH:
         return None
     try:
         reader = _Reader(text)
-        is_single = len(reader.tokens) == 2  # with the end
+        is_single = len(reader.tokens) == 2  # one token and the end
         if is_single and reader.tokens[0].isalpha():
             return None
         value = reader.sum()
@@ -242,15 +255,17 @@ def read_value(text: str) -> Value | None:
 
 
 class _Unreadable(ValueError):
-    """Not a plain expression."""
+    """A text is no plain expression."""
 
 
 class _Reader:
-    """Recursive descent over the tokens of an expression. Methods return values, and raise _Unreadable or
-    ArithmeticError."""
+    """Evaluates the tokens of an expression by recursive descent.
+
+    Its methods return values, and raise _Unreadable or ArithmeticError.
+    """
 
     def __init__(self, text: str) -> None:
-        self.tokens = [*_tokens(text), ""]  # "" stands at the end
+        self.tokens = [*_tokens(text), ""]  # "" marks the end
         self.place = 0
         self.depth = 0
         self.has_variables = False
@@ -283,7 +298,10 @@ class _Reader:
         return -1 if self.take() == "-" else 1
 
     def product(self) -> Numeric:
-        """Factors with a sign between them, or one after the other where that has one reading."""
+        """Evaluate a product or quotient.
+
+        Factors may follow each other without a sign where that can be read in one way only.
+        """
         value = self.power()
         before = self.tokens[self.place - 1]
         has_quotient = False
@@ -305,7 +323,10 @@ class _Reader:
         return self.next in _BEGINNINGS or self.next[:1].isalnum()
 
     def may_stand_behind(self, before: str) -> bool:
-        """Raises _Unreadable where a factor behind `before`, the last token of another, could mean something else."""
+        """Return True if a factor may follow `before`, the last token of another factor.
+
+        Raises _Unreadable if the two could mean something else together.
+        """
         is_number = self.next[0].isdigit()
         is_mixed_number = before[0].isdigit() and self.next in _FRACTIONS
         is_name = before.isalpha() and (self.next.isalpha() or self.next == "(")
@@ -324,7 +345,7 @@ class _Reader:
         return _power(base, exponent)
 
     def single(self) -> Numeric:
-        """An exponent or argument without braces: one character."""
+        """Evaluate an exponent or argument without braces, which is one character."""
         if len(self.next) != 1 or not self.next.isalnum():
             raise _Unreadable
         return self.factor()
@@ -346,7 +367,10 @@ class _Reader:
         raise _Unreadable
 
     def letter(self, letter: str) -> Numeric:
-        """A constant, or the fixed value of a variable; math-verify does not tell capitals apart."""
+        """Return the value of a constant, or a fixed value for a variable.
+
+        A letter has the same value in both cases, because math-verify does not tell them apart.
+        """
         small = letter.lower()
         if letter in _CONSTANTS:
             return _CONSTANTS[letter]
@@ -370,7 +394,7 @@ class _Reader:
 
 
 def _power(base: Numeric, exponent: Numeric) -> Numeric:
-    """Exact where base and exponent allow it; huge powers are not computed."""
+    """Return a power, exact if the base is rational and the exponent whole. Raises _Unreadable for a huge one."""
     is_whole = isinstance(exponent, Fraction) and exponent.denominator == 1
     if not is_whole or not isinstance(base, Fraction):
         return complex(base) ** complex(exponent)
@@ -382,7 +406,7 @@ def _power(base: Numeric, exponent: Numeric) -> Numeric:
 
 
 def _root(value: Numeric) -> Numeric:
-    """The square root, exact where it is rational."""
+    """Return the square root of a value, exact if it is rational."""
     if isinstance(value, Fraction) and value >= 0:
         top = math.isqrt(value.numerator)
         bottom = math.isqrt(value.denominator)

@@ -1,8 +1,8 @@
-"""Stretches of a row: tokens that attend to each other, and the context-parallel rank each belongs to.
+"""Segments of a row: tokens that attend to each other, and the context-parallel rank each belongs to.
 
-The responses of a segment are a tree of stretches. Its root holds their prompt; where responses agree token by token
-for long enough, the tokens stand once, in a stretch that all of them run through, and what comes after is its branches.
-A stretch attends to its ancestors and to itself.
+The responses of a packed group are a tree of segments. Its root holds their prompt; where responses agree token by
+token for long enough, the tokens stand once, in a segment that all of them run through, and what comes after is its
+branches. A segment attends to its ancestors and to itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from nemo_brorl.algorithm.packing import DEEPEST
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Span
+from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, Span
 from nemo_brorl.types import (
     NO_ROUTE,
     Int32,
@@ -23,22 +23,22 @@ from nemo_brorl.types import (
     Routes,
 )
 
-# a stretch stays whole if a rank's share of the row holds this many of its length: they spread evenly then
+# a segment stays whole if a rank's share of the row holds this many of its length: they spread evenly then
 _WHOLE_PER_RANK = 4
 
 
 @dataclass(eq=False)
-class Stretch:
+class Segment:
     """Tokens that attend to each other. Placing it fills the last three fields."""
 
     token_ids: Int32
     num_given: int  # tokens at its start that are not predicted: those of a prompt
     responses: tuple[Response, ...] = ()  # those that its predicted tokens are of
     first_token: int = 0  # place of the first predicted token in these responses
-    parent: Stretch | None = None
+    parent: Segment | None = None
     prompt_routes: Routes | None = None  # [P, layers, k] of its prompt's tokens
-    children: list[Stretch] = field(default_factory=list)
-    number: int = -1  # in the order of the row's stretches: those of a subtree follow its root
+    children: list[Segment] = field(default_factory=list)
+    number: int = -1  # in the order of the row's segments: those of a subtree follow its root
     last_number: int = -1  # of its subtree
     owner: int | None = 0  # context-parallel rank, None: cut over all
     span: Span | None = None  # its rows in the context
@@ -54,7 +54,7 @@ class Stretch:
         return 0 if self.parent is None else self.parent.first_position + self.parent.length
 
     @property
-    def ancestors(self) -> list[Stretch]:
+    def ancestors(self) -> list[Segment]:
         """From the root on."""
         if self.parent is None:
             return []
@@ -86,62 +86,62 @@ class Stretch:
         return values[self.first_token : end]
 
 
-def stretches_of(segments: Sequence[PackedSegment], least_shared: int = 0) -> list[Stretch]:
-    """Segments of a single stretch by length, then every tree, each stretch before its branches. Empty responses take
-    no place. `least_shared`: tokens of a shared stretch that is not a prompt; 0: only prompts are shared."""
-    documents: list[Stretch] = []
-    trees: list[Stretch] = []
-    for segment in segments:
-        assert len(segment.prompt_ids), (
+def build_segments(packed_groups: Sequence[PackedGroup], min_shared_tokens: int = 0) -> list[Segment]:
+    """Packed groups of a single segment by length, then every tree, each segment before its branches. Empty responses
+    take no place. `min_shared_tokens`: tokens of a shared segment that is not a prompt; 0: only prompts are shared."""
+    documents: list[Segment] = []
+    trees: list[Segment] = []
+    for packed_group in packed_groups:
+        assert len(packed_group.prompt_ids), (
             "a prompt has at least one token: nothing else predicts the first response token"
         )
-        if not any(len(response.token_ids) for response in segment.responses):
+        if not any(len(response.token_ids) for response in packed_group.responses):
             continue
-        root = _tree(segment, least_shared)
+        root = _tree(packed_group, min_shared_tokens)
         if root.children:
             trees += _in_order(root)
         else:
             documents.append(root)
     # Equal lengths side by side become one block, which is one call of the attention.
     documents.sort(key=lambda document: document.length)
-    stretches = documents + trees
-    for number, stretch in enumerate(stretches):
-        stretch.number = number
-        for ancestor in (*stretch.ancestors, stretch):
+    segments = documents + trees
+    for number, segment in enumerate(segments):
+        segment.number = number
+        for ancestor in (*segment.ancestors, segment):
             ancestor.last_number = number
-    return stretches
+    return segments
 
 
-def _tree(segment: PackedSegment, least_shared: int) -> Stretch:
-    """The root of the tree of a segment's responses.
+def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
+    """The root of the tree of a packed group's responses.
 
     In the order of their tokens, responses that share a prefix are neighbours, and what a run of them shares is the
-    least of what its neighbours share. So a run is a stretch of what it shares, if that is enough, and then the runs in
+    least of what its neighbours share. So a run is a segment of what it shares, if that is enough, and then the runs in
     which it goes on.
     """
-    responses = [response for response in segment.responses if len(response.token_ids)]
+    responses = [response for response in packed_group.responses if len(response.token_ids)]
     # Sorted, any two responses share what the least of the neighbours between them share, so neighbours are enough.
     responses.sort(key=_sorting_key)
     shared = [0]  # tokens that a response shares with the one before
     for one, other in pairwise(responses):
         shared.append(num_shared(one.token_ids, other.token_ids))
-    root: Stretch | None = None
-    runs: list[tuple[int, int, Stretch | None]] = [(0, len(responses), None)]  # from, to, what they stand on so far
+    root: Segment | None = None
+    runs: list[tuple[int, int, Segment | None]] = [(0, len(responses), None)]  # from, to, what they stand on so far
     while runs:
         low, high, parent = runs.pop()
         run = responses[low:high]
         start = _end(parent)
         common = min(shared[low + 1 : high], default=len(run[0].token_ids))
-        is_branch = len(run) == 1 or _is_enough(common - start, least_shared, parent)
+        is_branch = len(run) == 1 or _is_enough(common - start, min_shared_tokens, parent)
         if parent is None:
             # The root holds the prompt in any case, and what all responses share only where that is enough.
             end = common if is_branch else 0
-            token_ids = np.concatenate([segment.prompt_ids, run[0].token_ids[:end]])
-            parent = Stretch(token_ids, len(segment.prompt_ids), tuple(run) if end else ())
-            parent.prompt_routes = segment.prompt_routes
+            token_ids = np.concatenate([packed_group.prompt_ids, run[0].token_ids[:end]])
+            parent = Segment(token_ids, len(packed_group.prompt_ids), tuple(run) if end else ())
+            parent.prompt_routes = packed_group.prompt_routes
             root = parent
         elif is_branch and common > start:
-            branch = Stretch(run[0].token_ids[start:common], 0, tuple(run), start, parent)
+            branch = Segment(run[0].token_ids[start:common], 0, tuple(run), start, parent)
             parent.children.append(branch)
             parent = branch
         if len(run) > 1:
@@ -163,59 +163,59 @@ def num_shared(one: Int32, other: Int32) -> int:
     return int(differs.argmax()) if differs.any() else num
 
 
-def _end(stretch: Stretch | None) -> int:
-    """Place in the responses after a stretch."""
-    if stretch is None:
+def _end(segment: Segment | None) -> int:
+    """Place in the responses after a segment."""
+    if segment is None:
         return 0
-    return stretch.first_token + stretch.length - stretch.num_given
+    return segment.first_token + segment.length - segment.num_given
 
 
-def _is_enough(num_tokens: int, least_shared: int, parent: Stretch | None) -> bool:
+def _is_enough(num_tokens: int, min_shared_tokens: int, parent: Segment | None) -> bool:
     depth = 0 if parent is None else 1 + len(parent.ancestors)
-    return 0 < least_shared <= num_tokens and depth <= DEEPEST
+    return 0 < min_shared_tokens <= num_tokens and depth <= DEEPEST
 
 
-def _in_order(stretch: Stretch) -> Iterator[Stretch]:
-    """A tree, each stretch before its branches: those that end by length, then those that branch again."""
-    yield stretch
-    stretch.children.sort(key=lambda child: (len(child.children) > 0, child.length, child.responses[0].index))
-    for child in stretch.children:
+def _in_order(segment: Segment) -> Iterator[Segment]:
+    """A tree, each segment before its branches: those that end by length, then those that branch again."""
+    yield segment
+    segment.children.sort(key=lambda child: (len(child.children) > 0, child.length, child.responses[0].index))
+    for child in segment.children:
         yield from _in_order(child)
 
 
-def choose_owners(stretches: Sequence[Stretch], context_size: int) -> None:
+def choose_owners(segments: Sequence[Segment], context_size: int) -> None:
     """Longest first, each to the rank with the fewest tokens so far. All ranks choose alike."""
     if context_size == 1:
         return
-    num_tokens = sum(stretch.length for stretch in stretches)
+    num_tokens = sum(segment.length for segment in segments)
     longest_whole = num_tokens // (context_size * _WHOLE_PER_RANK)
     loads = [(0, rank) for rank in range(context_size)]
-    for stretch in sorted(stretches, key=lambda stretch: -stretch.length):
-        if stretch.children or stretch.length > longest_whole:
-            stretch.owner = None
+    for segment in sorted(segments, key=lambda segment: -segment.length):
+        if segment.children or segment.length > longest_whole:
+            segment.owner = None
             continue
         # The rank with the least so far, the lowest number first: all ranks choose by the same order.
         load, rank = loads[0]
-        stretch.owner = rank
-        heapq.heapreplace(loads, (load + stretch.length, rank))
+        segment.owner = rank
+        heapq.heapreplace(loads, (load + segment.length, rank))
 
 
-def runs_of_equals(stretches: Sequence[Stretch]) -> Iterator[list[Stretch]]:
+def runs_of_equals(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     """Neighbours of equal length and parent."""
 
-    def length_and_parent(stretch: Stretch) -> tuple[int, int]:
-        return stretch.length, id(stretch.parent)
+    def length_and_parent(segment: Segment) -> tuple[int, int]:
+        return segment.length, id(segment.parent)
 
-    for _, alike in groupby(stretches, key=length_and_parent):
+    for _, alike in groupby(segments, key=length_and_parent):
         yield list(alike)
 
 
-def routes_of_row(stretches: Sequence[Stretch], num_tokens: int) -> Routes | None:
-    """[tokens, layers, k] experts of the tokens of this rank's row, in which the stretches have been placed. None:
+def routes_of_row(segments: Sequence[Segment], num_tokens: int) -> Routes | None:
+    """[tokens, layers, k] experts of the tokens of this rank's row, in which the segments have been placed. None:
     none is known."""
     known: list[tuple[Int64, Routes]] = []
-    for stretch in stretches:
-        known += stretch.known_routes
+    for segment in segments:
+        known += segment.known_routes
     if not known:
         return None
     _, first = known[0]

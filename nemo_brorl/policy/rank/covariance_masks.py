@@ -1,4 +1,4 @@
-"""The tokens of a mini-batch that Clip-Cov and KL-Cov hold, over all ranks that share it."""
+"""Select the tokens of a mini-batch that Clip-Cov or KL-Cov limits, over all ranks that share it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from megatron.core import parallel_state
 from torch import Tensor
 
-from nemo_brorl.algorithm.covariance import choose_held
+from nemo_brorl.algorithm.covariance import select_by_covariance
 from nemo_brorl.config.algorithm import CovarianceConfig
 from nemo_brorl.policy.rank.token_sums import of_all_ranks
 from nemo_brorl.policy.rows.packed_rows import Row
 
 
-def held_tokens(
+def compute_covariance_masks(
     rows: Sequence[Row],
     settings: CovarianceConfig,
     seed: int,
@@ -37,7 +37,7 @@ def held_tokens(
         if settings.kind == "clip_cov":
             drawn = torch.from_numpy(row.draws(seed))
             draws.append(drawn.to(device))
-    is_held = choose_held(
+    covariance_mask = select_by_covariance(
         torch.cat(log_probs),
         torch.cat(advantages),
         torch.cat(draws),
@@ -45,4 +45,4 @@ def held_tokens(
         gather,
     )
     sizes = [row.num_loss_tokens for row in rows]
-    return list(is_held.split(sizes))
+    return list(covariance_mask.split(sizes))
