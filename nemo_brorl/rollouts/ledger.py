@@ -283,8 +283,8 @@ def _records(scored_chunks: Sequence[ScoredChunk]) -> tuple[TurnRecord | None, .
 def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledMass:
     """Return the probability mass that the rollouts of a group have covered.
 
-    Whole responses take the role of the theory's tokens (`docs/explanation/theory.md`). `keys`, `log_probs` and `rewards`
-    are [N]. Equal responses have equal keys, and are assumed to have equal rewards.
+    Whole responses take the role of the theory's tokens (`docs/explanation/theory.md`). `keys`, `log_probs` and
+    `rewards` are [N]. Equal responses have equal keys, and are assumed to have equal rewards.
     """
     _, first, counts = np.unique(keys, return_index=True, return_counts=True)
     # The square of a long response's probability is zero in float32.
