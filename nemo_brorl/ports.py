@@ -1,5 +1,7 @@
-"""Protocols between the loop and the outside. `trainer.py` knows only these; `wiring.py` chooses who stands behind
-them."""
+"""Define the protocols between the training loop and its services.
+
+`training/trainer.py` knows only these protocols. `commands/wiring.py` chooses their implementations.
+"""
 
 from __future__ import annotations
 
@@ -30,50 +32,54 @@ class PromptSource(Protocol):
     """An endless, seeded, resumable stream of prompts."""
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """The next `num` prompts; each is handed out exactly once."""
+        """Return the next `num` prompts of the stream; each prompt is handed out exactly once."""
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
-        """Take in what a step's prompts came to, each with its share of correct rollouts, in an order that is always
-        the same: the next prompts may be easier or harder. A line about each change."""
+        """Update the curriculum from the success rate of each prompt of a step.
+
+        Pass `outcomes` in a deterministic order. Returns one log line for each change of difficulty.
+        """
 
     def metrics(self) -> dict[str, float]:
-        """Of the stream so far."""
+        """Return metrics of the prompt stream, counted from its start."""
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able position in the stream."""
+        """Return the JSON-able position in the prompt stream."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken."""
+        """Continue the prompt stream from the position that `state_dict` returned."""
 
 
 class PromptPool(Protocol):
-    """Chooses the prompts of a stream that are asked (`rollouts.prompt_pool`)."""
+    """Choice of the stream's prompts that are sampled (`rollouts.prompt_pool`)."""
 
     def begin_step(self) -> None:
-        """Hear that another batch is filled: `metrics` counts from here."""
+        """Start counting `metrics` anew, because another batch is about to be filled."""
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """Return the next `num` prompts. Raises StarvationError when there are none left to ask."""
+        """Return the next `num` prompts to sample. Raises StarvationError when none are left."""
 
     def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
-        """Take in all groups that a step has sampled, once it is over."""
+        """Update the prompt pool from all groups that a step has sampled, once the step is over."""
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of the step."""
+        """Return the prompt pool's metrics of the step."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, JSON-able."""
+        """Return the prompt pool's JSON-able state for a checkpoint."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Restore the prompt pool's state from `state_dict`."""
 
 
 class Forecast(Protocol):
-    """How long responses will be; `rollouts.lengths.LengthHistory` is one. It helps to spread work and never changes
-    what is sampled."""
+    """Prediction of response lengths, for example `LengthHistory`.
+
+    It helps to spread work over engines and never changes what is sampled.
+    """
 
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """Tokens still to be sampled for one rollout of a request, on average, when it has `age` now."""
+        """Return how many more tokens one rollout of a request is expected to need when it has `age` tokens now."""
 
     def record_progress(
         self,
@@ -82,212 +88,263 @@ class Forecast(Protocol):
         num_running: int,
         age: float,
     ) -> None:
-        """How far an engine has come with a request: those running have `age` tokens, on average."""
+        """Record how far an engine has come with a request; running rollouts have `age` tokens on average."""
 
     def record_finished(self, request: RolloutRequest, lengths: Int32) -> None:
-        """A request is done: the lengths of those of its rollouts that ended."""
+        """Record the lengths of the rollouts that ended, once their request is finished."""
 
 
 class GenerationSession(Protocol):
-    """Sampling under way. Requests may be added while others are sampled; nothing here waits, except `close`."""
+    """Sampling that is under way. Requests can be added while others are sampled, and only `close` waits."""
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """Queue more. Raises ConfigError for a request that does not fit `generation.max_model_len`."""
+        """Queue more rollout requests.
+
+        Raises ConfigError for a request that does not fit `generation.max_model_len`.
+        """
 
     def cut(self, uids: Collection[str]) -> None:
-        """End all unfinished requests of these prompts now. Each still arrives through `poll`: what had ended, which
-        may be nothing, and the rest as `partial`."""
+        """End all unfinished requests of these prompts now.
+
+        Each request still arrives through `poll`: its finished rollouts, possibly none, and the rest as `partial`.
+        """
 
     def poll(self) -> list[RolloutChunk]:
-        """What has finished since the last poll, one chunk per request, in any order. Raises GenerationError when an
-        engine cannot be brought back."""
+        """Return the chunks that finished since the last poll, one for each request, in any order.
+
+        Raises GenerationError when an engine cannot be restarted.
+        """
 
     def pending(self) -> list[Any]:
-        """References, one of which resolves when `poll` may have news; for `object_store.wait_any`."""
+        """Return references for `object_store.wait_any`: when one resolves, `poll` may have new chunks."""
 
     def close(self) -> None:
-        """Drop what is unfinished and wait until the engines are idle."""
+        """Drop unfinished requests and wait until the engines are idle."""
 
 
 class Generator(Protocol):
-    """Engines that sample responses under a known policy version."""
+    """Engines that sample responses with a known policy version."""
 
     def open_session(self, forecast: Forecast | None = None) -> GenerationSession:
-        """Begin to sample; one session at a time. `forecast` helps to spread the work; it never changes what is
-        sampled."""
+        """Start to sample; only one session can be open at a time.
+
+        `forecast` helps to spread the work and never changes what is sampled.
+        """
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
-        """Chunks as they finish, in any order, one per request. Closing the iterator early aborts what is
-        unfinished."""
+        """Yield chunks as they finish, one for each request, in any order.
+
+        Closing the iterator early aborts the unfinished requests.
+        """
 
     def weight_receivers(self) -> tuple[str, ...]:
-        """Names of the processes that weights go to; a process that takes another's place has another name."""
+        """Return the names of the processes that receive weights; a replacement process has a new name."""
 
     def join_weight_link(self, link: WeightLink) -> None:
-        """Bring all of them into a broadcast. Raises ReceiverLostError that names those that do not come in time."""
+        """Connect all weight receivers to a broadcast.
+
+        Raises ReceiverLostError that names the receivers that do not join in time.
+        """
 
     def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
-        """Load a stream of StreamedBucket into every engine and stamp it; drops stale prefix caches. What an open
-        session has in flight is gone on with under the new weights. Returns the most bytes that were alive beside the
-        models.
+        """Load a stream of StreamedBucket into every engine and set the engines' policy version.
 
-        Raises WeightSyncError, before an engine is touched, when the manifest does not fit the engines' model;
-        ReceiverLostError when an engine is lost that a broadcast needs: then it may be published again.
+        Stale prefix caches are dropped. Requests in flight in an open session continue with the new weights. Returns
+        the peak of bytes that were allocated beside the models.
+
+        Raises WeightSyncError, before an engine is touched, when the manifest does not fit the engines' model. Raises
+        ReceiverLostError when an engine is lost that a broadcast needs: the weights can then be sent again.
         """
 
     def stats(self) -> list[EngineStats]:
-        """A snapshot of every engine's counters."""
+        """Return a snapshot of every engine's counters."""
 
     def stalled(self, seconds: float) -> list[str]:
-        """Engines that have something to do and have not been heard of for longer than this, as a message names them.
-        May be called from another thread."""
+        """Describe the engines that have work and have not reported for more than `seconds`.
+
+        Another thread may call this.
+        """
 
     def sleep(self) -> Mapping[str, float]:
-        """Give the devices to the policy, as far as `generation.sleep` says; only `wake_weights` may be called then.
+        """Release GPU memory to the policy as `generation.sleep` says; then only `wake_weights` may be called.
 
-        Metrics of what the engines still hold; an engine that holds too much is replaced by `wake_weights`.
+        Returns metrics of the memory that engines still hold. `wake_weights` replaces an engine that holds too much.
         """
 
     def wake_weights(self) -> bool:
-        """Make room for weights again. Whether an engine has lost them: then `load_weights` must follow, else it may;
-        `wake_cache` must before anything is sampled."""
+        """Make room for the engines' weights again, and return whether an engine has lost its weights.
+
+        If True, `load_weights` must follow, otherwise it may. `wake_cache` must be called before anything is sampled.
+        """
 
     def wake_cache(self) -> None:
-        """Make room for the KV cache again."""
+        """Make room for the engines' KV cache again."""
 
     def close(self) -> None:
-        """Stop all engines."""
+        """Stop all generation engines."""
 
 
 class Policy(Protocol):
-    """The trained model."""
+    """The model that is trained, on all its ranks."""
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of model replicas; the packer plans for this many ranks."""
+        """Number of model replicas, for which the packer plans micro-batches."""
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
-        """Run every mini-batch of the plan. Raises TrainingError when a rank is gone."""
+        """Run every mini-batch of an update plan. Raises TrainingError when a rank is lost."""
 
     def begin_update(self, plan: UpdatePlan) -> None:
-        """Start an update and return; only `finish_update` may be called until it is over."""
+        """Start an update and return; until it is over, only `finish_update` may be called."""
 
     def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
-        """The report of the update under way; None when it is not over within `timeout_s`. Raises as `update`."""
+        """Return the report of the update under way, or None if it is not over within `timeout_s` seconds.
+
+        Raises the errors of `update`.
+        """
 
     def stalled(self, seconds: float) -> list[str]:
-        """Ranks that have not moved for longer than this in the call under way, as a message names them. From any
-        thread."""
+        """Describe the policy ranks that have made no progress for more than `seconds` in the call under way.
+
+        Another thread may call this.
+        """
 
     def log_probs(
         self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
     ) -> list[Float32]:
-        """Log-probability of each response token under the current weights, per sequence [T]; `with_fp8=False` switches
-        off what `policy.fp8` does to the matrix products."""
+        """Return the log-prob of each response token under the current weights, one array [T] for each sequence.
+
+        `with_fp8=False` switches off FP8 in matrix products (`policy.fp8`).
+        """
 
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
-        """The same from Hugging Face transformers on the current weights' folder, for the parity gate."""
+        """Return log-probs that Hugging Face transformers computes with the current weights, for the parity gate.
+
+        One array [T] for each sequence, as `log_probs` returns.
+        """
 
     def weight_manifest(self) -> list[TensorInfo]:
-        """Names, shapes and dtypes of the weight stream, in order."""
+        """Return names, shapes and dtypes of the tensors in the weight stream, in order."""
 
     @property
     def weight_transport(self) -> str:
-        """object_store, collective or cuda_ipc: how the bytes of the weight stream travel."""
+        """Transport of the weight stream's bytes: object_store, collective or cuda_ipc."""
 
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
-        """What these processes must join before the next `weight_stream`; None: nothing, or they have joined."""
+        """Return the link that the receivers must join before the next `weight_stream`.
+
+        None: the transport needs no link, or the receivers have joined.
+        """
 
     def weight_stream(self) -> Iterator[StreamedBucket | KeptCopy]:
-        """Buckets that cover the manifest in order, each with the copy that is kept of it, or followed by it. Raises
-        WeightSyncError that names a rank that is late."""
+        """Yield buckets that cover the weight manifest in order, each with its kept copy, or followed by it.
+
+        Raises WeightSyncError that names a rank that is late.
+        """
 
     def begin_save(self, folder: Path) -> None:
-        """Start to write weights, optimizer and reference as they are now into an empty folder; any parallel layout may
-        load it.
+        """Start to write the current weights, optimizer and reference into an empty folder.
 
-        Returns once everything is copied; then any method may be called while the files are written.
+        Returns once everything is copied. Then any method may be called while the files are written. Any parallel
+        layout can load the result.
         """
 
     def finish_save(self, wait: bool) -> float | None:
-        """Make what `begin_save` wrote a checkpoint; seconds that writing took. None: not written yet, and not told to
-        wait.
+        """Turn the files of `begin_save` into a checkpoint, and return the seconds that writing took.
 
-        Raises CheckpointError, after which nothing is pending.
+        None: the files are not written yet, and `wait` is False. Raises CheckpointError, after which nothing is
+        pending.
         """
 
     def load(self, folder: Path) -> None:
-        """Continue from a finished save. Raises CheckpointError."""
+        """Load a finished checkpoint and continue from it. Raises CheckpointError."""
 
     def export(self, folder: Path) -> None:
-        """Write a Hugging Face folder: config, tokenizer, safetensors."""
+        """Write the current weights as a Hugging Face folder: config, tokenizer, safetensors."""
 
     def reset_reference(self, clear_optimizer: bool) -> None:
-        """Make the current weights the reference of the KL term; if asked, forget Adam's moments and step count."""
+        """Make the current weights the reference of the KL term.
+
+        With `clear_optimizer`, also reset Adam's moments and step count.
+        """
 
     def release(self) -> None:
-        """Hand memory that is kept for later work back to the devices that engines share; everything may still be
-        called."""
+        """Return cached GPU memory to the devices that engines share; afterwards every method may be called."""
 
     def offload(self) -> None:
-        """Make room for engines on the same devices: `release`, and what `policy.offload` names; until `onload` only
-        `finish_save` may be called."""
+        """Make room for engines on the shared devices: `release`, and move to the host what `policy.offload` names.
+
+        Until `onload`, only `finish_save` may be called.
+        """
 
     def onload(self) -> None:
-        """Take the room again."""
+        """Move offloaded state back to the policy's devices."""
 
     def close(self) -> None:
-        """Stop all ranks."""
+        """Stop all policy ranks."""
 
 
 class Verifier(Protocol):
-    """Scores chunks while later ones are still being sampled."""
+    """Scorer of chunks, at work while later chunks are still being sampled."""
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
-        """Scored chunks in any order; consumes `chunks` as they come. What was submitted before is forgotten."""
+        """Yield scored chunks in any order, and consume `chunks` as they come.
+
+        Chunks that were submitted before are forgotten.
+        """
 
     def submit(self, chunk: RolloutChunk, places: Sequence[int] | None = None) -> None:
-        """Begin to score a chunk, without waiting. One without responses comes back with the next `poll`. `places`: of
-        the responses to score, the others get 0; None: all."""
+        """Start to score a chunk, without waiting; a chunk without responses comes back with the next `poll`.
+
+        `places`: indices of the responses to score; the other responses get 0. None: all.
+        """
 
     def poll(self) -> list[ScoredChunk]:
-        """Chunks that were submitted and have been scored since the last poll, in any order."""
+        """Return the submitted chunks that were scored since the last poll, in any order."""
 
     def pending(self) -> list[Any]:
-        """References, one of which resolves when `poll` may have news."""
+        """Return references for `object_store.wait_any`: when one resolves, `poll` may have scored chunks."""
 
     def metrics(self) -> dict[str, float]:
-        """Of what was polled since the last call."""
+        """Return metrics of the chunks that were polled since the last call."""
 
     def forget(self) -> None:
-        """Give up what was submitted and not polled: no later `poll` returns it."""
+        """Abandon submitted chunks that were not polled: no later `poll` returns them."""
 
     def stalled(self, seconds: float) -> list[str]:
-        """Workers that have something to do and have not finished a chunk for longer than this. May be called from
-        another thread."""
+        """Describe the verifier workers that have work and have not finished a chunk for more than `seconds`.
+
+        Another thread may call this.
+        """
 
     def close(self) -> None:
-        """Stop all workers."""
+        """Stop all verifier workers."""
 
 
 class MetricSink(Protocol):
-    """Somewhere metrics go."""
+    """Destination of metrics, such as a file or a tracker."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record one step's flat `group/name` metrics."""
+        """Record the flat `group/name` metrics of one step."""
 
     def close(self) -> None:
-        """Flush."""
+        """Flush the metrics that are still buffered."""
 
 
 class RolloutStore(Protocol):
-    """Where the groups of every step are kept."""
+    """Store that keeps the groups of every step."""
 
     def write(self, record: StepRecord) -> None:
-        """Begin to write a step, in place of one of this number. Never raises: what cannot be written is a warning."""
+        """Start to write a step's record, in place of an earlier record of that step.
+
+        Never raises: a record that cannot be written is a warning.
+        """
 
     def flush(self) -> None:
-        """Return when what was begun is written, or will not be."""
+        """Wait until all started records are written, or have failed."""
 
     def drop_after(self, step: int | None) -> None:
-        """Remove later steps, which a resumed run comes to again; all of them for a run that starts anew (None)."""
+        """Remove the records of steps after `step`, which a resumed run will write again.
+
+        None: remove all records, for a run that starts from the beginning.
+        """

@@ -1,16 +1,16 @@
 # long: every carrier on one page is what this page is for
-"""The carriers that travel along the one direction of data, on one page.
+"""Define the records that travel along the one direction of data, on one page.
 
 `Prompt → RolloutRequest → RolloutChunk → RolloutGroup → ScoredGroup → TrainBatch → UpdatePlan (of MicroBatch) →
 UpdateReport`
 
-Each stage takes the previous type and returns the next. Everything is frozen. Axes: N rollouts of a prompt (a group),
-n rollouts of a chunk, P prompt tokens, T response tokens. The driver holds no tokens: `RolloutChunk.data` is a
-reference into Ray's object store (or, in tests and for supervised data, the arrays themselves; `object_store.fetch`
-takes both).
+Each stage takes the previous type and returns the next. All records are frozen. Axes: N rollouts of a prompt (a group),
+n rollouts of a chunk, P prompt tokens, T response tokens. The driver holds no tokens. `RolloutChunk.data` is a
+reference into Ray's object store, or the arrays themselves in tests and for supervised data. `object_store.fetch` takes
+both.
 
-A rollout of an environment is a trajectory of several turns: `turn 1 | observation 1 | turn 2 | …`. All of that is
-its response; what the environment said in it was not sampled, is no part of the loss and has log-prob 0.
+A rollout in an environment is a trajectory of several turns: `turn 1 | observation 1 | turn 2 | …`. The response is all
+of that. Tokens of observations were not sampled: they are masked out of the loss and have log-prob 0.
 """
 
 from __future__ import annotations
@@ -31,65 +31,69 @@ Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
-Routes = NDArray[np.signedinteger[Any]]  # experts, in the smallest format that has them; NO_ROUTE: not known
+# expert indices, in the smallest integer format that holds them; NO_ROUTE: not known
+Routes = NDArray[np.signedinteger[Any]]
 
 NO_ROUTE = -1
 
-SUCCESS_REWARD = 1.0 - 1e-6  # a rollout counts as correct from here on
+SUCCESS_REWARD = 1.0 - 1e-6  # lowest raw reward of a correct rollout
 
 WEIGHT_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One question, tokenised with its chat template, and what its verifier needs."""
+    """One question, tokenised with its chat template, with the data that its verifier needs."""
 
     uid: str  # stable identity within a run: the same prompt drawn twice has two uids
-    task: str  # metrics are grouped by it
+    task: str  # name under which metrics are grouped
     verifier: str  # key of rewards.VERIFIERS
     token_ids: tuple[int, ...]  # [P]
-    payload: Mapping[str, Any]  # JSON-able; only the verifier reads it
-    domain: str = ""  # of the mixture it was drawn from; "" where there is none
-    messages: tuple[Mapping[str, str], ...] = ()  # each with role and content, of which the tokens were made
-    level: int | None = None  # of its task's difficulty, from 0; None: the task has no levels
+    payload: Mapping[str, Any]  # JSON-able data that only the verifier reads
+    domain: str = ""  # name of the mixture's domain that the prompt comes from; "" without a mixture
+    messages: tuple[Mapping[str, str], ...] = ()  # the messages (role and content) that were tokenised
+    level: int | None = None  # difficulty level of the task, from 0; None: the task has no levels
 
     @property
     def has_episodes(self) -> bool:
-        """Whether an environment answers, over several turns."""
+        """Whether an environment replies to the model's responses, over several turns."""
         return self.verifier == ENVIRONMENT
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are drawn."""
+    """Sampling parameters of a request."""
 
     temperature: float
     top_p: float
-    max_tokens: int  # response tokens, the stop token included; of a trajectory, observations too
-    max_turn_tokens: int | None = None  # sampled in one turn; None: as many as the response has left
+    max_tokens: int  # limit of response tokens, the stop token and a trajectory's observations included
+    max_turn_tokens: int | None = None  # limit of tokens sampled in one turn; None: as many as the response has left
 
 
 @dataclass(frozen=True)
 class TurnRecord:
-    """What the turns of n trajectories came to. Those that are kept together have made equally many: k."""
+    """Rewards and tool errors of n trajectories that have k turns each."""
 
-    rewards: Float32  # [n, k] raw
-    is_tool_error: Bool  # [n, k] a tool was called wrongly
-    ends: TurnEnds | None = None  # None: not over yet
+    rewards: Float32  # raw rewards [n, k]
+    is_tool_error: Bool  # whether the turn called a tool wrongly [n, k]
+    ends: TurnEnds | None = None  # None: the trajectories have not ended
 
     def rows(self, places: Sequence[int] | Bool) -> TurnRecord:
-        """The record of some of them."""
+        """Return the record of the trajectories at `places`, indices or a mask [n]."""
         ends = None if self.ends is None else self.ends.rows(places)
         return TurnRecord(self.rewards[places], self.is_tool_error[places], ends)
 
 
 @dataclass(frozen=True)
 class TurnEnds:
-    """How responses begin, up to the end of each turn with what was observed after it; for the driver, which holds no
-    tokens, to see what they share. Of fewer turns than k the last one is repeated."""
+    """Length and hash of each response's prefix up to the end of each turn, observation included.
 
-    lengths: Int32  # [n, k] tokens until there
-    keys: UInt64  # [n, k] of these tokens: equal ones have equal keys
+    The driver holds no tokens and finds shared prefixes by these hashes. A response with fewer turns than k repeats its
+    last entry.
+    """
+
+    lengths: Int32  # tokens up to the end of the turn [n, k]
+    keys: UInt64  # hashes of these tokens [n, k]; equal prefixes have equal hashes
 
     def rows(self, places: Sequence[int] | Bool) -> TurnEnds:
         return TurnEnds(self.lengths[places], self.keys[places])
@@ -97,40 +101,46 @@ class TurnEnds:
 
 @dataclass(frozen=True)
 class PartialRollouts:
-    """Rollouts of a group to be gone on with: cut in mid-sentence, maybe for a later step under newer weights, or
-    trajectories whose environment has answered."""
+    """Unfinished rollouts of a group that will be resumed.
 
-    indices: Int32  # [n] places in the group, ascending
-    lengths: Int32  # [n] tokens sampled so far; 0 for one that had not begun
+    They were cut off in mid-response, or their environment has replied and the next turn is due. Newer weights may
+    sample the rest, in a later step.
+    """
+
+    indices: Int32  # indices within the group [n], ascending
+    lengths: Int32  # tokens so far, observations included [n]; 0 for a rollout that had not started
     version: int  # oldest policy version that sampled one of the tokens
-    data: Any  # as RolloutChunk.data: their tokens so far
-    num_sampled: Int32 | None = None  # [n] of these tokens, those that were sampled; None: all
-    turns: TurnRecord | None = None  # their turns that are over; None: none is
-    engine: int = -1  # that sampled the last of these tokens, and may hold them all in its prefix cache; -1: none
+    data: Any  # the tokens so far, in the form of RolloutChunk.data
+    num_sampled: Int32 | None = None  # number of sampled tokens among them [n]; None: all
+    turns: TurnRecord | None = None  # record of the finished turns; None: no turn has finished
+    engine: int = -1  # index of the engine that sampled last and may still cache the tokens; -1: none
 
     @property
     def sampled_tokens(self) -> int:
-        """Tokens of all of them that were sampled."""
+        """Number of tokens sampled so far, summed over the partial rollouts."""
         counts = self.lengths if self.num_sampled is None else self.num_sampled
         return int(counts.sum())
 
 
 @dataclass(frozen=True)
 class RolloutRequest:
-    """Ask one engine for n rollouts of a prompt's group: those from `first_index` on, or the ones to resume."""
+    """A request to one engine for n rollouts of a prompt's group.
+
+    They are new rollouts from `first_index` on, or partial ones to resume.
+    """
 
     prompt: Prompt
     first_index: int
     num_rollouts: int  # n
-    seed: int  # of the group; rollout i of the group is drawn with seed + i, whatever chunk it falls into
+    seed: int  # seed of the group; rollout i is sampled with seed + i, in any chunk
     sampling: Sampling
-    partial: PartialRollouts | None = None  # the n rollouts to go on with, first_index is the first of their indices
-    # from when an engine begins with it until it is cut there, as by `GenerationSession.cut`
+    partial: PartialRollouts | None = None  # the n rollouts to resume; first_index is the smallest of their indices
+    # seconds from the engine's start on the request until it is cut, as by `GenerationSession.cut`
     deadline_s: float | None = None
 
     @property
     def indices(self) -> Int32:  # [n]
-        """Places in the group, ascending."""
+        """Indices of the n requested rollouts within their group, ascending."""
         if self.partial is not None:
             return self.partial.indices
         return np.arange(self.first_index, self.first_index + self.num_rollouts, dtype=np.int32)
@@ -138,18 +148,20 @@ class RolloutRequest:
 
 @dataclass(frozen=True)
 class ChunkArrays:
-    """The bulk of a chunk: n responses, packed end to end."""
+    """Token arrays of a chunk: n responses, packed end to end."""
 
     token_ids: Int32  # [sum T]
-    log_probs: Float32  # [sum T], of the token under the sampling distribution (after temperature); 0: not sampled
-    offsets: Int64  # [n + 1], response i is [offsets[i], offsets[i + 1])
-    is_sampled: Bool | None = None  # [sum T], False for tokens of observations; None: all were sampled
-    routes: Routes | None = None  # [sum T, layers, k] experts that a token went to; None: not recorded
-    prompt_routes: Routes | None = None  # [P, layers, k] of the prompt's tokens
+    # log-probs of the tokens [sum T] under the sampling distribution (after temperature); 0: not sampled
+    log_probs: Float32
+    offsets: Int64  # bounds [n + 1]; response i is [offsets[i], offsets[i + 1])
+    is_sampled: Bool | None = None  # mask [sum T], False for tokens of observations; None: all were sampled
+    # experts [sum T, layers, k] that each response token was routed to; None: not recorded
+    routes: Routes | None = None
+    prompt_routes: Routes | None = None  # experts [P, layers, k] that each prompt token was routed to
 
     @property
     def num_sampled(self) -> Int32 | None:
-        """[n] tokens of each response that were sampled; None: all."""
+        """Number of sampled tokens of each response [n]. None: every token was sampled."""
         if self.is_sampled is None:
             return None
         sums = np.append(0, np.cumsum(self.is_sampled))
@@ -158,57 +170,61 @@ class ChunkArrays:
 
 @dataclass(frozen=True)
 class Period:
-    """When a chunk was worked on, unix seconds by the clock of whoever did."""
+    """Start and end of the work on a chunk, in unix seconds by the clock of the process that did it."""
 
     received_at: float
-    began_at: float  # with its first token, or its first response
+    began_at: float  # time of the first token, or of the first response
     ended_at: float
 
 
 @dataclass(frozen=True)
 class RolloutChunk:
-    """What one engine sampled for one request: decisions need the small fields, workers fetch `data`.
+    """The rollouts that one engine sampled for one request.
 
-    m = n rollouts, or fewer when the request was cut short; then the others are in `partial`.
+    The small fields are for decisions, and `data` is for the processes that need tokens. m = n rollouts, or fewer when
+    the request was cut. Then the unfinished rollouts are in `partial`.
     """
 
     request: RolloutRequest
-    indices: Int32  # [m] places in the group, ascending
-    lengths: Int32  # [m] response tokens
-    is_stopped: Bool  # [m] ended by a stop token, and the trajectory by its environment (False: cut at a limit)
+    indices: Int32  # indices within the group [m], ascending
+    lengths: Int32  # response tokens [m]
+    is_stopped: Bool  # True [m]: ended by a stop token, and a trajectory by its environment; False: cut at a limit
     version: int  # oldest policy version that sampled one of the tokens
-    newest_version: int  # differs where a rollout was resumed, or weights changed while it was sampled
+    newest_version: int  # differs from version where a rollout was resumed, or weights changed while it was sampled
     engine: int  # index of the engine
     data: Any  # ray.ObjectRef of ChunkArrays, or ChunkArrays
-    partial: PartialRollouts | None = None  # the rollouts that were cut
-    num_sampled: Int32 | None = None  # [m] tokens of each response that were sampled; None: all
-    period: Period | None = None  # of the engine; None: not known
+    partial: PartialRollouts | None = None  # unfinished rollouts of a request that was cut
+    num_sampled: Int32 | None = None  # sampled tokens of each response [m]; None: all
+    period: Period | None = None  # the engine's working time; None: not known
 
     @property
     def sampled_tokens(self) -> int:
-        """Tokens of all responses that were sampled."""
+        """Number of sampled tokens, summed over the responses of the chunk."""
         counts = self.lengths if self.num_sampled is None else self.num_sampled
         return int(counts.sum())
 
 
 @dataclass(frozen=True)
 class PaidAnswer:
-    """An answer that earned a reward."""
+    """One extracted answer that earned a reward, with the number of responses that gave it."""
 
-    answer: str  # as its verifier reads it, shortened
-    num: int  # responses that earned with it
-    is_reference: bool  # it is the prompt's own answer
+    answer: str  # the answer as its verifier extracts it, shortened
+    num: int  # responses that earned a reward with it
+    is_reference: bool  # True: it is the prompt's reference answer
 
 
 @dataclass(frozen=True)
 class RewardEvidence:
-    """What may speak against rewards, found where responses are read. Small: no response but one example is in it."""
+    """Signs of wrong rewards in a chunk, counted where its responses are scored.
 
-    num_without_answer: int  # responses that earned although their verifier reads no answer in them
+    It is small: it has the text of one example only.
+    """
+
+    num_without_answer: int  # responses with a reward although their verifier extracts no answer
     num_late: int  # responses whose verifier was ended at its deadline
     num_raised: int  # responses whose verifier raised, or ended its process
-    paid: tuple[PaidAnswer, ...] = ()  # the most frequent ones
-    example: str = ""  # beginning of a response that one of these numbers counts
+    paid: tuple[PaidAnswer, ...] = ()  # the most frequent rewarded answers
+    example: str = ""  # beginning of one response that the numbers count
 
 
 @dataclass(frozen=True)
@@ -216,38 +232,43 @@ class ScoredChunk:
     """A chunk with its raw rewards."""
 
     chunk: RolloutChunk
-    rewards: Float32  # [n] raw, before any shaping
+    rewards: Float32  # raw rewards [n], before any shaping
     num_failed: int  # responses whose verifier timed out or crashed (reward 0)
-    repetition: Float32  # [n] share of repeated n-grams; 0 where shaping does not ask for it
-    keys: UInt64  # [n] of the tokens: equal responses have equal keys
-    log_probs: Float32  # [n] of the whole responses under the distribution they were drawn from
-    # [n] in one spelling, None where there is none; None: not asked for, or not known
+    repetition: Float32  # share of repeated n-grams [n]; 0 unless shaping uses it
+    keys: UInt64  # hashes of the tokens [n]; equal responses have equal hashes
+    log_probs: Float32  # log-probs of the whole responses [n] under the distribution they were sampled from
+    # normalised extracted answers [n], None where there is none; None: not requested, or not known
     answers: tuple[str | None, ...] | None = None
-    evidence: RewardEvidence | None = None  # None: not looked for
-    turns: TurnRecord | None = None  # [n] trajectories, with their last turn; None: of no environment
-    unfinished: PartialRollouts | None = None  # sampled trajectories that have not ended; `chunk` leaves them out
-    period: Period | None = None  # of the verifier; None: not known
-    # [n] what the verifier says of each score, why it failed for one; "": nothing. Empty: nothing of any
+    evidence: RewardEvidence | None = None  # None: not collected
+    turns: TurnRecord | None = None  # record of the n trajectories, their last turn included; None: no environment
+    unfinished: PartialRollouts | None = None  # trajectories that have not ended; `chunk` leaves them out
+    period: Period | None = None  # the verifier's working time; None: not known
+    # the verifier's remark on each score, or why it failed [n]; "": none. Empty: no remark at all
     reasons: tuple[str, ...] = ()
-    worker: int = 0  # number of the verifier
+    worker: int = 0  # index of the verifier worker
 
 
 @dataclass(frozen=True)
 class SampledMass:
-    """How much of the distribution over whole responses a group has seen. Every different response counts once."""
+    """Probability mass over whole responses that a group's rollouts have covered.
+
+    Each distinct response counts once.
+    """
 
     num_distinct: int
-    num_singletons: int  # drawn exactly once
-    correct: float  # probability of the correct ones
-    wrong: float
-    correct_squares: float  # Σ p² of the correct ones
-    wrong_squares: float
+    num_singletons: int  # distinct responses that one rollout alone drew
+    correct: float  # summed probability of the correct responses
+    wrong: float  # summed probability of the wrong responses
+    correct_squares: float  # Σ p² over the correct responses
+    wrong_squares: float  # Σ p² over the wrong responses
 
 
 @dataclass(frozen=True)
 class RolloutGroup:
-    """The rollouts of one prompt, all N or those that had ended when the group was closed; chunks in order of
-    first_index."""
+    """The rollouts of one prompt: all N, or those that had ended when the group was closed.
+
+    Chunks are in the order of their first_index.
+    """
 
     prompt: Prompt
     chunks: tuple[RolloutChunk, ...]
@@ -258,7 +279,7 @@ class RolloutGroup:
 
     @property
     def version(self) -> int:
-        """The oldest policy version in the group."""
+        """Oldest policy version that sampled a token of the group."""
         return min(chunk.version for chunk in self.chunks)
 
     @property
@@ -271,7 +292,7 @@ class RolloutGroup:
 
     @cached_property
     def num_sampled(self) -> Int32:
-        """[N] tokens of each response that were sampled."""
+        """Number of sampled tokens of each response in the group [N]."""
         counts: list[Int32] = []
         for chunk in self.chunks:
             counts.append(chunk.lengths if chunk.num_sampled is None else chunk.num_sampled)
@@ -284,30 +305,29 @@ class RolloutGroup:
 
 @dataclass(frozen=True)
 class ScoredGroup:
-    """A group with raw rewards; filters and advantages work on this."""
+    """A group with its raw rewards. Filters and advantages work on it."""
 
     group: RolloutGroup
-    rewards: Float32  # [N] raw
+    rewards: Float32  # raw rewards [N]
     num_failed: int
-    repetition: Float32  # [N], as in ScoredChunk
+    repetition: Float32  # share of repeated n-grams [N], as in ScoredChunk
     mass: SampledMass
-    train_indices: Int64 | None = (
-        None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
-    )
-    answers: tuple[str | None, ...] | None = None  # [N], as in ScoredChunk
-    evidence: tuple[RewardEvidence, ...] = ()  # of its chunks, where it was looked for
-    records: tuple[TurnRecord | None, ...] = ()  # of its chunks; none: of no environment
-    reasons: tuple[str, ...] = ()  # [N], as in ScoredChunk
-    scored: tuple[Period | None, ...] = ()  # of its chunks, when the verifier worked on them
+    # ascending indices of the rollouts that no earlier step has trained on; None: all
+    train_indices: Int64 | None = None
+    answers: tuple[str | None, ...] | None = None  # normalised extracted answers [N], as in ScoredChunk
+    evidence: tuple[RewardEvidence, ...] = ()  # one entry for each chunk whose evidence was collected
+    records: tuple[TurnRecord | None, ...] = ()  # one turn record for each chunk; empty: no environment
+    reasons: tuple[str, ...] = ()  # the verifier's remarks [N], as in ScoredChunk
+    scored: tuple[Period | None, ...] = ()  # the verifier's working time on each chunk
 
     @property
     def turns(self) -> tuple[TurnRecord | None, ...]:
-        """Of each chunk the record of its trajectories' turns; None: of no environment."""
+        """Turn record of each chunk's trajectories. None for each chunk: no environment."""
         return self.records or (None,) * len(self.group.chunks)
 
     @property
     def turn_ends(self) -> TurnEnds | None:
-        """Of all rollouts; None where they are not known of all."""
+        """Lengths and hashes of all rollouts' prefixes [N, k], turn by turn. None if a chunk lacks them."""
         known = [record.ends for record in self.turns if record is not None and record.ends is not None]
         if len(known) < len(self.group.chunks):
             return None
@@ -322,7 +342,7 @@ class ScoredGroup:
 
     @property
     def num_turns(self) -> Int32:
-        """[N] turns of each rollout, one where there is no environment."""
+        """Number of turns of each rollout [N]; 1 without an environment."""
         counts: list[Int32] = []
         for chunk, record in zip(self.group.chunks, self.turns, strict=True):
             num = 1 if record is None else record.rewards.shape[1]
@@ -335,60 +355,61 @@ class ScoredGroup:
 
     @property
     def indices(self) -> Int32:
-        """[N] index within the group that was asked for, of each rollout; some are missing in a group closed early."""
+        """Index of each rollout within the requested group. A group that was closed early lacks some."""
         return np.concatenate([chunk.indices for chunk in self.group.chunks])
 
 
 @dataclass(frozen=True)
 class WithdrawnGroup:
-    """The finished rollouts of a group that did not close: nobody learns from them."""
+    """The finished rollouts of a group that did not close. No update trains on them."""
 
     group: ScoredGroup
-    reason: str  # as `DynamicSampling.withdraw` counts it
+    reason: str  # name under which `DynamicSampling.withdraw` counts the group
 
 
 @dataclass(frozen=True)
 class FilledBatch:
-    """Result of a step's sampling."""
+    """Groups, metrics and times of one step's sampling."""
 
-    batch: tuple[ScoredGroup, ...]  # to learn from, completed groups of earlier steps last
+    batch: tuple[ScoredGroup, ...]  # groups to train on; completed groups of earlier steps come last
     sampled: tuple[ScoredGroup, ...]  # every group that closed, informative or not
     withdrawn: tuple[WithdrawnGroup, ...]
-    loss_scale: float  # of the batch, where batches vary in size
+    loss_scale: float  # factor of the loss, for batches that vary in size
     metrics: Mapping[str, float]
-    generate_s: float  # until the last rollout was sampled
-    reward_s: float  # after that, until the last one was scored
+    generate_s: float  # seconds until the last rollout was sampled
+    reward_s: float  # seconds from then until the last rollout was scored
 
 
 @dataclass(frozen=True)
 class TrainBatch:
-    """The informative groups of one step with one advantage per rollout."""
+    """The informative groups of one step, with one advantage for each rollout."""
 
     groups: tuple[ScoredGroup, ...]
-    advantages: tuple[Float32, ...]  # per group [N]; 0 for rollouts that are not trained
-    rollouts: tuple[Int64, ...]  # per group the rollouts that are trained, ascending indices into N
-    loss_scale: float = 1.0  # where batches vary in size
-    min_reward_range: float | None = None  # of raw rewards in a group for which it was kept; None: all groups were
-    shaped: tuple[Float32, ...] = ()  # per group [N]: the rewards that the advantages were made of
-    # per group [N, K] where turns have advantages of their own, of which those above are means; none: they have not
+    advantages: tuple[Float32, ...]  # for each group [N]; 0 for rollouts that are not trained on
+    rollouts: tuple[Int64, ...]  # for each group, ascending indices of the rollouts that are trained on
+    loss_scale: float = 1.0  # factor of the loss, for batches that vary in size
+    # smallest range of raw rewards of an informative group; None: all groups are trained on
+    min_reward_range: float | None = None
+    shaped: tuple[Float32, ...] = ()  # for each group [N]: shaped rewards that the advantages were computed from
+    # for each group [N, K]: advantages of single turns, whose means are in `advantages`; empty: none
     turn_advantages: tuple[Float32, ...] = ()
 
 
 @dataclass(frozen=True)
 class PlannedGroup:
-    """What a policy rank needs of one group."""
+    """The data of one group that a policy rank needs for an update."""
 
     prompt_ids: Int32  # [P]
-    chunks: tuple[Any, ...]  # data references, in order
-    advantages: Float32  # [N], or [N, K] of each turn
-    staleness: int  # updates between the weights that sampled it and those that learn from it
-    is_measured: bool = True  # whether its rollouts of the last mini-batch are a fresh sample (`MeasuredGain`)
-    num_turns: Int32 | None = None  # [N]; None: one each
+    chunks: tuple[Any, ...]  # references to the chunks' arrays, in order
+    advantages: Float32  # for each rollout [N], or for each turn [N, K]
+    staleness: int  # number of updates between the weights that sampled the group and those that train on it
+    is_measured: bool = True  # True: its rollouts of the last mini-batch are a fresh sample (`MeasuredGain`)
+    num_turns: Int32 | None = None  # turns of each rollout [N]; None: one each
 
 
 @dataclass(frozen=True)
 class GroupSlice:
-    """Some rollouts of one group that share one copy of its prompt inside a micro-batch."""
+    """Rollouts of one group that share one copy of their prompt inside a micro-batch."""
 
     group: int  # index into UpdatePlan.groups
     rollouts: tuple[int, ...]  # indices within the group
@@ -396,7 +417,10 @@ class GroupSlice:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward/backward pass of one rank: a row of `num_tokens` = per slice P + sum T."""
+    """One forward and backward pass of one rank, over a packed sequence of `num_tokens`.
+
+    `num_tokens` is the sum over group slices of P + sum T.
+    """
 
     slices: tuple[GroupSlice, ...]
     num_tokens: int
@@ -405,23 +429,25 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """Everything the ranks do in one update. Every data-parallel rank has the same number of micro-batches per
-    mini-batch."""
+    """Everything that the policy ranks do in one update.
 
-    version: int  # of the weights this update produces
+    All data-parallel ranks have equally many micro-batches in a mini-batch.
+    """
+
+    version: int  # policy version that the update produces
     objective: str  # key of losses.LOSSES
     learning_rate: float
     groups: tuple[PlannedGroup, ...]
     mini_batches: tuple[tuple[tuple[MicroBatch, ...], ...], ...]  # [mini-batch][data-parallel rank][micro-batch]
-    loss_scale: float = 1.0  # as of the batch
+    loss_scale: float = 1.0  # factor of the loss, from the batch
 
     def num_loss_tokens(self, mini_batch: int) -> int:
-        """Sampled tokens of one mini-batch over all ranks: the denominator of the token mean."""
+        """Return the number of sampled tokens in one mini-batch over all ranks: the denominator of the token mean."""
         micro_batches = chain.from_iterable(self.mini_batches[mini_batch])
         return sum(micro.num_loss_tokens for micro in micro_batches)
 
     def num_turns(self, mini_batch: int) -> int:
-        """Turns of the trajectories of one mini-batch over all ranks."""
+        """Return the number of turns of the trajectories in one mini-batch, over all ranks."""
         total = 0
         for micro in chain.from_iterable(self.mini_batches[mini_batch]):
             for group_slice in micro.slices:
@@ -433,7 +459,7 @@ class UpdatePlan:
         return total
 
     def num_responses(self, mini_batch: int) -> int:
-        """Responses of one mini-batch over all ranks."""
+        """Return the number of responses in one mini-batch, over all ranks."""
         num_responses = 0
         for micro in chain.from_iterable(self.mini_batches[mini_batch]):
             num_responses += sum(len(group_slice.rollouts) for group_slice in micro.slices)
@@ -442,37 +468,37 @@ class UpdatePlan:
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What an update did."""
+    """Metrics, times and counters of one update."""
 
     version: int
-    metrics: Mapping[str, float]  # flat, group/name
-    seconds: Mapping[str, float]  # fetch, log_prob, update
+    metrics: Mapping[str, float]  # flat metrics, named group/name
+    seconds: Mapping[str, float]  # seconds of fetch, log_prob and update
     num_updates: int  # optimizer steps taken
     num_skipped: int  # mini-batches skipped for a non-finite loss or gradient
 
 
 @dataclass(frozen=True)
 class StoredGroup:
-    """A group of a step as the rollout store keeps it."""
+    """A group of a step, with the data that the rollout store writes of it."""
 
     scored: ScoredGroup
-    origin: str  # sampled in this step, carried from an earlier one, or completed: the tail of one that was cut
-    fate: str  # trained in this step, carried on, or why not
-    shaped: Float32 | None = None  # [N]; None where it was not trained, as are the next two
+    origin: str  # sampled in this step, carried from an earlier one, or completed: the tail of a group that was cut
+    fate: str  # outcome: trained in this step, carried on, or the reason why not
+    shaped: Float32 | None = None  # shaped rewards [N]; None: not trained on, which also empties advantages and trained
     advantages: Float32 | None = None  # [N]
-    trained: Int64 | None = None  # rollouts that were trained
+    trained: Int64 | None = None  # indices of the rollouts that were trained on
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What the rollout store keeps of a step: enough to learn from it again."""
+    """A step's data for the rollout store: enough to replay the update."""
 
     step: int
-    version: int  # of the weights that the update produced
+    version: int  # policy version that the update produced
     learning_rate: float
     loss_scale: float
-    groups: tuple[StoredGroup, ...]  # those of the batch first, in its order
-    num_left_out: int = 0  # groups of it that are not stored
+    groups: tuple[StoredGroup, ...]  # groups of the batch first, in its order
+    num_left_out: int = 0  # groups of the step that are not stored
 
 
 @dataclass(frozen=True)
@@ -499,41 +525,43 @@ class WeightBucket:
 
 @dataclass(frozen=True)
 class BucketNotice:
-    """What Ray carries of a bucket whose bytes take another way: a broadcast, or memory of the same GPU."""
+    """Description of a weight bucket whose bytes do not travel through Ray.
+
+    They are broadcast, or lie in memory of the same GPU.
+    """
 
     tensors: tuple[TensorInfo, ...]
-    checksum: int  # of the bytes, as `weights.flat.checksum` counts on the device they are on
-    # by GPU: how another process maps the bytes there; None: they are broadcast
+    checksum: int  # checksum of the bytes, as `weights.flat.checksum` computes it on their device
+    # handles by which another process maps the bytes, by GPU; None: they are broadcast
     handles: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class StreamedBucket:
-    """One bucket of the weight stream, as references."""
+    """One bucket of the weight stream, as references into Ray's object store."""
 
-    message: Any  # to a WeightBucket or BucketNotice: what engines get
-    copy: Any  # to a WeightBucket, for engines that are started later; None: not kept, or a KeptCopy follows
-    num_bytes: int  # of its tensors
+    message: Any  # reference to the WeightBucket or BucketNotice that engines get
+    copy: Any  # reference to a WeightBucket for engines that start later; None: not kept, or a KeptCopy follows
+    num_bytes: int  # bytes of its tensors
 
 
 @dataclass(frozen=True)
 class KeptCopy:
-    """Copy of the StreamedBucket before it: it is made while engines load that one."""
+    """Copy of the StreamedBucket before it, made while engines load that bucket."""
 
-    reference: Any  # to a WeightBucket
+    reference: Any  # reference to a WeightBucket
 
 
 @dataclass(frozen=True)
 class WeightLink:
-    """Where the processes of a weight broadcast meet. Rank 0 sends; worker w of receiver r is rank 1 + r × workers +
-    w."""
+    """Address of a weight broadcast. Rank 0 sends, and worker w of receiver r is rank 1 + r × workers + w."""
 
     host: str
     port: int
-    receivers: tuple[str, ...]  # names, another one for every process that is ever started
+    receivers: tuple[str, ...]  # names of the receivers; every process that is ever started has its own
     workers_per_receiver: int
     backend: str  # gloo, nccl
-    timeout_s: float  # to join, and to move one bucket
+    timeout_s: float  # seconds to join, and to move one bucket
 
     @property
     def world_size(self) -> int:
@@ -542,17 +570,17 @@ class WeightLink:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counters of one engine since its start; differences of two snapshots are what a step did."""
+    """Counters of one engine since its start. The difference of two snapshots is the work of a step."""
 
     engine: int
     version: int
-    prefix_cache_queries: int  # tokens looked up
-    prefix_cache_hits: int  # tokens found
+    prefix_cache_queries: int  # tokens looked up in the prefix cache
+    prefix_cache_hits: int  # tokens found in the prefix cache
     num_preemptions: int
     generated_tokens: int
     generated_samples: int
-    num_restarts: int = 0  # engines that were replaced here
-    num_garbage: int = 0  # of these, for what they had sampled
+    num_restarts: int = 0  # number of times that this engine was replaced
+    num_garbage: int = 0  # replacements because of garbage that the engine had sampled
     num_resampled: int = 0  # rollouts that were sampled again because their engine was lost
-    resumed_tokens: int = 0  # that rollouts had when they were gone on with, their prompt's included
-    resumed_hits: int = 0  # of these, found in the prefix cache
+    resumed_tokens: int = 0  # tokens, prompt included, that rollouts had when they were resumed
+    resumed_hits: int = 0  # tokens among resumed_tokens that were found in the prefix cache

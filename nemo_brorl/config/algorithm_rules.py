@@ -1,4 +1,4 @@
-"""Check settings of the algorithm against those of other sections."""
+"""Check the algorithm's settings against those of other sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of prompts: sources, columns, mixtures. What is in the files is for `prompts/` to judge."""
+"""Declare settings of prompts: sources, columns, mixtures. The code in `prompts/` checks the contents of files."""
 
 from __future__ import annotations
 
@@ -25,32 +25,36 @@ SOURCES = ("reasoning_gym", *FILE_WORDS, "environment")
 
 @dataclass
 class TaskStageConfig:
-    """A change of a task's settings as training goes on."""
+    """A stage of a task's curriculum, with settings from some question on."""
 
     from_question: int = setting(
-        MISSING, "first question of the source that it holds for, counted over all of its tasks", at_least=1
+        MISSING, "index of the first question with these settings, counted over all tasks of the source", at_least=1
     )
-    config: dict[str, Any] = setting({}, "settings laid over the task's own")
+    config: dict[str, Any] = setting({}, "settings that override the task's own")
 
 
 @dataclass
 class TaskConfig:
-    """One Reasoning Gym task in the mixture."""
+    """One Reasoning Gym task in a mixture of tasks."""
 
-    name: str = setting(MISSING, '"*": every task that is not named beside it, sharing the weight')
-    weight: float = setting(1.0, "share of the questions, over the sum of all weights", above=0)
-    config: dict[str, Any] = setting({}, "settings of the task's own")
-    stages: list[TaskStageConfig] = setting([], "curriculum; held-out questions are of all stages alike")
+    name: str = setting(MISSING, 'Reasoning Gym task; "*": every task that is not listed by name, sharing the weight')
+    weight: float = setting(1.0, "share of the questions, relative to the sum of all weights", above=0)
+    config: dict[str, Any] = setting({}, "settings of the task")
+    stages: list[TaskStageConfig] = setting([], "curriculum by position; held-out questions come from all stages alike")
     levels: list[dict[str, Any]] = setting(
-        [], "settings laid over the task's own, easiest first, of which success chooses; held-out: of all levels alike"
+        [],
+        "curriculum by success: settings that override the task's own, easiest level first; held-out "
+        "questions come from all levels alike",
     )
     promote_from: float = setting(
-        0.9, "share of correct rollouts from which on a level is left for the next", above=0, at_most=1
+        0.9, "share of correct rollouts from which the next level follows", above=0, at_most=1
     )
-    demote_below: float = setting(0.1, "share below which it is left for the one before; 0: never", within=(0, 1))
+    demote_below: float = setting(
+        0.1, "share of correct rollouts below which the previous level follows; 0: never", within=(0, 1)
+    )
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """What is wrong with a task that is set at `where`."""
+        """Yield a message for every error in the task that is set at `where`."""
         starts = [stage.from_question for stage in self.stages]
         if starts != sorted(set(starts)):
             yield f"{where}: its stages begin at {starts}; write from_question in ascending order"
@@ -67,44 +71,49 @@ class TaskConfig:
 
 @dataclass
 class ColumnsConfig:
-    """Where the fields of a row are, as paths (`reward_model.ground_truth`; docs/data.md); null: as data.preset
-    says."""
+    """Paths of a row's fields (`reward_model.ground_truth`, see docs/data.md); null: the path of data.preset."""
 
-    prompt: str | None = setting(None, "text, or a list of messages with role and content")
-    answer: str | None = setting(None, 'text, a number, or a list of those; "": the verifier reads none')
-    task: str | None = setting(None, "name that metrics are grouped by; rows without one take the domain's name")
-    verifier: str | None = setting(
-        None, "name of the verifier that scores the row, of those that settings name; rows without one: the preset's"
+    prompt: str | None = setting(None, "path of the prompt: text, or a list of messages with role and content")
+    answer: str | None = setting(
+        None, 'path of the reference answer: text, a number, or a list of them; "": the verifier reads none'
     )
-    payload: dict[str, str] = setting({}, "what else the verifier reads: its name to a path; `path?` may be missing")
+    task: str | None = setting(
+        None, "path of the name that metrics are grouped by; rows without one use the domain's name"
+    )
+    verifier: str | None = setting(
+        None, "path of the name of the row's verifier, which settings must list; rows without one use the preset's"
+    )
+    payload: dict[str, str] = setting({}, "further data for the verifier: its name to a path; `path?` may be missing")
 
 
 @dataclass
 class SourceConfig:
     """One source of questions."""
 
-    source: str = setting("reasoning_gym", "kind of source; dataset: a folder", choices=SOURCES)
-    tasks: list[TaskConfig] = setting([], "tasks of reasoning_gym")
-    path: str | None = setting(None, "a file, or a pattern of files (`DATA/*.parquet`); for dataset the folder")
+    source: str = setting("reasoning_gym", "kind of source; dataset: folder of a Hugging Face dataset", choices=SOURCES)
+    tasks: list[TaskConfig] = setting([], "Reasoning Gym tasks, for source=reasoning_gym")
+    path: str | None = setting(None, "data file, or a pattern of files (`DATA/*.parquet`); for dataset the folder")
     held_out_path: str | None = setting(
-        None, "questions for validation of their own, in the same format; null: a share of `path`"
+        None, "file or pattern of questions for validation, in the format of `path`; null: a share of `path`"
     )
-    dataset_split: str | None = setting(None, "split of a dataset folder with several; null: train, where there is one")
+    dataset_split: str | None = setting(
+        None, "split of a dataset folder with several splits; null: train, if there is one"
+    )
     preset: str = setting("plain", "layout of the rows", choices=PRESETS)
-    only: dict[str, str] = setting({}, "rows with these values at these paths; others are passed over")
+    only: dict[str, str] = setting({}, "values by path that a row must have; other rows are skipped")
     columns: ColumnsConfig = section(ColumnsConfig)
-    verifier: str | None = setting(None, "verifier that scores the answers; null: as the preset says")
-    verifier_options: dict[str, Any] = setting({}, "options handed to the verifier with every question")
+    verifier: str | None = setting(None, "verifier that scores the responses; null: the preset's")
+    verifier_options: dict[str, Any] = setting({}, "options passed to the verifier with every question")
     environment: str | None = setting(
-        None, "environment that answers the model, over several turns: a name or package.module:Class; null: one turn"
+        None, "environment that replies to the model over several turns: a name or package.module:Class; null: one turn"
     )
     environment_settings: dict[str, Any] = setting({}, "settings of the environment (docs/environments.md)")
     max_bad_rows: int = setting(
-        0, "rows that cannot be used, repeated questions among them, are left out up to this many", at_least=0
+        0, "most rows that may be unusable, repeated questions included; they are left out", at_least=0
     )
 
     def unnamed(self, where: str) -> Iterator[str]:
-        """What a source that is set at `where` does not say of its questions, each with what to write."""
+        """Yield a message for everything that the source set at `where` leaves out, with what to set."""
         if self.source == "reasoning_gym":
             if not self.tasks:
                 yield (
@@ -121,7 +130,7 @@ class SourceConfig:
             yield f"{where}.source={self.source} needs {where}.path: write the path of {FILE_WORDS[self.source]}"
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Say what is wrong with a source that is set at `where`."""
+        """Yield a message for every error in the source that is set at `where`."""
         if self.verifier is not None and self.columns.verifier is not None:
             yield (
                 f"{where}.verifier={self.verifier} and {where}.columns.verifier={self.columns.verifier} both say who "
@@ -129,7 +138,7 @@ class SourceConfig:
             )
 
     def missing(self, where: str) -> Iterator[str]:
-        """What is unnamed, and files that are not there."""
+        """Yield a message for every missing setting and missing file of the source that is set at `where`."""
         yield from self.unnamed(where)
         words, kind = FILE_WORDS.get(self.source), "folder" if self.source == "dataset" else "file"
         for name in ("path", "held_out_path"):
@@ -140,39 +149,43 @@ class SourceConfig:
 
 @dataclass
 class DomainConfig(SourceConfig):
-    """A source in a mixture."""
+    """A source of questions in a mixture."""
 
-    name: str = setting(MISSING, "name that metrics and prompts carry")
-    weight: float = setting(1.0, "share of the prompts, over the sum of all weights", at_least=0)
-    system_prompt: str | None = setting(None, 'null: data.system_prompt; "" for none')
-    max_prompt_tokens: int | None = setting(None, "null: data.max_prompt_tokens", at_least=1)
+    name: str = setting(MISSING, "name of the domain in metrics and prompts")
+    weight: float = setting(1.0, "share of the prompts, relative to the sum of all weights", at_least=0)
+    system_prompt: str | None = setting(None, 'system prompt; null: data.system_prompt; "": none')
+    max_prompt_tokens: int | None = setting(None, "longest prompt in tokens; null: data.max_prompt_tokens", at_least=1)
 
 
 @dataclass
 class DataConfig(SourceConfig):
-    """Where prompts come from."""
+    """Sources and form of the prompts."""
 
     source: str = setting(
-        "reasoning_gym", "kind of source; dataset: a folder; mixture: data.domains", choices=(*SOURCES, "mixture")
+        "reasoning_gym",
+        "kind of source; dataset: folder of a Hugging Face dataset; mixture: the sources in data.domains",
+        choices=(*SOURCES, "mixture"),
     )
     domains: list[DomainConfig] = setting([], "sources of a mixture")
-    system_prompt: str | None = setting(None, 'null: that of the row, if it has one; "" for none')
+    system_prompt: str | None = setting(None, 'system prompt; null: the row\'s, if it has one; "": none')
     answer_format: str = setting(
         "auto",
-        "where an answer stands: in <answer> tags, in \\boxed{}, or behind the last `answer is`; auto: as the verifier "
-        "reads it by itself",
+        "place of the answer in a response: in <answer> tags, in \\boxed{}, or after the last `answer is`; "
+        "auto: the verifier's default",
         choices=("auto", "tags", "boxed", "last"),
     )
     answer_instruction: str | None = setting(
-        None, 'added to questions where neither they nor the system prompt name that place; null: ours; "": none'
+        None,
+        "sentence added to questions if neither they nor the system prompt say where the answer goes; "
+        'null: the built-in sentence; "": none',
     )
-    max_prompt_tokens: int = setting(160, "tokens of a prompt; longer ones are left out and counted", at_least=1)
+    max_prompt_tokens: int = setting(160, "longest prompt in tokens; longer ones are left out and counted", at_least=1)
     held_out_fraction: float = setting(
-        0.1, "share of all questions, chosen by a hash of the question; never trained on", within=(0, 1)
+        0.1, "share of all questions that is never trained on, chosen by a hash of the question", within=(0, 1)
     )
 
     def sources(self) -> list[tuple[str, SourceConfig]]:
-        """(where it is set, source) of every source that prompts are drawn from."""
+        """Return every source that prompts are drawn from, each with the setting that holds it."""
         if self.source != "mixture":
             return [("data", self)]
         asked: list[tuple[str, SourceConfig]] = []
@@ -228,7 +241,7 @@ class DataConfig(SourceConfig):
 
 
 def is_there(path: str, kind: str) -> bool:
-    """Whether a folder, or at least one file of a pattern, exists."""
+    """Return whether a folder, or at least one file that matches a pattern, exists."""
     if kind == "folder":
         return Path(path).is_dir()
     files = [path, *glob.iglob(path, recursive=True)]
@@ -236,6 +249,6 @@ def is_there(path: str, kind: str) -> bool:
 
 
 def repeated(names: Iterable[str]) -> list[tuple[str, int]]:
-    """(name, times) of every name that occurs more than once, in alphabetical order."""
+    """Return every name that occurs more than once, with its count, in alphabetical order."""
     counted = sorted(Counter(names).items())
     return [(name, times) for name, times in counted if times > 1]

@@ -1,7 +1,7 @@
-"""Declare a setting: default, meaning, what it may be, and whether it may change when a run is resumed.
+"""Declare a setting: its default, meaning, allowed values, and whether it may change when a run is resumed.
 
-All else reads it from there: `--help`, docs/configuration.md, the checks of single values below, and the comparison
-with the settings that a run was begun with.
+Everything else reads the declaration: `--help`, docs/configuration.md, the checks of single values below, and the
+comparison with the settings that a run was started with.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from brorl_graders.base.components import is_import_path, typed_params
 
 from nemo_brorl.core.errors import ConfigError
 
-DECLARATION = "declaration"  # its key in a field's metadata
+DECLARATION = "declaration"  # key of the declaration in a field's metadata
 FUNCTION = "package.module:function"
 PLAIN = (int, float, str)
 
 
 @dataclass(frozen=True)
 class Range:
-    """Finite numbers from `low` to `high`, both included unless said otherwise."""
+    """A range of finite numbers from `low` to `high`, both included unless `is_open`."""
 
     low: float
     high: float = math.inf
-    is_open: bool = False  # low itself is refused
+    is_open: bool = False  # True: `low` itself is refused
 
     def holds(self, value: float) -> bool:
         above = value > self.low if self.is_open else value >= self.low
@@ -44,23 +44,23 @@ class Range:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a field says of its setting beside type and default."""
+    """A setting's metadata beside type and default."""
 
-    meaning: str = ""  # "" where the name says it all
+    meaning: str = ""  # "" where the name says everything
     range: Range | None = None
-    choices: tuple[str | None, ...] = ()  # none: any value of the type; FUNCTION: a function of the user's own as well
-    may_change: bool = False  # between two starts of the same run: what was already done stays as it is
-    is_auto: bool = False  # null is a size that `config/sizes.py` chooses; `auto` is another word for it
+    choices: tuple[str | None, ...] = ()  # empty: any value of the type; with FUNCTION: also a function of the user
+    may_change: bool = False  # True: may change when a run is resumed; finished steps keep the old value
+    is_auto: bool = False  # True: null, also written `auto`, is a size that `config/sizes.py` chooses
 
     @property
     def allowed(self) -> str:
-        """The range or the choices in words; "" where the type says it all."""
+        """Range or choices in words, or "" where the type says everything."""
         if self.range is not None:
             return str(self.range)
         return ", ".join(choice or "null" for choice in self.choices)
 
     def refusal(self, name: str, value: Any) -> str | None:
-        """What is wrong with a value, and what to write instead; None: nothing."""
+        """Return the error message for a wrong value of setting `name`, or None for a valid one."""
         if self.range is not None and value is not None and not self.range.holds(value):
             return f"{name}={value} is out of range: write a number {self.allowed}"
         is_function = FUNCTION in self.choices and is_import_path(str(value))
@@ -81,7 +81,11 @@ def setting(
     may_change: bool = False,
     is_auto: bool = False,
 ) -> Any:
-    """A field of a section. A list or mapping given as default is copied for every section."""
+    """Declare a setting as a dataclass field of its section.
+
+    `meaning` is its help text. `at_least`, `above` with `at_most`, and `within` bound a number. `choices` lists the
+    allowed values. A list or mapping given as default is copied for every section.
+    """
     numbers = None
     if within is not None:
         numbers = Range(*within)
@@ -95,23 +99,23 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-# A number that is chosen for model, data and machine where none is given (`config/sizes.py`).
+# Declares a size that `config/sizes.py` chooses for model, data and machine if the user sets none.
 auto = partial(setting, None, is_auto=True)
 
 
 def section(kind: type, *, may_change: bool = False) -> Any:
-    """A field that holds a section; `may_change` then holds for all of its settings."""
+    """Declare a field that holds a section; `may_change` then applies to all of its settings."""
     return dataclasses.field(default_factory=kind, metadata={DECLARATION: Declaration(may_change=may_change)})
 
 
 def declaration(field: dataclasses.Field[Any]) -> Declaration:
-    """What a field was declared with."""
+    """Return the declaration of a settings field."""
     declared: Declaration = field.metadata[DECLARATION]
     return declared
 
 
 def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
-    """One message for every number out of its range and every unknown name in a section and the sections inside it."""
+    """Yield a message for every number out of range and every unknown name in a section and its subsections."""
     hints = get_type_hints(type(within))
     for field in dataclasses.fields(within):
         value, name = getattr(within, field.name), f"{prefix}{field.name}"
@@ -128,7 +132,10 @@ def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
 
 
 def wrong_params(where: str, kind: type, given: object) -> Iterator[str]:
-    """Yield a message for everything that is wrong with the parameters in a mapping that is set at `where`."""
+    """Yield a message for every error in the parameters that the mapping at setting `where` gives.
+
+    `kind`: dataclass of the parameters.
+    """
     if not isinstance(given, Mapping):
         yield f"{where}={given}: write a mapping of {', '.join(field.name for field in dataclasses.fields(kind))}"
         return
@@ -144,7 +151,7 @@ def wrong_params(where: str, kind: type, given: object) -> Iterator[str]:
 
 
 def _holds_more_than_plain(value: Any, hint: Any) -> bool:
-    """Whether a list or mapping of plain values holds another one, which OmegaConf lets through."""
+    """Return whether a list or mapping of plain values contains another one, which OmegaConf does not refuse."""
     kinds = get_args(hint)
     if not kinds or kinds[-1] not in PLAIN:
         return False

@@ -1,8 +1,8 @@
-"""Marks the settings whose value comes from an environment variable, by `${oc.env:KEY}` in them or in a setting that
-they refer to.
+"""Mark the settings whose value comes from an environment variable.
 
-OmegaConf calls a function for the value of a variable. The function here counts its calls: a setting is marked where
-resolving it called the function. Where no setting did, the settings are not looked through.
+They contain `${oc.env:KEY}`, or refer to a setting that does. OmegaConf calls a resolver function for the value of a
+variable. The resolver here counts its calls, and a setting is marked if resolving it increased the count. If no setting
+did, the settings are not searched.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _answers: dict[str, FromEnvironment] = {}
 
 
 def _ask(*arguments: str) -> str | None:
-    """Answer `${oc.env:KEY}` and `${oc.env:KEY,DEFAULT}`, and note that it was asked."""
+    """Resolve `${oc.env:KEY}` and `${oc.env:KEY,DEFAULT}`, and count the call."""
     global _num_asks
     _num_asks += 1
     found = oc.env(*arguments)
-    # A default is written in the settings and no secret: to hide it would garble messages that hold the same word.
+    # A default is written in the settings, so it is no secret. Hiding it would garble messages with the same word.
     if found is not None and str(arguments[0]) in os.environ:
         asked = ",".join(map(str, arguments))
         written = f"${{oc.env:{asked}}}"
@@ -41,17 +41,17 @@ OmegaConf.register_new_resolver("oc.env", _ask, replace=True)
 
 
 def asks() -> int:
-    """Count how often the environment has been asked so far."""
+    """Return how often settings have read the environment so far."""
     return _num_asks
 
 
 def answers() -> list[FromEnvironment]:
-    """List what the environment has answered so far."""
+    """Return the values that settings have read from the environment so far."""
     return list(_answers.values())
 
 
 def marked(config: Section, node: Any) -> Section:
-    """Copy typed settings, with every text that came from an environment variable as a `FromEnvironment`.
+    """Return a copy of typed settings in which every text from an environment variable is a `FromEnvironment`.
 
     `node` is the OmegaConf node that `config` was made from. The texts are remembered for `restored`. Raises
     ConfigError where one unresolved text has two values.
@@ -68,7 +68,10 @@ def _marked(
     node: Any,
     written: str,
 ) -> Any:
-    """Mark a setting or a section. `written` is its unresolved text; "" where it is not from the environment."""
+    """Return a marked copy of a setting or section.
+
+    `written` is its unresolved text, or "" if it is not from the environment.
+    """
     if isinstance(value, str):
         return FromEnvironment(value, written) if written else value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -91,13 +94,13 @@ def _marked_parts(
     node: DictConfig | ListConfig,
     written: str,
 ) -> dict[Any, Any]:
-    """Mark the parts of a section, mapping or list, by key or place."""
+    """Return the elements of a section, mapping or list, by key or index, each marked if it is from the environment."""
     unresolved: Any = OmegaConf.to_container(node, resolve=False)
     found: dict[Any, Any] = {}
     for key, value in parts.items():
         num_asked = asks()
         part = node[key]  # resolved here
-        # A part of what came from the environment as a whole has no text of its own.
+        # An element of a value that came from the environment as a whole has no text of its own.
         own = f"{written}.{key}" if written else ""
         if asks() > num_asked:
             own = str(unresolved[key])
@@ -106,7 +109,7 @@ def _marked_parts(
 
 
 def _check_one_value(texts: Iterable[FromEnvironment]) -> None:
-    """Raise ConfigError where texts are written alike and differ, as `${.name}` of two sections may."""
+    """Raise ConfigError if one unresolved text has different values, as `${.name}` in two sections may."""
     known: dict[str, FromEnvironment] = {}
     for text in texts:
         first = known.setdefault(text.written, text)

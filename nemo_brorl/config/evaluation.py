@@ -1,4 +1,4 @@
-"""Settings of validation and evaluation. Files are opened by `evaluation/`."""
+"""Declare settings of validation and evaluation. The code in `evaluation/` opens the files."""
 
 from __future__ import annotations
 
@@ -13,23 +13,32 @@ from nemo_brorl.config.declare import setting
 
 @dataclass
 class BenchmarkConfig(SourceConfig):
-    """One benchmark of `evaluate`: a source whose questions are all asked, in their order."""
+    """One benchmark of `brorl evaluate`: a source whose questions are all asked, in their order."""
 
-    name: str = setting(MISSING, "name that results and files carry")
+    name: str = setting(MISSING, "name of the benchmark in results and files")
     source: str = setting("jsonl", "kind of source; reasoning_gym: questions held out of training", choices=SOURCES)
-    domain: str | None = setting(None, "name that results are also put together by; null: the name")
+    domain: str | None = setting(None, "name by which results are also combined; null: the benchmark's name")
     num_prompts: int | None = setting(
-        None, "only the first so many; null: all; reasoning_gym has no end and needs a number", at_least=1
+        None,
+        "number of prompts, the first of the source; null: all. reasoning_gym has no end and needs a number",
+        at_least=1,
     )
-    samples_per_prompt: int | None = setting(None, "null: evaluation.samples_per_prompt", at_least=1)
-    max_response_tokens: int | None = setting(None, "null: evaluation.max_response_tokens", at_least=1)
+    samples_per_prompt: int | None = setting(
+        None, "responses per prompt; null: evaluation.samples_per_prompt", at_least=1
+    )
+    max_response_tokens: int | None = setting(
+        None, "longest response in tokens; null: evaluation.max_response_tokens", at_least=1
+    )
     max_prompt_tokens: int | None = setting(
-        None, "null: data.max_prompt_tokens; a longer prompt is an error, as leaving it out would flatter", at_least=1
+        None,
+        "longest prompt in tokens; null: data.max_prompt_tokens. A longer prompt is an error, because "
+        "leaving it out would make the result too good",
+        at_least=1,
     )
-    system_prompt: str | None = setting(None, 'null: data.system_prompt; "" for none')
+    system_prompt: str | None = setting(None, 'system prompt; null: data.system_prompt; "": none')
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """What is wrong with a benchmark that is set at `where`."""
+        """Yield a message for every error in the benchmark that is set at `where`."""
         yield from super().violations_at(where)
         if self.held_out_path is not None:
             yield (
@@ -48,32 +57,42 @@ class BenchmarkConfig(SourceConfig):
 class EvaluationConfig:
     """Validation and evaluation on held-out prompts or benchmarks (docs/evaluation.md)."""
 
-    num_prompts: int = setting(256, "held-out prompts", at_least=1)
+    num_prompts: int = setting(256, "number of held-out prompts", at_least=1)
     first_prompt: int = setting(
-        0, "held-out prompts before this one are left out: what is tuned on is not what is reported on", at_least=0
+        0, "index of the first held-out prompt to use. Skip those that settings were tuned on", at_least=0
     )
-    samples_per_prompt: int = setting(8, "responses of each prompt", at_least=1)
-    temperature: float = setting(1.0, "0: the likeliest token", at_least=0)
-    top_p: float = setting(1.0, "share of the probability mass that tokens are drawn from", above=0, at_most=1)
-    max_response_tokens: int | None = setting(None, "null: as in training", at_least=1)
-    benchmarks: list[BenchmarkConfig] = setting([], "what `evaluate` asks; none: held-out prompts", may_change=True)
-    only: list[str] = setting([], "names of the benchmarks to ask; none: all", may_change=True)
-    pass_at_k: list[int] = setting([], "k to estimate, beside 1 and all samples of a prompt", may_change=True)
+    samples_per_prompt: int = setting(8, "responses per prompt", at_least=1)
+    temperature: float = setting(1.0, "sampling temperature; 0: greedy", at_least=0)
+    top_p: float = setting(
+        1.0, "nucleus sampling: share of the probability mass that tokens are sampled from", above=0, at_most=1
+    )
+    max_response_tokens: int | None = setting(
+        None, "longest response in tokens; null: rollouts.max_response_tokens", at_least=1
+    )
+    benchmarks: list[BenchmarkConfig] = setting(
+        [], "benchmarks of `brorl evaluate`; empty: held-out prompts", may_change=True
+    )
+    only: list[str] = setting([], "names of the benchmarks to run; empty: all", may_change=True)
+    pass_at_k: list[int] = setting([], "values of k for pass@k, besides 1 and the number of samples", may_change=True)
     majority_at_k: list[int] = setting(
-        [], "the same for the answer that most of k samples give, beside all samples", may_change=True
+        [],
+        "values of k for maj@k, the score of the most frequent answer of k samples, besides the number of samples",
+        may_change=True,
     )
-    confidence: float = setting(0.95, "confidence of intervals", within=(0.5, 0.9999), may_change=True)
+    confidence: float = setting(0.95, "confidence level of intervals", within=(0.5, 0.9999), may_change=True)
     bootstrap_samples: int = setting(
-        2000, "resamplings of prompts behind an interval", within=(100, 1_000_000), may_change=True
+        2000, "bootstrap resamples of prompts for an interval", within=(100, 1_000_000), may_change=True
     )
     checkpoint: str | None = setting(
-        None, "step_K folder, or run folder (its newest), to evaluate in place of policy.model", may_change=True
+        None,
+        "checkpoint to evaluate instead of policy.model: a step_K folder, or a run folder (its newest)",
+        may_change=True,
     )
-    save_samples: int = setting(0, "responses of each prompt that are kept as text", at_least=0, may_change=True)
+    save_samples: int = setting(0, "responses per prompt that are saved as text", at_least=0, may_change=True)
     output: str | None = setting(None, "folder of the results; null: the run folder", may_change=True)
 
     def selected(self) -> list[tuple[str, BenchmarkConfig]]:
-        """(where it is set, benchmark) of those that are asked; empty: the held-out prompts of `data`."""
+        """Return the benchmarks to run, each with its setting's name; empty: the held-out prompts of `data`."""
         asked = []
         for index, benchmark in enumerate(self.benchmarks):
             if not self.only or benchmark.name in self.only:
@@ -105,7 +124,7 @@ class EvaluationConfig:
 
 
 def _without_samples(subject: str, k: int, asked: Mapping[str, int]) -> Iterator[str]:
-    """Where k cannot be estimated: `asked` is the samples of a prompt that each one draws."""
+    """Yield a message where a prompt has fewer than k samples; `asked` is the number of samples by benchmark."""
     if k < 1:
         yield f"{subject}: write numbers from 1"
     for name, num_samples in asked.items():

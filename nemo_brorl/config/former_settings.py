@@ -1,4 +1,4 @@
-"""List the settings that earlier versions had, with what to write instead: they are refused by their name."""
+"""List the settings of earlier versions, which are refused with a message that names their replacement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEW_MODEL = (
 )
 _DEMONSTRATIONS = ("tagged_fraction", "worked_sums", "dropped_carry_rate", "slip_rate", "calling_rate")
 
-# A setting, or a section, and the end of "…: there is no setting '…' any more: write".
+# Former settings and sections, each with the end of the message "… there is no setting '…' any more: …".
 INSTEAD = {
     "algorithm.covariance.kind": "algorithm.loss_params.covariance.kind",
     "algorithm.covariance.share": "algorithm.loss_params.covariance.share",
@@ -68,8 +68,7 @@ INSTEAD = {
 
 
 def instead_of(setting: str) -> str | None:
-    """Return what to write instead of a setting of an earlier version, or of one inside a former section; None: there
-    was no such setting."""
+    """Return the replacement of a setting, or section, of an earlier version; None if there was no such setting."""
     while setting:
         if setting in INSTEAD:
             return INSTEAD[setting]

@@ -1,4 +1,4 @@
-"""Declare settings of generation: vLLM's engines and how weights reach them."""
+"""Declare settings of generation: vLLM's engines, and weight sync to them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from nemo_brorl.config.declare import auto, setting
 
-# Of an engine's cache. vLLM's CPU attention takes multiples of 32, its GPU kernels of 16. A prompt needs more than one
-# block for the prefix cache to hit.
+# Tokens of a KV-cache block. vLLM's CPU attention takes multiples of 32, its GPU kernels of 16. The prefix cache hits
+# only for a prompt of more than one block.
 BLOCK_TOKENS = 32
 
-# Arguments of vLLM's EngineArgs that settings decide, or that this package cannot work without.
+# Arguments of vLLM's EngineArgs that settings decide, by the name of the setting.
 SETTING_OF_ARGUMENT = {
     "model": "policy.model",
     "dtype": "generation.precision",
@@ -33,49 +33,57 @@ _FIXED_ARGUMENTS = ("block_size", "enable_prefix_caching", "logprobs_mode", "wor
 
 @dataclass
 class GenerationConfig:
-    """vLLM engines."""
+    """The vLLM engines."""
 
     num_engines: int | None = auto(
-        "engines; auto: one per tensor_parallel_size GPUs; on CPU one a core, as memory allows",
+        "number of engines; auto: one per tensor_parallel_size GPUs; on CPU one per core, as memory allows",
         at_least=1,
         may_change=True,
     )
-    tensor_parallel_size: int = setting(1, "GPUs of an engine", at_least=1)
+    tensor_parallel_size: int = setting(1, "GPUs per engine", at_least=1)
     max_model_len: int | None = auto(
-        "tokens of a prompt and its response together; auto: the most that prompts and responses may have", at_least=2
+        "most tokens of a prompt and its response together; auto: the longest that the settings of "
+        "prompts and responses allow",
+        at_least=2,
     )
     max_num_seqs: int | None = auto(
-        "responses that an engine decodes together; auto: as many as the cache holds, at most 512", at_least=1
+        "most responses that an engine decodes together; auto: as many as the cache holds, at most 512", at_least=1
     )
     max_num_batched_tokens: int | None = setting(
-        None, "tokens of prompts and responses in one step of an engine; null: 8192 on GPUs, 2048 on CPU", at_least=1
+        None,
+        "most tokens of prompts and responses in one step of an engine; null: 8192 on GPUs, 2048 on CPU",
+        at_least=1,
     )
     gpu_memory_utilization: float | None = auto(
-        "share of a GPU's memory for an engine; auto: what the policy leaves of it", above=0, at_most=1
+        "share of a GPU's memory for an engine; auto: what the policy leaves", above=0, at_most=1
     )
     kv_cache_gib: float | None = auto(
-        "GiB per engine, on CPU; auto: 128 responses of half length, as memory allows", above=0
+        "GiB of KV cache per engine, on CPU; auto: room for 128 responses of half length, as memory allows", above=0
     )
     precision: str = setting("fp32", "number format of weights and activations", choices=("fp32", "bf16"))
-    enforce_eager: bool = setting(True, "no CUDA graphs")
+    enforce_eager: bool = setting(True, "do not use CUDA graphs")
     placement: str = setting(
         "colocated",
-        "colocated: in turns with the policy; disaggregated: own devices",
+        "devices of the engines. colocated: those of the policy, in turns; disaggregated: their own",
         choices=("colocated", "disaggregated"),
     )
     sleep: str = setting(
         "off",
-        "what colocated engines give up while the policy trains; offload: weights to host, discard: GPU",
+        "memory that colocated engines release while the policy trains. cache: the KV cache; offload: "
+        "also the weights, to the host; discard: also the weights, which are sent again",
         choices=("off", "cache", "offload", "discard"),
     )
     weight_transport: str = setting(
         "auto",
-        "collective: NCCL, or Gloo on CPU; auto: object_store on CPU, else by placement",
+        "transport of weight syncs. collective: NCCL, or Gloo on CPU; auto: object_store on CPU, cuda_ipc "
+        "if colocated, else collective",
         choices=("auto", "object_store", "collective", "cuda_ipc"),
     )
-    weight_bucket_mib: float = setting(64.0, "MiB of the buckets that weights travel in, a few at a time", above=0)
-    weight_timeout_s: float = setting(60.0, "seconds to join a transport, or to move one bucket", above=0)
-    keep_published: bool = setting(True, "one copy of the weights stays in the object store, for restarted engines")
+    weight_bucket_mib: float = setting(64.0, "MiB of the buckets in which weights are sent, a few at a time", above=0)
+    weight_timeout_s: float = setting(60.0, "most seconds to join a transport, or to send one bucket", above=0)
+    keep_published: bool = setting(
+        True, "keep one copy of the current weights in the object store, for restarted engines"
+    )
     engine_args: dict[str, Any] = setting(
         {}, "further arguments of vLLM's EngineArgs, for example kv_cache_dtype=fp8 (docs/gpu.md)"
     )
@@ -84,7 +92,7 @@ class GenerationConfig:
     )
     max_restarts: int = setting(
         3,
-        "restarts of an engine without a chunk, or losses of one chunk, before the run ends",
+        "restarts of an engine without a finished chunk, or losses of one chunk, after which the run ends",
         at_least=0,
         may_change=True,
     )
@@ -104,6 +112,6 @@ class GenerationConfig:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether `engine_args` have engines compute, or keep keys and values, in fewer bits than weights have."""
+        """Whether `engine_args` make engines compute, or store keys and values, in fewer bits than the weights have."""
         cache = str(self.engine_args.get("kv_cache_dtype", "auto"))
         return self.engine_args.get("quantization") is not None or cache.startswith("fp8")

@@ -1,6 +1,7 @@
-"""Count the bytes of a token that a layer keeps for its backward pass, and what it holds for a moment.
+"""Estimate the bytes per token that a layer keeps for its backward pass, and those that it needs temporarily.
 
-Legend: h hidden size, a heads of d numbers, k key-value heads, f MLP size, b bytes of a number."""
+Legend: h hidden size, a heads of d numbers, k key-value heads, f MLP size, b bytes of a number.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ def layer_activations(
     layout: ParallelLayout,
     is_moe: bool = False,
 ) -> float:
-    """Bytes per token that one layer keeps for its backward pass on one rank.
+    """Return the bytes per token that one layer keeps for its backward pass on one rank.
 
-    Inputs and outputs of both norms (4 h), queries, keys and values, the first two rotated as well, the attention's
-    output and log-sum-exps, the MLP's inside; tensor-parallel ranks share all but the first, which is cut over them by
-    sequence parallelism only. Counted as by Korthikanti et al. (arXiv 2205.05198, section 4.1).
+    They are inputs and outputs of both norms (4 h), queries, keys and values, the first two rotated as well, the
+    attention's output and log-sum-exps, and the MLP's inside. Tensor-parallel ranks share all but the first, which only
+    sequence parallelism splits over them. Counted as by Korthikanti et al. (arXiv 2205.05198, section 4.1).
     """
     width, queries = shape.hidden_size, shape.num_heads * shape.head_size
     groups = shape.num_key_value_heads * shape.head_size
     whole = 4.0 * width * number_bytes
-    # Rotated queries and keys lie beside what they were made of.
+    # Rotated queries and keys are kept beside the unrotated ones.
     split = (3.0 * queries + 3.0 * groups) * number_bytes
     split += 4.0 * shape.num_heads  # the log-sum-exps
     if layout.sequence_parallel:
@@ -37,8 +38,10 @@ def mlp_activations(
     layout: ParallelLayout,
     is_moe: bool = False,
 ) -> float:
-    """The part of `layer_activations` that is inside the MLP, or inside the experts: tokens in the order of experts,
-    and the router's probabilities in fp32."""
+    """Return the part of `layer_activations` that is inside the MLP or the experts, in bytes per token.
+
+    Inside the experts are the tokens in the order of experts, and the router's probabilities in fp32.
+    """
     if shape.moe is None or not is_moe:
         return 3.0 * number_bytes * shape.ffn_size / layout.tensor
     sent = 1.0 * shape.hidden_size * number_bytes
@@ -53,11 +56,12 @@ def layer_scratch(
     layout: ParallelLayout,
     is_moe: bool = False,
 ) -> float:
-    """Bytes per token that a layer holds for a moment beside what `layer_activations` has: the gradient of its output
-    (h) and, at SwiGLU, of SwiGLU's input (2 f; that of its output takes the place of what the next product had kept).
+    """Return the bytes per token that a layer needs temporarily in its backward pass, beside `layer_activations`.
 
-    A mixture needs most in its forward pass (h twice): tokens as they were sent and as they came, and the experts'
-    answers as they are and put in order to be sent back, of all chosen experts.
+    They are the gradient of its output (h) and, at SwiGLU, of SwiGLU's input (2 f). The gradient of SwiGLU's output
+    reuses the memory of what the next product had kept. A mixture-of-experts layer needs most in its forward pass (h
+    twice): tokens as sent and as received, and the experts' outputs as computed and in the order to be sent back, for
+    all chosen experts.
     """
     outside = number_bytes * shape.hidden_size / layout.sequence_ranks
     if shape.moe is None or not is_moe:

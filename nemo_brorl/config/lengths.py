@@ -1,4 +1,4 @@
-"""Derive how long prompts and responses may be, and what benchmarks ask for, from several sections."""
+"""Derive the limits of prompts, responses and benchmarks from several sections."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from nemo_brorl.config.evaluation import BenchmarkConfig, EvaluationConfig
 from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.config.schema import BroRLConfig
 
-HELD_OUT = "held_out"  # what the held-out prompts of `data` are called among benchmarks
+HELD_OUT = "held_out"  # name of the held-out prompts of `data` among benchmarks
 
 
 def longest_response(config: BroRLConfig) -> int:
-    """Count the tokens of the longest response that training or evaluation asks for."""
+    """Return the tokens of the longest response that training or evaluation requests."""
     return max(config.rollouts.max_response_tokens, config.evaluation.max_response_tokens or 0)
 
 
 def max_model_len(config: BroRLConfig) -> int:
-    """Count the tokens of a prompt and its response together that an engine has room for."""
+    """Return the tokens of a prompt and its response together that an engine has room for."""
     if config.generation.max_model_len is not None:
         return config.generation.max_model_len
     room = config.data.max_prompt_tokens + longest_response(config)
@@ -29,7 +29,7 @@ def max_model_len(config: BroRLConfig) -> int:
 
 
 class BenchmarkLimits(NamedTuple):
-    """What a benchmark asks of the engines, defaults filled in."""
+    """Samples and token limits of a benchmark, with defaults filled in."""
 
     num_samples: int  # responses of each prompt
     max_prompt_tokens: int

@@ -1,9 +1,8 @@
-"""From the command line and YAML to a checked `BroRLConfig`; imports neither torch nor NeMo, so a wrong setting answers
-at once.
+"""Turn a command line and YAML files into a checked `BroRLConfig`.
 
-YAML files hold only what differs from the schema and start with `defaults: [brorl_schema, _self_]`, or with the name of
-another shipped file in place of `brorl_schema`. Overrides are Hydra's: `rollouts.num_per_prompt=64`,
-`data.tasks=[{name: leg_counting}]`.
+Imports neither torch nor NeMo, so a wrong setting answers at once. YAML files hold only what differs from the schema.
+They start with `defaults: [brorl_schema, _self_]`, or name another shipped file in place of `brorl_schema`. Overrides
+have Hydra's syntax: `rollouts.num_per_prompt=64`, `data.tasks=[{name: leg_counting}]`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.recorded_yaml import RecordError, read_record
 
 DEFAULT_CONFIG = "brorl_cpu"
-SCHEMA_NAME = "brorl_schema"  # what a YAML's `defaults` list calls the schema
+SCHEMA_NAME = "brorl_schema"  # name of the schema in the `defaults` list of a YAML
 RUN_NAME = "brorl_settings_of_a_run"  # Hydra's name for the settings of a run folder
 
 TYPE_WORDS = {
@@ -60,7 +59,7 @@ SECTIONS = {group.path: group for group in groups() if group.path}
 
 
 class CommandLine(NamedTuple):
-    """What was asked for on the command line."""
+    """Options of a command line that names a configuration."""
 
     config_name: str = DEFAULT_CONFIG
     overrides: tuple[str, ...] = ()
@@ -70,9 +69,9 @@ class CommandLine(NamedTuple):
 def parse_command_line(
     argv: Sequence[str], command: str = "train", description: str = "", default_config: str = DEFAULT_CONFIG
 ) -> CommandLine:
-    """Read `[--config-name NAME] [--config-path FOLDER] [KEY=VALUE ...]`.
+    """Parse `[--config-name NAME] [--config-path FOLDER] [KEY=VALUE ...]`.
 
-    `argv` is without the program's name. Prints and exits with 0 for `--help` and `--print-config`; a wrong option
+    `argv` is without the program's name. Prints and exits with 0 for `--help` and `--print-config`. A wrong option
     exits with 2.
     """
     parser = argparse.ArgumentParser(prog=f"brorl {command}", add_help=False, allow_abbrev=False)
@@ -95,9 +94,9 @@ def parse_command_line(
 def load_config(
     config_name: str = DEFAULT_CONFIG, overrides: Sequence[str] = (), config_path: Path | None = None
 ) -> BroRLConfig:
-    """Compose conf/NAME.yaml over the schema, apply the overrides, check the rules that need nothing but the settings.
+    """Compose conf/NAME.yaml over the schema, apply the overrides, and check the rules that need only settings.
 
-    Raises ConfigError; the message names the setting, its value, and near matches or what to write instead.
+    Raises ConfigError. Its message names the setting, its value, and near matches or what to set instead.
     """
     folder, name, written = hydra_arguments(config_name, overrides, config_path)
     try:
@@ -113,10 +112,10 @@ def load_config(
 
 
 def load_run_config(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
-    """The settings that a run was begun with, and overrides over them. Raises ConfigError.
+    """Load the settings that a run was started with, and apply overrides to them. Raises ConfigError.
 
-    The folder may be a stranger's: its interpolations are texts, and it builds on no other file. The overrides are the
-    user's, and may name variables and settings.
+    The folder may be untrusted: its interpolations stay plain text, and it cannot include other files. The overrides
+    are the user's, and may refer to environment variables and settings.
     """
     path = run_folder / RECORD
     if not path.is_file():
@@ -138,7 +137,7 @@ def load_run_config(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLCon
 
 
 class HydraArguments(NamedTuple):
-    """A command line as Hydra takes it."""
+    """A command line in the form that Hydra takes."""
 
     folder: Path
     config_name: str
@@ -146,19 +145,19 @@ class HydraArguments(NamedTuple):
 
 
 def hydra_arguments(config_name: str, overrides: Sequence[str], config_path: Path | None = None) -> HydraArguments:
-    """Find the YAML and check every override's syntax and key. Raises ConfigError."""
+    """Find the YAML file and check syntax and key of every override. Raises ConfigError."""
     folder, name = find_config(config_name, config_path)
-    _schema()  # Hydra looks it up by name
+    _schema()  # registers the schema, which Hydra looks up by name
     written = [_checked_override(override, folder) for override in overrides]
     shipped = shipped_folder()
-    if folder != shipped:  # a YAML elsewhere may build on the shipped ones
+    if folder != shipped:  # a YAML in another folder may include shipped ones
         written.append(f"hydra.searchpath=['file://{shipped}']")
     return HydraArguments(folder, name, written)
 
 
 @cache
 def _schema() -> DictConfig:
-    """All settings at their defaults, which Hydra knows as SCHEMA_NAME from then on. Made once."""
+    """Return all settings at their defaults, registered with Hydra as SCHEMA_NAME. Created once."""
     schema = OmegaConf.structured(BroRLConfig)
     OmegaConf.set_struct(schema.exp_manager, False)  # NeMo's keys stand beside ours
     ConfigStore.instance().store(name=SCHEMA_NAME, node=schema)
@@ -166,9 +165,11 @@ def _schema() -> DictConfig:
 
 
 def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
-    """The typed object of composed settings, whatever their YAML built on, interpolations resolved; texts that came
-    from the environment are `FromEnvironment`. Raises ConfigError where one is unknown, of a wrong type, or required
-    and missing."""
+    """Turn composed settings into a typed `BroRLConfig`, with interpolations resolved.
+
+    Texts that came from environment variables become `FromEnvironment`. Raises ConfigError for a setting that is
+    unknown, of a wrong type, or required and missing.
+    """
     # OmegaConf does not say which values came from an interpolation; a counter in the resolver does
     num_asked = asks()
     try:
@@ -186,7 +187,7 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
 
 
 def _gather_loggers(section: DictConfig) -> None:
-    """Move NeMo's keys, which stand beside ours, into `loggers`. Raises ConfigError for one that is nobody's."""
+    """Move NeMo's logger keys of `exp_manager` into `loggers`. Raises ConfigError for an unknown key."""
     written: Any = OmegaConf.to_container(section, resolve=False)
     ours = {field.name for field in dataclasses.fields(ExpManagerConfig)}
     for key in written.keys() - ours:
@@ -197,13 +198,16 @@ def _gather_loggers(section: DictConfig) -> None:
 
 
 def to_yaml(config: BroRLConfig) -> str:
-    """All settings as YAML, for `config.yaml` of the run folder; what came from the environment as it was written."""
+    """Return all settings as YAML for `config.yaml` of the run folder, with environment variables unresolved."""
     tree: Any = OmegaConf.to_container(OmegaConf.structured(as_written(config)), resolve=False)
     return OmegaConf.to_yaml(OmegaConf.create(with_loggers_beside(tree)))
 
 
 def shipped_folder() -> Path:
-    """The conf/ of this installation: in the repository of an editable install, else below the environment's share/."""
+    """Return the conf/ folder of this installation.
+
+    It is in the repository for an editable install, otherwise below the environment's share/.
+    """
     for folder in (Path(__file__).resolve().parents[2] / "conf", Path(sys.prefix, "share/nemo_brorl/conf")):
         if (folder / f"{DEFAULT_CONFIG}.yaml").is_file():
             return folder
@@ -211,7 +215,10 @@ def shipped_folder() -> Path:
 
 
 def find_config(config_name: str, config_path: Path | None) -> tuple[Path, str]:
-    """(folder, name without .yaml). Raises ConfigError with the names there are."""
+    """Return the folder and the name, without .yaml, of a configuration.
+
+    Raises ConfigError that lists the available names.
+    """
     folder = shipped_folder() if config_path is None else config_path.resolve()
     if not folder.is_dir():
         raise ConfigError(f"--config-path {config_path}: there is no such folder")
@@ -223,16 +230,16 @@ def find_config(config_name: str, config_path: Path | None) -> tuple[Path, str]:
 
 
 def _checked_override(text: str, folder: Path) -> str:
-    """The override as Hydra shall see it. Raises ConfigError for wrong syntax and keys that the schema lacks."""
+    """Return an override in the form for Hydra. Raises ConfigError for wrong syntax and unknown keys."""
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
         raise ConfigError(wrong_syntax(text, error)) from error
     key = override.key_or_group
-    if (folder / key).is_dir():  # a choice among the YAML files of conf/KEY/
+    if (folder / key).is_dir():  # the value is one of the YAML files in conf/KEY/
         return text
     if is_section(key) and not isinstance(override.value(), dict):
-        # asked here: once NeMo is imported, Hydra knows a config group of its own called trainer
+        # Checked here, because after an import of NeMo Hydra knows another config group called trainer.
         raise ConfigError(wrong_section(key))
     if override.is_delete():
         raise ConfigError(f"{text}: settings cannot be removed; write {key}=VALUE, with null where the type allows it")
@@ -250,17 +257,20 @@ def _checked_override(text: str, folder: Path) -> str:
 
 
 def is_section(key: str) -> bool:
-    """Whether `key` names a group of settings."""
+    """Return whether `key` names a section of settings."""
     return _without_indices(key) in SECTIONS
 
 
 def is_key(key: str) -> bool:
-    """Whether the schema has this setting, section or list element (`data.tasks.0.name`)."""
+    """Return whether the schema has a setting, section or list element `key` (for example `data.tasks.0.name`)."""
     return is_section(key) or _without_indices(key) in settings()
 
 
 def is_free_form(key: str) -> bool:
-    """Whether `key` is a mapping with free keys, or lies in one: `exp_manager.wandb_logger_kwargs.project`."""
+    """Return whether `key` is, or lies in, a mapping with free keys.
+
+    For example, `exp_manager.wandb_logger_kwargs.project` lies in one.
+    """
     path = f"{_without_indices(key)}."
     if path.startswith(LOGGER_PATHS):
         return True
@@ -268,7 +278,7 @@ def is_free_form(key: str) -> bool:
 
 
 def unknown_key(key: str, written: str) -> str:
-    """The message for a key that no setting has: what stands in its place, or near matches."""
+    """Return the error message for an unknown settings key, with its replacement or near matches."""
     instead = instead_of(_without_indices(key))
     if instead is not None:
         return f"{written}: there is no setting '{key}' any more: write {instead}"
@@ -278,14 +288,16 @@ def unknown_key(key: str, written: str) -> str:
 
 
 def near_matches(key: str) -> list[str]:
-    """Up to three settings and sections that look like `key` in their last word or as a whole, those of its section
-    first."""
+    """Return up to three settings and sections that resemble `key`, in its last word or as a whole.
+
+    Those in the key's own section come first.
+    """
     path = _without_indices(key)
     names = [*settings(), *SECTIONS, *(path.removesuffix(".") for path in LOGGER_PATHS)]
     last_words = {name: name.rpartition(".")[2] for name in names}
     near = []
     last_word, known = path.rpartition(".")[2], set(last_words.values())
-    # By the last word first: a name is remembered better than its section
+    # By the last word first, because users remember a name better than its section.
     for word in difflib.get_close_matches(last_word, known, cutoff=0.75):
         near += [name for name, last in last_words.items() if last == word]
     near += difflib.get_close_matches(path, last_words, cutoff=0.75)
@@ -295,7 +307,7 @@ def near_matches(key: str) -> list[str]:
 
 
 def wrong_syntax(text: str, error: Exception) -> str:
-    """The message for an override that does not parse."""
+    """Return the error message for an override that does not parse."""
     if "=" not in text:
         near = near_matches(text)
         example = next((name for name in near if name in settings()), "trainer.max_steps")
@@ -307,14 +319,16 @@ def wrong_syntax(text: str, error: Exception) -> str:
 
 
 def missing_default(error: Exception, folder: Path) -> str:
-    """The message for a YAML whose `defaults` list names a file that is not there."""
+    """Return the error message for a YAML whose `defaults` list names a file that does not exist."""
     names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
     return f"{folder}: {_first_line(error)} Its `defaults` may name brorl_schema or one of {names}"
 
 
 def explain(error: Exception, file: Path | None) -> str:
-    """The message for an exception of Hydra, OmegaConf or the YAML parser; `file` is named where the wrong value may
-    stand in it."""
+    """Return the error message for an exception of Hydra, OmegaConf or the YAML parser.
+
+    It names `file` if the wrong value may be in it.
+    """
     origin = _innermost(error)
     if not isinstance(origin, OmegaConfBaseException):
         return f"{file}: {origin}" if file else str(origin)
@@ -323,15 +337,18 @@ def explain(error: Exception, file: Path | None) -> str:
 
 
 def wrong_section(key: str) -> str:
-    """The message for a single value where a section stands."""
+    """Return the error message for a section that was given a single value."""
     first = SECTIONS[_without_indices(key)].settings[:3]
     names = ", ".join(setting.path.rpartition(".")[2] for setting in first)
     return f"{key} is a section with settings of its own ({names}, ...): it cannot be given a single value"
 
 
 def _key(error: OmegaConfBaseException) -> str:
-    """Where an exception says that something is wrong. OmegaConf gives no key where a section is expected ("int is not
-    a subclass of TrainerConfig"), and inside a list the key's last word alone."""
+    """Return the settings key that an OmegaConf exception is about.
+
+    OmegaConf gives no key where a section is expected ("int is not a subclass of TrainerConfig"), and inside a list
+    only the key's last word.
+    """
     key = str(error.full_key or error.key or "")
     if "." in key:
         return key
@@ -365,7 +382,7 @@ def _wrong_type(key: str, error: OmegaConfBaseException) -> str:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """OmegaConf's exception behind Hydra's, where there is one: it knows the setting and its value."""
+    """Return OmegaConf's exception behind Hydra's, if any, because it knows the setting and its value."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__ or cause.__context__
@@ -377,5 +394,8 @@ def _first_line(error: BaseException) -> str:
 
 
 def _without_indices(key: str) -> str:
-    """`data.tasks.0.name` and `data.tasks[0].name` as the schema writes it: `data.tasks[].name`."""
+    """Return a settings key in the schema's form.
+
+    For example, `data.tasks.0.name` and `data.tasks[0].name` become `data.tasks[].name`.
+    """
     return re.sub(r"\.(\d+)(?=\.|$)|\[\d+\]", "[]", key)

@@ -1,4 +1,4 @@
-"""Estimate whether a run on CPU fits into this machine's memory, roughly, before anything is started."""
+"""Estimate roughly, before anything starts, whether a run on CPU fits into this machine's memory."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from nemo_brorl.core.machine import GIB, available_gib
 from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import ModelShape, num_parameters, read_model_shape
 
-# Private memory of processes with their imports, before they hold a model; measured on CPU.
-DRIVER_GIB = 1.5  # the driver with NeMo, Ray's own processes
+# Private memory of processes with their imports, before they load a model. Measured on CPU.
+DRIVER_GIB = 1.5  # the driver with NeMo, and Ray's own processes
 POLICY_RANK_GIB = 0.7
 ENGINE_GIB = 1.0
 REWARD_WORKER_GIB = 0.15
 STORE_WRITER_GIB = 0.15
 
-LAYERS_IN_BACKWARD = 1.6  # layers' worth of gradients and copies that live beside what a row keeps; measured
-RETAINED = 1.07  # of activations: what the heap holds on to between rows; measured
-BATCH_TOKENS = 4096  # that vLLM's CPU build computes together
-OBJECT_STORE_GIB = 1.0  # of Ray on one machine (cluster.py)
-SAVED_BYTES = 12  # of a parameter's optimizer state, of all replicas, in the process that writes it
+# layers' worth of gradients and copies that exist beside what a packed sequence keeps; measured
+LAYERS_IN_BACKWARD = 1.6
+RETAINED = 1.07  # factor of activations for heap memory that is not returned between packed sequences; measured
+BATCH_TOKENS = 4096  # tokens that vLLM's CPU build computes together
+OBJECT_STORE_GIB = 1.0  # size of Ray's object store on one machine (cluster.py)
+SAVED_BYTES = 12  # bytes per parameter of all replicas' optimizer state, in the process that writes it
 
 logger = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class CpuMemory:
-    """What the processes of a run on CPU hold when they are fullest, in GiB, by use. The planner's README has the
-    formulas."""
+    """Peak memory of the processes of a run on CPU, in GiB, by use. The planner's README has the formulas."""
 
-    rank: Mapping[str, float]  # of one policy rank: the first, which also writes the optimizer's state
-    engine: Mapping[str, float]  # of one engine
-    others: Mapping[str, float]  # of all other processes, and Ray's object store
+    rank: Mapping[str, float]  # the first policy rank, which also writes the optimizer's state
+    engine: Mapping[str, float]  # one engine
+    others: Mapping[str, float]  # all other processes, and Ray's object store
     num_ranks: int
     num_engines: int
 
@@ -51,10 +51,10 @@ class CpuMemory:
 
 
 def check_memory(config: BroRLConfig, with_policy: bool = True, folder: Path | None = None) -> None:
-    """Refuse a CPU run that needs more memory than is free, and warn near the limit. `with_policy=False`: engines and
-    verifiers alone. `folder`: of the model, where policy.model is a name.
+    """Refuse a CPU run that needs more memory than is free, and warn near the limit.
 
-    Raises ResourceError. Says nothing when the free memory or the model's size is unknown, or when the run is on GPUs.
+    `with_policy=False`: engines and verifiers alone. `folder`: the model's, if policy.model is a name. Raises
+    ResourceError. Does nothing when the free memory or the model's size is unknown, or when the run is on GPUs.
     """
     free = available_gib()
     folder = folder or local_model(config.policy.model)
@@ -68,7 +68,7 @@ def check_memory(config: BroRLConfig, with_policy: bool = True, folder: Path | N
 
 
 def lack_of_memory(config: BroRLConfig, needed: float, free: float) -> str:
-    """Say that a run needs more GiB than are free, and what of it can be made smaller."""
+    """Return the error message for a run that needs more GiB than are free, with the settings that can be lowered."""
     sizes = RunSizes.from_config(config)
     lowered = {
         "policy.data_parallel_size": sizes.data_parallel,
@@ -87,8 +87,11 @@ def lack_of_memory(config: BroRLConfig, needed: float, free: float) -> str:
 
 
 def fullest_micro_batch(config: BroRLConfig) -> int:
-    """Tokens of the fullest micro-batch that a context-parallel rank can get: what it may hold, or the rank's whole
-    share of a mini-batch, with every prompt and response as long as they may be, where that is less."""
+    """Return the tokens of the fullest micro-batch that a context-parallel rank can get.
+
+    It is the smaller of the rank's limit and its whole share of a mini-batch, with all prompts and responses at their
+    longest.
+    """
     longest = config.rollouts.max_response_tokens
     prompt = config.data.max_prompt_tokens
     sizes = RunSizes.from_config(config)
@@ -102,13 +105,13 @@ def fullest_micro_batch(config: BroRLConfig) -> int:
 
 
 def needed_gib(config: BroRLConfig, shape: ModelShape, with_policy: bool = True) -> float:
-    """An estimate of all processes' memory on a CPU machine, in GiB, with micro-batches as full as they can get."""
+    """Return the estimated GiB of all processes on a CPU machine, with the fullest micro-batches possible."""
     memory = cpu_memory(config, shape, fullest_micro_batch(config))
     return (memory if with_policy else replace(memory, num_ranks=0)).total
 
 
 def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemory:
-    """Of a run on CPU, with micro-batches of `tokens` tokens on every rank."""
+    """Estimate the memory of a run on CPU, with micro-batches of `tokens` tokens on every rank."""
     sizes = RunSizes.from_config(config)
     size = num_parameters(shape)
     weights = NUMBER_BYTES[config.policy.precision] * size / GIB
@@ -128,8 +131,11 @@ def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemo
 
 
 def kept_numbers(shape: ModelShape) -> float:
-    """Numbers that a layer keeps of each token for the backward pass: inputs and outputs of two norms, the projections
-    and their rotated copies, the attention's output, gate, up and their product."""
+    """Return how many numbers per token a layer keeps for the backward pass.
+
+    They are inputs and outputs of two norms, the projections and their rotated copies, the attention's output, gate, up
+    and their product.
+    """
     queries, groups = shape.num_heads * shape.head_size, shape.num_key_value_heads * shape.head_size
     inside = 3 * shape.ffn_size
     if shape.moe is not None:
@@ -146,12 +152,12 @@ def _rank_gib(
     held = policy_bytes(config, shape, layout_of(config), 0)
     weights, reference = held.weights / GIB, held.reference / GIB
     layer = number * kept_numbers(shape) * tokens / GIB / policy.tensor_model_parallel_size
-    layers = float(shape.num_layers)  # a pipeline's first stage holds as many rows as there are stages
+    layers = float(shape.num_layers)  # a pipeline's first stage holds as many packed sequences as there are stages
     activations = layer * (layers + LAYERS_IN_BACKWARD)
     if policy.recompute == "full":
         activations = layer * (1 + LAYERS_IN_BACKWARD) + layers * number * shape.hidden_size * tokens / GIB
     output = 4.0 * shape.vocab_size * shape.hidden_size / policy.tensor_model_parallel_size / GIB
-    step = weights  # the optimizer's scratch, or that of a reference that is swapped in
+    step = weights  # scratch of the optimizer, or of swapping in the reference
     update = RETAINED * activations + output + step
     saving = weights + SAVED_BYTES * held.parameters.total / GIB + reference
     return {
@@ -162,7 +168,7 @@ def _rank_gib(
         "reference": reference,
         "activations": RETAINED * activations,
         "output layer, scratch": output + step,
-        "checkpoint": max(0.0, saving - update),  # nothing of an update is held meanwhile
+        "checkpoint": max(0.0, saving - update),  # an update's memory is free while a checkpoint is written
     }
 
 

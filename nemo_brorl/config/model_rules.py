@@ -1,4 +1,4 @@
-"""Check settings against the shape of the model that `policy.model` names, as its config.json has it."""
+"""Check settings against the shape of the model that `policy.model` names, from its config.json."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import ModelShape, MoeShape, read_model_shape
 
-FP8_FEATURES = 16  # FP8 products want feature counts that are multiples of it (Transformer Engine 2.11)
+FP8_FEATURES = 16  # FP8 products need multiples of this many features (Transformer Engine 2.11)
 
 
 def check_model_rules(config: BroRLConfig, folder: Path | None = None) -> None:
-    """Check the settings against the model's shape when `policy.model` is a folder, or one is given.
+    """Check the settings against the model's shape, when `policy.model` is a folder or `folder` is given.
 
     Raises ModelError for a missing or broken folder and ConfigError with every setting that does not fit.
     """
@@ -26,8 +26,10 @@ def check_model_rules(config: BroRLConfig, folder: Path | None = None) -> None:
 
 
 def check_policy_fits(policy: PolicyConfig, folder: Path, on_gpu: bool) -> ModelShape:
-    """The shape of the model in a folder that the policy can cut as the settings say. Raises ModelError or
-    ConfigError."""
+    """Return the shape of the model in a folder, after checking that the policy can shard it as the settings say.
+
+    Raises ModelError or ConfigError.
+    """
     shape = read_model_shape(folder)
     _raise_all(str(folder), list(policy_misfits(policy, shape, on_gpu)))
     return shape
@@ -39,7 +41,7 @@ def _raise_all(model: str, found: list[str]) -> None:
 
 
 def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
-    """One message for every setting that does not fit the model."""
+    """Yield one message for every setting that does not fit the model."""
     yield from policy_misfits(config.policy, shape, config.trainer.num_gpus > 0)
     yield from _heads("generation.tensor_parallel_size", config.generation.tensor_parallel_size, shape)
     limit = max_model_len(config)
@@ -52,7 +54,7 @@ def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
 
 
 def policy_misfits(policy: PolicyConfig, shape: ModelShape, on_gpu: bool) -> Iterator[str]:
-    """One message for every setting of the policy that does not fit the model."""
+    """Yield one message for every setting of the policy that does not fit the model."""
     yield from _tensor_parallel(policy, shape)
     yield from _pipeline_parallel(policy, shape)
     yield from _experts(policy, shape)
@@ -81,7 +83,7 @@ def _tensor_parallel(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
             f"the policy does not copy: write {shape.num_key_value_heads} or less"
         )
     sizes = {"intermediate_size": shape.ffn_size}
-    if shape.moe and policy.expert_model_parallel_size == 1:  # tensor-parallel ranks then share every expert
+    if shape.moe and policy.expert_model_parallel_size == 1:  # then tensor parallelism splits every expert
         sizes["moe_intermediate_size"] = shape.moe.ffn_size
     for what, number in sizes.items():
         if number % size:
@@ -135,8 +137,10 @@ def _experts(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
 
 
 def _stages_without_experts(policy: PolicyConfig, moe: MoeShape) -> Iterator[str]:
-    """Optimizers differ between such a stage and the others, and Megatron 0.16.1 then restores Adam's step on one of
-    them only."""
+    """Yield a message if a pipeline stage has no expert.
+
+    Its optimizer differs from that of other stages, and Megatron 0.16.1 then restores Adam's step in only one of them.
+    """
     stages = policy.pipeline_model_parallel_size
     chunks = stages * (policy.virtual_pipeline_model_parallel_size or 1)
     per_chunk = max(1, len(moe.is_moe_layer) // chunks)
@@ -149,7 +153,7 @@ def _stages_without_experts(policy: PolicyConfig, moe: MoeShape) -> Iterator[str
 
 
 def _fp8(policy: PolicyConfig, shape: ModelShape, on_gpu: bool) -> Iterator[str]:
-    """One message for every FP8 setting that does not fit the model."""
+    """Yield one message for every FP8 setting that does not fit the model."""
     if policy.fp8 is None:
         return
     if policy.num_bf16_layers >= shape.num_layers:
@@ -191,5 +195,5 @@ def _fp8_features(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
 
 
 def _divisor(at_most: int, of: int) -> int:
-    """The largest divisor of `of` that is not above `at_most`."""
+    """Return the largest divisor of `of` that is at most `at_most`."""
     return max(divisor for divisor in range(1, at_most + 1) if of % divisor == 0)

@@ -1,4 +1,4 @@
-"""Lists every verifier that the settings name, with the options given beside its name."""
+"""List every verifier that the settings name, with the options given for it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import EndpointConfig
 from nemo_brorl.config.schema import BroRLConfig
 
-# Options that earlier versions took from a payload.
+# Settings of an endpoint, which earlier versions took from a prompt's payload.
 OF_ENDPOINTS = tuple(field.name for field in dataclasses.fields(EndpointConfig) if field.name != "name")
 
 
 class NamedVerifier(NamedTuple):
-    """A verifier and where its options are set."""
+    """A verifier's name, its options, and the setting that holds them."""
 
     where: str
     name: str
@@ -25,7 +25,7 @@ class NamedVerifier(NamedTuple):
 
 
 def all_sources(config: BroRLConfig) -> Iterator[tuple[str, SourceConfig]]:
-    """Yield every source of questions with where it is set, those without weight and benchmarks included."""
+    """Yield every source of questions with its setting's name, including benchmarks and sources without weight."""
     yield "data", config.data
     for index, domain in enumerate(config.data.domains):
         yield f"data.domains.{index}", domain
@@ -40,7 +40,7 @@ def named_verifiers(config: BroRLConfig) -> Iterator[NamedVerifier]:
 
 
 def _with_parts(where: str, name: str | None, options: Mapping[str, Any]) -> Iterator[NamedVerifier]:
-    """Yield a verifier, and those that its options compose."""
+    """Yield a verifier and those that its options combine (`parts`)."""
     if name is not None:
         yield NamedVerifier(where, name, options)
     parts = options.get("parts")
@@ -53,7 +53,7 @@ def _with_parts(where: str, name: str | None, options: Mapping[str, Any]) -> Ite
 
 
 def services_are_set_as_endpoints(config: BroRLConfig) -> Iterator[str]:
-    """Yield a message for every wrong address, and for every option that must be set at the endpoint."""
+    """Yield a message for every wrong address, and every verifier option that belongs to the endpoint's settings."""
     endpoints = {endpoint.name for endpoint in config.rewards.services.endpoints}
     for where, name, options in named_verifiers(config):
         if is_address(name):

@@ -1,6 +1,6 @@
-"""Word the messages of rules that say "this setting needs that one".
+"""Compose the messages of rules that say "this setting needs that one".
 
-A rule is typed code beside its section, `policy_rules.py` and its like; here is only how it says what is wrong.
+The rules themselves are code beside the sections, for example in `policy_rules.py`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from operator import attrgetter
 
 from nemo_brorl.config.schema import BroRLConfig, as_yaml, settings
 
-SETTING = re.compile(r"[\w.]+")  # at the beginning of `policy.precision=bf16` and `trainer.gpus_per_node above 0`
+# matches the setting at the start of `policy.precision=bf16` and `trainer.gpus_per_node above 0`
+SETTING = re.compile(r"[\w.]+")
 GPUS = "trainer.gpus_per_node above 0"
 COLOCATED = "generation.placement=colocated"
 OLDER_WEIGHTS = "learns from rollouts of older weights"
 
 
 def needs(run: BroRLConfig, given: str, why: str, *wanted: str) -> str:
-    """Return the message that a setting asks for another: what it is now, why it needs that, and what to write.
+    """Return the message that a setting requires another: its value, the reason, and what to set.
 
     Args:
-        run: the whole run, for the values that are shown.
-        given: the setting that needs something, or several: `policy.fp8 with trainer.gpus_per_node`.
-        why: the sentence that `given` begins.
-        wanted: settings and values of which one must be, for example `policy.precision=bf16`.
+        run: the whole run, for the current values.
+        given: the setting with the requirement, or several: `policy.fp8 with trainer.gpus_per_node`.
+        why: the rest of the sentence that starts with `given`.
+        wanted: settings with values, one of which must hold, for example `policy.precision=bf16`.
     """
     names = given.split(" with ")
     subject = " with ".join(f"{name}={_now(run, name)}" for name in names)
@@ -33,20 +34,20 @@ def needs(run: BroRLConfig, given: str, why: str, *wanted: str) -> str:
 
 
 def needs_gpus(run: BroRLConfig, given: str, why: str) -> Iterator[str]:
-    """Yield a message where the run has no GPUs."""
+    """Yield a message if a setting needs GPUs and the run has none."""
     if run.trainer.gpus_per_node == 0:
         yield needs(run, given, why, GPUS)
 
 
 def needs_gpus_shared_with_engines(run: BroRLConfig, given: str, why: str) -> Iterator[str]:
-    """Yield a message where there are no GPUs that policy and engines share."""
+    """Yield a message if a setting needs GPUs that policy and engines share, and the run has none."""
     yield from needs_gpus(run, given, why)
     if run.generation.placement != "colocated":
         yield needs(run, given, why, COLOCATED)
 
 
 def needs_older_weights(run: BroRLConfig, given: str) -> Iterator[str]:
-    """Yield a message where an update may not learn from rollouts of older weights."""
+    """Yield a message if a setting needs updates on rollouts of older weights, and the run allows none."""
     if run.dynamic_sampling.max_staleness == 0:
         yield needs(run, given, OLDER_WEIGHTS, "dynamic_sampling.max_staleness above 0")
     if not run.algorithm.importance_correction.enabled:
@@ -64,6 +65,6 @@ def _now(run: BroRLConfig, name: str) -> str:
 
 
 def _taken_back(run: BroRLConfig, name: str) -> str:
-    """Return the setting so that it needs nothing: its default, or false where the default is what needs something."""
+    """Return the setting with a value that requires nothing: its default, or false if the default is the cause."""
     default = settings()[name].default
     return f"{name}=false" if default == "true" == _now(run, name) else f"{name}={default}"

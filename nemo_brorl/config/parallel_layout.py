@@ -1,4 +1,4 @@
-"""How the policy is cut over ranks."""
+"""Describe how the policy's model is split over ranks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from nemo_brorl.config.schema import BroRLConfig
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """Degrees of parallelism. Ranks are ordered as Megatron does by default: tensor fastest, then context, data,
-    pipeline. Expert parallelism takes its ranks from tensor, context and data, in this order."""
+    """Degrees of parallelism of the policy.
+
+    Ranks have Megatron's default order: tensor fastest, then context, data, pipeline. Expert parallelism takes its
+    ranks from tensor, context and data, in this order.
+    """
 
     tensor: int = 1
     pipeline: int = 1
@@ -28,40 +31,41 @@ class ParallelLayout:
 
     @property
     def chunks(self) -> int:
-        """Pieces of the model that a pipeline stage holds."""
+        """Number of model chunks that a pipeline stage holds."""
         return self.virtual_pipeline or 1
 
     @property
     def expert_tensor(self) -> int:
-        """Ranks that share one expert. Under expert parallelism experts stay whole: Gloo cannot gather what is then
-        uneven. Without it they must be shared, because Megatron reduces the gradients of such experts as if they
-        were."""
+        """Number of ranks that share one expert.
+
+        Under expert parallelism experts stay whole, because Gloo cannot gather the uneven shards. Without it they must
+        be shared, because Megatron reduces the gradients of such experts as if they were.
+        """
         return 1 if self.expert > 1 else self.tensor
 
     @property
     def sequence_ranks(self) -> int:
-        """Ranks that share the tokens of what lies between products."""
+        """Number of ranks that share the tokens of activations between matrix products."""
         return self.tensor if self.sequence_parallel else 1
 
     @property
     def replicas(self) -> int:
-        """Ranks over which the optimizer's state of dense parameters is spread."""
+        """Number of ranks over which the optimizer state of dense parameters is sharded."""
         return self.data * self.context
 
     @property
     def expert_replicas(self) -> int:
-        """The same, of experts' parameters."""
+        """Number of ranks over which the optimizer state of experts' parameters is sharded."""
         return max(1, self.tensor * self.context * self.data // (self.expert * self.expert_tensor))
 
     @property
     def report_rank(self) -> int:
-        """The rank that holds the metrics: last pipeline stage, first data-parallel replica, first slice of everything
-        else."""
+        """Rank that holds the metrics: last pipeline stage, first rank of every other kind of parallelism."""
         return self.tensor * self.context * self.data * (self.pipeline - 1)
 
 
 def layout_of(config: BroRLConfig) -> ParallelLayout:
-    """Return the layout that a config asks for."""
+    """Return the parallel layout that a configuration sets."""
     policy = config.policy
     return ParallelLayout(
         tensor=policy.tensor_model_parallel_size,

@@ -10,25 +10,25 @@ from nemo_brorl.config.declare import auto, section, setting
 
 @dataclass
 class OptimConfig:
-    """Adam as Megatron's distributed optimizer runs it."""
+    """Adam, run by Megatron's distributed optimizer."""
 
-    lr: float = setting(3e-4, "learning rate at the batch of this config; schedules scale it", above=0)
-    betas: list[float] = setting([0.9, 0.95], "decay of the two moments, each in [0, 1)")
-    eps: float = setting(1e-8, "added to the root of the second moment", above=0)
-    weight_decay: float = setting(0.0, "decoupled from the gradient; none on biases and norms", at_least=0)
-    clip_grad: float = setting(1.0, "global gradient norm; 0 turns clipping off", at_least=0)
+    lr: float = setting(3e-4, "learning rate at the batch size of this config; schedules scale it", above=0)
+    betas: list[float] = setting([0.9, 0.95], "decay rates of Adam's two moments, each in [0, 1)")
+    eps: float = setting(1e-8, "Adam's epsilon, added to the root of the second moment", above=0)
+    weight_decay: float = setting(0.0, "decoupled weight decay; biases and norms have none", at_least=0)
+    clip_grad: float = setting(1.0, "largest global gradient norm; 0: no clipping", at_least=0)
     warmup_steps: int = setting(0, "steps over which the learning rate rises to lr", at_least=0)
 
 
 @dataclass
 class MoeConfig:
-    """Mixture-of-experts models only."""
+    """Settings of mixture-of-experts models only."""
 
-    aux_loss_coefficient: float = setting(0.0, "load-balancing loss added to the policy loss", at_least=0)
-    freeze_router: bool = setting(False, "the router's weights are not trained")
-    router_replay: bool = setting(False, "tokens of rollouts go to the experts that their engine sent them to")
+    aux_loss_coefficient: float = setting(0.0, "weight of the load-balancing loss", at_least=0)
+    freeze_router: bool = setting(False, "do not train the router's weights")
+    router_replay: bool = setting(False, "route the tokens of rollouts to the experts that the engine chose")
     fused_permutation: bool = setting(
-        False, "tokens are sorted by expert in Transformer Engine's kernels (GPU)", may_change=True
+        False, "sort tokens by expert with Transformer Engine's kernels (GPU)", may_change=True
     )
 
 
@@ -36,75 +36,92 @@ class MoeConfig:
 class PolicyConfig:
     """The Megatron policy."""
 
-    model: str = setting("runs/base_cpu", "Hugging Face name or folder")
-    tensor_model_parallel_size: int = setting(1, "ranks that share every layer", at_least=1, may_change=True)
-    pipeline_model_parallel_size: int = setting(1, "stages of layers", at_least=1, may_change=True)
-    virtual_pipeline_model_parallel_size: int | None = setting(None, "chunks of layers in each stage", at_least=2)
-    context_parallel_size: int = setting(1, "ranks that share every row", at_least=1)
-    expert_model_parallel_size: int = setting(1, "ranks that share the experts of a layer", at_least=1)
+    model: str = setting("runs/base_cpu", "model to train: a Hugging Face name or folder")
+    tensor_model_parallel_size: int = setting(
+        1, "tensor parallelism: ranks that share every layer", at_least=1, may_change=True
+    )
+    pipeline_model_parallel_size: int = setting(
+        1, "pipeline parallelism: stages of layers", at_least=1, may_change=True
+    )
+    virtual_pipeline_model_parallel_size: int | None = setting(
+        None, "chunks of layers in each pipeline stage (interleaved schedule)", at_least=2
+    )
+    context_parallel_size: int = setting(1, "context parallelism: ranks that share every packed sequence", at_least=1)
+    expert_model_parallel_size: int = setting(
+        1, "expert parallelism: ranks that share the experts of a layer", at_least=1
+    )
     data_parallel_size: int | None = auto(
-        "replicas of the policy; auto: all GPUs; on CPU one a core, of a wide model one for two, as memory allows",
+        "replicas of the policy; auto: all GPUs; on CPU one per core, or one per two cores for a wide "
+        "model, as memory allows",
         at_least=1,
         may_change=True,
     )
-    sequence_parallel: bool = setting(False, "activations are split over tensor-parallel ranks")
+    sequence_parallel: bool = setting(False, "split activations over tensor-parallel ranks")
     precision: str = setting("fp32", "number format of weights and activations", choices=("fp32", "bf16"))
     fp8: str | None = setting(
         None,
-        "matrix products in FP8: hybrid is e4m3 forward, e5m2 backward; Transformer Engine on Hopper, emulated on CPU",
+        "matrix products in FP8. hybrid: e4m3 forward, e5m2 backward. By Transformer Engine on Hopper, emulated on CPU",
         choices=(None, "hybrid", "e4m3"),
     )
-    fp8_recipe: str = setting("tensorwise", "how FP8 scales are chosen", choices=("delayed", "tensorwise", "blockwise"))
+    fp8_recipe: str = setting("tensorwise", "recipe of FP8 scales", choices=("delayed", "tensorwise", "blockwise"))
     fp8_params: bool = setting(False, "keep the weights of FP8 layers in FP8 between steps (GPU)")
-    fp8_amax_history: int = setting(1024, "micro-batches in the delayed recipe's history of largest values", at_least=1)
+    fp8_amax_history: int = setting(
+        1024, "micro-batches in the history of largest values of the delayed recipe", at_least=1
+    )
     fp8_bf16_first_layers: int = setting(0, "layers at the start that stay in bf16", at_least=0)
     fp8_bf16_last_layers: int = setting(0, "layers at the end that stay in bf16", at_least=0)
     tokens_per_micro_batch: int | None = auto(
-        "tokens on each context-parallel rank; auto: 8192 (GPU: 32768), less where memory is short", at_least=1
+        "most tokens of a micro-batch on each context-parallel rank; auto: 8192 (GPU: 32768), less where "
+        "memory is short",
+        at_least=1,
     )
     log_prob_chunk_tokens: int = setting(
         1024, "tokens whose logits are computed together, some columns of the vocabulary at a time", at_least=1
     )
     shared_prompt: bool = setting(True, "compute a prompt once for the responses of its group in a micro-batch")
     min_shared_tokens: int = setting(
-        32, "what these responses share beyond it is computed once too if it has so many tokens; 0: never", at_least=0
+        32,
+        "shortest prefix, in tokens, that responses share beyond their prompt and that is computed once too; 0: never",
+        at_least=0,
     )
     attention: str = setting(
         "auto",
-        "attention kernel; flash: bf16 on GPU; flex: GPU; auto: the first that takes the model",
+        "attention kernel. flash: bf16 on GPU; flex: GPU; auto: the first that supports the model",
         choices=("auto", "flash", "flex", "sdpa"),
     )
     recompute: str | None = setting(
         None,
-        "activations computed anew in the backward pass; selective: those inside MLPs and experts",
+        "activation recomputation. full: whole layers; selective: inside MLPs and experts; null: none",
         choices=(None, "selective", "full"),
     )
     offload: str = setting(
         "none",
-        "what moves to the host while engines generate (GPU)",
+        "policy state that moves to the host while engines generate (GPU)",
         choices=("none", "optimizer", "all"),
         may_change=True,
     )
     overlap_grad_reduce: bool | None = setting(
         None,
-        "replicas reduce gradients while the backward pass goes on; null: on GPUs, with more than one replica",
+        "reduce gradients over replicas during the backward pass; null: on GPUs, with more than one replica",
         may_change=True,
     )
     overlap_param_gather: bool = setting(
-        False, "they gather weights while the next mini-batch's forward pass goes on", may_change=True
+        False, "gather weights over replicas during the next mini-batch's forward pass", may_change=True
     )
-    num_threads: int | None = auto("threads per rank, on CPU; auto: cores over ranks", at_least=1, may_change=True)
+    num_threads: int | None = auto(
+        "threads per rank, on CPU; auto: cores divided by ranks", at_least=1, may_change=True
+    )
     moe: MoeConfig = section(MoeConfig)
     optim: OptimConfig = section(OptimConfig)
 
     @property
     def model_parallel_size(self) -> int:
-        """Count the ranks that hold one replica: TP × PP × CP."""
+        """Number of ranks that hold one replica: TP × PP × CP."""
         return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
 
     @property
     def num_bf16_layers(self) -> int:
-        """Layers that stay out of FP8."""
+        """Number of layers that stay in bf16 when `policy.fp8` is on."""
         return self.fp8_bf16_first_layers + self.fp8_bf16_last_layers
 
     def violations(self) -> Iterator[str]:

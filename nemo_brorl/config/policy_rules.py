@@ -87,7 +87,10 @@ def policy_fills_its_devices(run: BroRLConfig) -> Iterator[str]:
 
 
 def gathers_overlap_where_gradients_do(run: BroRLConfig) -> Iterator[str]:
-    """Check Megatron's own rule for weights that are gathered while it computes (Megatron-LM, arguments.py)."""
+    """Yield a message if weights are gathered during computation while gradients do not overlap.
+
+    This is Megatron's own rule (Megatron-LM, arguments.py).
+    """
     if run.policy.overlap_param_gather and not RunSizes.from_config(run).overlaps_gradients:
         yield (
             "policy.overlap_param_gather=true needs gradients that overlap, and "

@@ -1,5 +1,8 @@
-"""Count the bytes of a policy rank in an update: what it always holds, what a forward pass keeps, and what a backward
-pass needs besides. `bench/peak_memory.py` holds them against a traced update."""
+"""Estimate the bytes of a policy rank in an update.
+
+They are its state, what a forward pass keeps, and what a backward pass adds. `bench/peak_memory.py` compares them with
+a traced update.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ from nemo_brorl.config.rank_parameters import Parameters, rank_parameters
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.model_shape import ModelShape
 
-_TILE_LOGITS = 1 << 27  # of policy/model/log_probs.py on a GPU
+_TILE_LOGITS = 1 << 27  # logits in one tile of policy/model/log_probs.py on a GPU
 
 NUMBER_BYTES = {"fp32": 4, "bf16": 2}
 
 
 @dataclass(frozen=True)
 class PolicyBytes:
-    """Bytes of one rank's parts; shared by the plans of GPU, host and disk."""
+    """Bytes of one rank's state, used by the plans for GPU, host and disk."""
 
     weights: float
     fp8_copies: float
     gradients: float
-    optimizer: float  # this rank's share
+    optimizer: float  # this rank's share of the optimizer state
     reference: float
     parameters: Parameters
 
@@ -35,9 +38,12 @@ def policy_bytes(
     layout: ParallelLayout,
     stage: int,
 ) -> PolicyBytes:
-    """Megatron's distributed optimizer: weights in the precision, fp32 gradients, and 12 bytes (fp32: 8, weights are
-    their own masters) a parameter over the replicas. Transformer Engine keeps an FP8 copy of a weight for each
-    direction."""
+    """Return the bytes of a rank's weights, gradients, optimizer state and reference.
+
+    Megatron's distributed optimizer keeps weights in the policy's precision, fp32 gradients, and 12 bytes per parameter
+    spread over the replicas. In fp32 it is 8 bytes, as weights are their own masters. Transformer Engine keeps an FP8
+    copy of a weight for each direction.
+    """
     policy = config.policy
     parameters = rank_parameters(shape, layout, stage)
     number = NUMBER_BYTES[policy.precision]
@@ -61,8 +67,10 @@ def activation_bytes(
     stage: int,
     tokens: float,
 ) -> float:
-    """Bytes kept for the backward passes of the micro-batches that are under way in this stage, of `tokens` tokens on
-    this rank each: of what is computed again, its input."""
+    """Return the bytes kept for the backward passes of the micro-batches in flight in a pipeline stage.
+
+    Each has `tokens` tokens on this rank. Of recomputed activations only the input is kept.
+    """
     number = NUMBER_BYTES[config.policy.precision]
     kinds = _kinds_of_layers(shape)
     kept = 0.0
@@ -86,8 +94,11 @@ def backward_bytes(
     stage: int,
     tokens: float,
 ) -> float:
-    """Bytes that a backward pass holds beside what was kept. It begins with the log-probs, on the last stage; then, of
-    one layer at a time, what is computed again is there, and gradients."""
+    """Return the bytes that a backward pass needs beside the kept activations.
+
+    It starts with the log-probs, on the last stage. Then it holds recomputed activations and gradients, one layer at a
+    time.
+    """
     number = NUMBER_BYTES[config.policy.precision]
     largest = 0.0
     for is_moe in set(_kinds_of_layers(shape)):
@@ -103,7 +114,7 @@ def backward_bytes(
 
 
 def _kinds_of_layers(shape: ModelShape) -> Sequence[bool]:
-    """Of every layer whether it has experts."""
+    """Return whether each layer has experts."""
     return shape.moe.is_moe_layer if shape.moe else (False,) * shape.num_layers
 
 
@@ -113,9 +124,12 @@ def log_prob_bytes(
     layout: ParallelLayout,
     tokens: float,
 ) -> float:
-    """Bytes of log-probs: hidden states, the last layer's and those of tokens that predict, with their gradient; of a
-    chunk the gradient's sum in fp32, a tile of logits in fp32 and its gradient in the precision. The output layer's own
-    gradient has a place when the tiles are gone (what is in it lies in the gradient buffer)."""
+    """Return the bytes that computing log-probs needs.
+
+    They are the hidden states of the last layer and those of tokens that predict, with their gradient. For each chunk
+    there are the gradient's sum in fp32, a tile of logits in fp32, and its gradient in the policy's precision. The
+    output layer's own gradient is allocated when the tiles are freed (its sum lies in the gradient buffer).
+    """
     number = NUMBER_BYTES[config.policy.precision]
     rows = shape.padded_vocab_size(layout.tensor) // layout.tensor
     chunk = min(config.policy.log_prob_chunk_tokens, tokens)

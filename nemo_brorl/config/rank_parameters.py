@@ -11,11 +11,11 @@ from nemo_brorl.core.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class Parameters:
-    """Number of parameters of one rank."""
+    """Number of parameters on one rank."""
 
-    dense: int  # replicated over ParallelLayout.replicas
-    experts: int  # replicated over ParallelLayout.expert_replicas
-    linear: int  # of both, those of matrix products inside layers, which FP8 concerns
+    dense: int  # parameters replicated over ParallelLayout.replicas
+    experts: int  # parameters replicated over ParallelLayout.expert_replicas
+    linear: int  # those in matrix products inside layers, dense or expert, which FP8 affects
 
     @property
     def total(self) -> int:
@@ -23,13 +23,13 @@ class Parameters:
 
 
 def attention_size(shape: ModelShape) -> int:
-    """Parameters of the four projections of a layer, without biases: (2 a d + 2 k d) h."""
+    """Return the parameters of a layer's four attention projections, without biases: (2 a d + 2 k d) h."""
     return 2 * shape.hidden_size * (shape.num_heads + shape.num_key_value_heads) * shape.head_size
 
 
 @lru_cache(maxsize=1024)
 def rank_parameters(shape: ModelShape, layout: ParallelLayout, stage: int) -> Parameters:
-    """Parameters of a rank of a pipeline stage; with interleaved stages, of all its pieces."""
+    """Return the number of parameters on a rank of a pipeline stage, with all its chunks if stages are interleaved."""
     width, tensor = shape.hidden_size, layout.tensor
     piece_size = shape.num_layers // (layout.pipeline * layout.chunks)
     layers: list[int] = []

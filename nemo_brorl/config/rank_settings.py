@@ -1,4 +1,4 @@
-"""What the policy and its ranks are told of a configuration: the sections they work by, and sizes of the whole."""
+"""Select the part of a configuration that the policy and its ranks get."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nemo_brorl.config.schema import BroRLConfig
 
 @dataclass(frozen=True)
 class RankSettings:
-    """The same for every rank. Graders, data and their secrets are none of its business."""
+    """Settings of the policy, equal for every rank. They contain no settings of graders or data, nor their secrets."""
 
     policy: PolicyConfig
     algorithm: AlgorithmConfig
@@ -31,7 +31,7 @@ class RankSettings:
 
     @classmethod
     def from_config(cls, config: BroRLConfig) -> RankSettings:
-        """Return the settings of a run's ranks."""
+        """Return the settings of a run's policy ranks."""
         return cls(
             policy=config.policy,
             algorithm=config.algorithm,

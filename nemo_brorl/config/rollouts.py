@@ -1,4 +1,4 @@
-"""Settings of rollouts: how many, how they are drawn, which groups are kept."""
+"""Declare settings of rollouts: their number, how they are sampled, and which groups are trained on."""
 
 from __future__ import annotations
 
@@ -16,38 +16,46 @@ class StageConfig:
     """One stage of a schedule of N."""
 
     num_per_prompt: int = setting(MISSING, "N of this stage", at_least=2)
-    num_steps: int | None = setting(None, "steps of a stage of kind staged; null: to the end", at_least=1)
+    num_steps: int | None = setting(None, "steps of a stage under kind=staged; null: until the end", at_least=1)
     num_rollouts: int | None = setting(
-        None, "rollouts sampled in a stage of kind budget, those not learnt from too; null: to the end", at_least=1
+        None,
+        "rollouts sampled in a stage under kind=budget, including those not trained on; null: until the end",
+        at_least=1,
     )
 
 
 @dataclass
 class PlateauConfig:
-    """When validation counts as stalled: no rise over `window` validations, `patience` times in a row."""
+    """Test for stalled validation: no rise over `window` validations, `patience` times in a row."""
 
-    window: int = setting(6, "validations that a slope is fitted to", at_least=3)
-    patience: int = setting(3, "windows in a row without a rise", at_least=1)
-    confidence: float = setting(0.95, "probability of a slope above min_gain, to count as rising", within=(0.5, 0.9999))
-    min_gain: float = setting(0.0, "pass@1 per validation", at_least=0)
+    window: int = setting(6, "validations to which a slope is fitted", at_least=3)
+    patience: int = setting(3, "windows in a row without a rise before the next stage", at_least=1)
+    confidence: float = setting(
+        0.95,
+        "probability that the slope is above min_gain, from which validation counts as rising",
+        within=(0.5, 0.9999),
+    )
+    min_gain: float = setting(0.0, "smallest rise of pass@1 per validation", at_least=0)
 
 
 @dataclass
 class ScheduleConfig:
-    """N over a run."""
+    """Schedule of N over a run."""
 
     kind: str = setting(
         "constant",
-        "constant: rollouts.num_per_prompt; staged: after each stage's steps; budget: after each stage's rollouts; "
-        "on_plateau: when validation stalls",
+        "when N changes. constant: never; staged: after each stage's steps; budget: after each stage's "
+        "rollouts; on_plateau: when validation stalls",
         choices=("constant", "staged", "budget", "on_plateau"),
     )
-    stages: list[StageConfig] = setting([], "stages in their order; none under kind=constant")
+    stages: list[StageConfig] = setting([], "stages in order; empty under kind=constant")
     sample_budget: int | None = setting(
-        None, "rollouts of a step at most: prompts per step shrink as N grows; null: prompts stay", at_least=1
+        None, "most rollouts in a step: prompts per step shrink as N grows; null: prompts per step stay", at_least=1
     )
     learning_rate_scaling: str = setting(
-        "sqrt", "learning rate over rollouts of a step, from the first stage's", choices=("sqrt", "linear", "constant")
+        "sqrt",
+        "scaling of the learning rate with the rollouts of a step, relative to the first stage",
+        choices=("sqrt", "linear", "constant"),
     )
     plateau: PlateauConfig = section(PlateauConfig)
 
@@ -74,55 +82,64 @@ class ScheduleConfig:
 
 @dataclass
 class PromptPoolConfig:
-    """Which prompts of the stream are asked."""
+    """Choice of the stream's prompts that are sampled."""
 
     name: str | None = setting(
         None,
-        "function that makes the pool of prompts, as package.module:function, for example "
-        "brorl_lab.prompt_pool:retiring_pool; null: every prompt is asked",
+        "function that makes the prompt pool, as package.module:function, for example "
+        "brorl_lab.prompt_pool:retiring_pool; null: every prompt is sampled",
     )
     params: dict[str, Any] = setting({}, "parameters of that function, by name")
 
 
 @dataclass
 class RolloutsConfig:
-    """How many, and how they are drawn."""
+    """Number of rollouts, and how they are sampled."""
 
-    num_per_prompt: int = setting(512, "N, the scaling axis", at_least=2)
-    prompts_per_step: int = setting(16, "prompts that a step learns from", at_least=1, may_change=True)
+    num_per_prompt: int = setting(512, "number of rollouts per prompt, N in BroRL", at_least=2)
+    prompts_per_step: int = setting(16, "prompts that a step trains on", at_least=1, may_change=True)
     chunk_size: int = setting(64, "rollouts of a prompt that one engine samples in one request", at_least=1)
-    temperature: float = setting(1.0, "divisor of the logits that tokens are drawn from", above=0)
-    top_p: float = setting(1.0, "share of the probability mass that tokens are drawn from", above=0, at_most=1)
-    max_response_tokens: int = setting(32, "tokens of a response at most; a longer one is truncated", at_least=1)
+    temperature: float = setting(1.0, "sampling temperature", above=0)
+    top_p: float = setting(
+        1.0, "nucleus sampling: share of the probability mass that tokens are sampled from", above=0, at_most=1
+    )
+    max_response_tokens: int = setting(32, "longest response in tokens; longer ones are truncated", at_least=1)
     max_turn_tokens: int | None = setting(
         None,
-        "tokens sampled in one turn of an environment's trajectory; null: max_response_tokens bounds them all",
+        "most tokens sampled in one turn of an environment's trajectory; null: only max_response_tokens limits a turn",
         at_least=1,
     )
     prompt_pool: PromptPoolConfig = section(PromptPoolConfig)
-    save_samples: int = setting(4, "rollouts per step written as text to the run folder; 0: none", at_least=0)
+    save_samples: int = setting(4, "rollouts per step that are written as text to the run folder; 0: none", at_least=0)
     deadline_s: float | None = setting(
         None,
-        "seconds from the beginning of a chunk, or a turn of it, until what is unfinished of it is cut; null: never",
+        "seconds from the start of a chunk, or of a turn of it, until its unfinished rollouts are cut; null: never",
         above=0,
     )
     step_deadline_s: float | None = setting(
-        None, "seconds of filling a batch: then all is cut and the step learns from what there is; null: never", above=0
+        None,
+        "seconds of filling a batch after which all rollouts are cut and the step trains on the finished "
+        "ones; null: never",
+        above=0,
     )
     min_fraction: float = setting(
-        1.0, "share of a group's rollouts that must end for it to close when the others are cut", above=0, at_most=1
+        1.0,
+        "share of a group's rollouts that must have ended for the group to close when the rest are cut",
+        above=0,
+        at_most=1,
     )
     unfinished: str = setting(
         "finish",
-        "rollouts in flight when a batch is full: finish: they are sampled to the end, for the next step; resume: cut, "
-        "and go on there under its newer weights, as what a deadline cuts; drop: cut and lost",
+        "rollouts in flight when a batch is full. finish: they are sampled to the end, for the next step; "
+        "resume: they are cut and resumed in the next step with its newer weights, like rollouts cut by a "
+        "deadline; drop: they are cut and lost",
         choices=("finish", "resume", "drop"),
     )
-    overlap: bool = setting(False, "the next batch is sampled while the policy learns (one step off-policy)")
+    overlap: bool = setting(False, "sample the next batch while the policy trains (one step off-policy)")
     schedule: ScheduleConfig = section(ScheduleConfig)
 
     def stage_sizes(self) -> list[tuple[int, int]]:
-        """Return (N, prompts per step) of every stage. Under a sample budget, prompts shrink as N grows."""
+        """Return N and prompts per step of every stage; under a sample budget, prompts shrink as N grows."""
         numbers = [stage.num_per_prompt for stage in self.schedule.stages]
         if self.schedule.kind == "constant":
             numbers = [self.num_per_prompt]
@@ -137,7 +154,7 @@ class RolloutsConfig:
         return sizes
 
     def stage_samples(self) -> list[int]:
-        """Count the rollouts in one update, N × prompts, of every stage."""
+        """Return the rollouts in one update, N × prompts, for every stage."""
         return [num * prompts for num, prompts in self.stage_sizes()]
 
     def violations(self) -> Iterator[str]:
@@ -152,27 +169,34 @@ class RolloutsConfig:
 
 @dataclass
 class DynamicSamplingConfig:
-    """Keep informative groups only."""
+    """Dynamic sampling, which trains on informative groups only: groups whose rewards differ."""
 
-    enabled: bool = setting(True, "false: every group is taught, informative or not")
+    enabled: bool = setting(True, "train on informative groups only, those whose rewards differ; false: on every group")
     fill: str = setting(
         "full",
-        "what ends a step's sampling, of rollouts.prompts_per_step groups: full: so many informative ones; samples: so "
-        "many sampled; at_least: so many sampled, and min_groups informative",
+        "when a step's sampling ends, for P = rollouts.prompts_per_step. full: after P informative "
+        "groups; samples: after P groups, and more only while none is informative; at_least: after P "
+        "groups, and more until min_groups are informative",
         choices=("full", "samples", "at_least"),
     )
-    min_groups: int = setting(1, "informative groups that a step under fill=at_least samples on for", at_least=1)
+    min_groups: int = setting(1, "smallest number of informative groups in a step under fill=at_least", at_least=1)
     min_reward_range: float = setting(
-        0.0, "difference of best and worst raw reward for a group to be informative; 0: any", within=(0, 1)
+        0.0,
+        "smallest difference between best and worst raw reward of an informative group; 0: any difference",
+        within=(0, 1),
     )
     max_sampled: float = setting(
-        10.0, "groups of a step at most, times the groups it wants; then it counts as starved", at_least=1
+        10.0,
+        "most groups sampled in a step, as a multiple of the wanted groups; beyond it the step counts as starved",
+        at_least=1,
     )
     max_staleness: int = setting(
-        1, "updates that an informative group beyond the batch may wait for its own; 0: it is dropped", at_least=0
+        1,
+        "most updates that an informative group beyond the batch may wait to be trained on; 0: it is dropped",
+        at_least=0,
     )
 
     @property
     def least_range(self) -> float | None:
-        """Return the range of raw rewards for which a group is kept; None: all groups are."""
+        """Smallest range of raw rewards of a group that is trained on. None: all groups are."""
         return self.min_reward_range if self.enabled else None

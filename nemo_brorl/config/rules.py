@@ -1,8 +1,8 @@
-"""Check all rules of a run; here are those between sections that belong to none of them.
+"""Check all rules of a run, and define the rules between sections that belong to no single one.
 
-A rule is a function that yields messages: what is wrong, its value, what to write instead. Rules within one section are
-its `violations`, those of a section and others in `policy_rules.py` and its like, and those that need the model's
-config.json in `model_rules.py`.
+A rule is a function that yields messages: what is wrong, its value, what to set instead. Rules within one section are
+its `violations`. Rules between a section and others are in modules like `policy_rules.py`. Rules that need the model's
+config.json are in `model_rules.py`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 
-BF16_PARITY_BOUND = 0.02  # nats; bf16 alone makes log-probs differ by more than a tighter bound allows
-MIN_CPU_HEAD_DIM = 32  # vLLM's CPU attention has no kernel for less
+BF16_PARITY_BOUND = 0.02  # nats; tightest bound on log-prob differences that bf16 can meet
+MIN_CPU_HEAD_DIM = 32  # smallest head size for which vLLM's CPU attention has a kernel
 
 
 def check_rules(config: BroRLConfig) -> None:
-    """Raise one ConfigError with every violated rule. Single values come first: rules divide by what they guard."""
+    """Raise one ConfigError with every violated rule.
+
+    Single values are checked first, because rules divide by numbers that those checks guard.
+    """
     _raise_all([*wrong_values(config), *config.algorithm.wrong_params()], config)
     _raise_all(violations(config), config)
 
 
 def violations(config: BroRLConfig) -> Iterator[str]:
-    """Yield one message for every rule that is broken."""
+    """Yield one message for every violated rule of a run's settings."""
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)
         if hasattr(section, "violations"):
@@ -42,7 +45,7 @@ def violations(config: BroRLConfig) -> Iterator[str]:
 
 
 def check_demonstrations(config: BroRLConfig) -> None:
-    """Raise ConfigError where demonstrations call a calculator that is not there to answer."""
+    """Raise ConfigError if demonstrations call a calculator and `data.environment` is not the calculator."""
     if config.sft.demonstrations.calling_rate is not None and config.data.environment != "calculator":
         why = "demonstrates calls of a calculator"
         _raise_all([needs(config, "sft.demonstrations.calling_rate", why, "data.environment=calculator")], config)
@@ -58,7 +61,10 @@ def _raise_all(messages: Iterable[str], config: BroRLConfig) -> None:
 
 
 def questions_are_there(config: BroRLConfig) -> Iterator[str]:
-    """With benchmarks, `evaluate` never opens data; training says what is missing when it opens its files."""
+    """Yield a message for missing data files and for benchmarks without questions.
+
+    With benchmarks, `evaluate` never opens the training data. Training checks its files when it opens them.
+    """
     if not config.evaluation.benchmarks:
         for where, source in config.data.sources():
             yield from source.missing(where)

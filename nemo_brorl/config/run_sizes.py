@@ -1,4 +1,4 @@
-"""Resolve the sizes of a run once: how many ranks and engines, on what, and what each may hold."""
+"""Compute the sizes of a run once: numbers of ranks and engines, their devices and limits."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from nemo_brorl.config.lengths import max_model_len
 from nemo_brorl.config.schema import BroRLConfig
 
 GPU_BATCH_TOKENS = 8192  # generation.max_num_batched_tokens: null with GPUs
-CPU_ENGINES = 2  # generation.num_engines, before `sizes.py` has looked at the machine
-MICRO_BATCH_TOKENS = 8192  # likewise policy.tokens_per_micro_batch
-CACHE_GIB = 0.25  # generation.kv_cache_gib
-GPU_SHARE = 0.6  # generation.gpu_memory_utilization
-SEQUENCES = 512  # generation.max_num_seqs
+CPU_ENGINES = 2  # default of generation.num_engines, before `sizes.py` has read the machine's resources
+MICRO_BATCH_TOKENS = 8192  # default of policy.tokens_per_micro_batch, before `sizes.py`
+CACHE_GIB = 0.25  # default of generation.kv_cache_gib, before `sizes.py`
+GPU_SHARE = 0.6  # default of generation.gpu_memory_utilization, before `sizes.py`
+SEQUENCES = 512  # default of generation.max_num_seqs, before `sizes.py`
 FP32_PARITY, BF16_PARITY = 1e-3, 0.05  # nats; by the coarser precision of policy and engines
 
 
 @dataclass(frozen=True)
 class RunSizes:
-    """Sizes that follow from the settings, with what `null` stands for filled in."""
+    """Sizes that follow from the settings, with values for every `null`."""
 
     num_nodes: int
     gpus_per_node: int  # 0: everything on CPU
-    is_colocated: bool  # policy and engines take turns on the same devices
+    is_colocated: bool  # True: policy and engines take turns on the same devices
     model_parallel: int  # ranks that hold one replica of the policy: TP × PP × CP
     data_parallel: int  # replicas of the policy
     num_engines: int
     gpus_per_engine: int
-    overlaps_gradients: bool  # replicas reduce gradients while the backward pass goes on
-    gives_memory_back: bool  # ranks hand memory that they keep for later back at the end of a turn
-    micro_batch_tokens: int  # at most, on each context-parallel rank
-    row_tokens: int  # of a micro-batch at most, on all context-parallel ranks together
+    overlaps_gradients: bool  # True: replicas reduce gradients during the backward pass
+    gives_memory_back: bool  # True: ranks return cached memory before engines need the devices
+    micro_batch_tokens: int  # largest micro-batch on each context-parallel rank
+    row_tokens: int  # largest micro-batch on all context-parallel ranks together
     max_model_len: int  # tokens of a prompt and its response together that an engine has room for
-    max_num_seqs: int  # responses that an engine decodes together, at most
-    engine_batch_tokens: int | None  # that an engine computes in one step; None: vLLM's own number, 2,048
-    kv_cache_gib: float  # of an engine, on CPU
-    gpu_share: float  # of a GPU's memory that an engine has
-    weight_transport: str  # how weights reach the engines
-    parity_bound: float  # nats by which log-probs of two stacks may differ in the mean
+    max_num_seqs: int  # most responses that an engine decodes together
+    engine_batch_tokens: int | None  # most tokens that an engine computes in one step; None: vLLM's own number, 2,048
+    kv_cache_gib: float  # size of an engine's KV cache, on CPU
+    gpu_share: float  # share of a GPU's memory that an engine gets
+    weight_transport: str  # object_store, collective or cuda_ipc
+    parity_bound: float  # largest mean difference of log-probs between two stacks, in nats
 
     @property
     def num_gpus(self) -> int:
-        """Count the GPUs of the whole run; 0 means that everything runs on CPU."""
+        """Number of GPUs of the whole run; 0: everything runs on CPU."""
         return self.num_nodes * self.gpus_per_node
 
     @property
     def shares_gpus(self) -> bool:
-        """Say whether policy ranks and engines are on the same GPUs."""
+        """Whether policy ranks and engines are on the same GPUs."""
         return self.num_gpus > 0 and self.is_colocated
 
     @property
     def num_ranks(self) -> int:
-        """Count the policy's ranks, an actor each."""
+        """Number of policy ranks, each an actor."""
         return self.data_parallel * self.model_parallel
 
     @classmethod
     def from_config(cls, config: BroRLConfig) -> RunSizes:
-        """Return the sizes of a run."""
+        """Return the sizes of the run that a configuration describes."""
         policy, generation, replicas = config.policy, config.generation, _data_parallel(config)
         sequences = generation.max_num_seqs or SEQUENCES
         micro_batch_tokens = policy.tokens_per_micro_batch or MICRO_BATCH_TOKENS
@@ -83,9 +83,9 @@ class RunSizes:
 
 
 def _data_parallel(config: BroRLConfig) -> int:
-    """Count replicas. `policy.data_parallel_size: null` means all GPUs that the policy may have, or 1 on CPU.
+    """Return the number of replicas: `policy.data_parallel_size`, or all GPUs of the policy, or 1 on CPU.
 
-    Colocated it may have all, disaggregated those that `generation.num_engines` leaves.
+    Colocated, the policy has all GPUs. Disaggregated, it has those that `generation.num_engines` leaves.
     """
     if config.policy.data_parallel_size is not None:
         return config.policy.data_parallel_size
@@ -96,7 +96,7 @@ def _data_parallel(config: BroRLConfig) -> int:
 
 
 def _num_engines(config: BroRLConfig, num_ranks: int) -> int:
-    """Count engines. `generation.num_engines: null` fills the GPUs that are left to generation, or means 2 on CPU."""
+    """Return the number of engines: `generation.num_engines`, or as many as the free GPUs hold, or 2 on CPU."""
     if config.generation.num_engines is not None:
         return config.generation.num_engines
     gpus = config.trainer.num_gpus
@@ -108,16 +108,16 @@ def _num_engines(config: BroRLConfig, num_ranks: int) -> int:
 
 
 def _overlaps_gradients(config: BroRLConfig, data_parallel: int) -> bool:
-    """Take what is set. `policy.overlap_grad_reduce: null` means on GPUs, where there is more than one replica."""
+    """Return `policy.overlap_grad_reduce`, or if it is null whether there are several replicas on GPUs."""
     if config.policy.overlap_grad_reduce is not None:
         return config.policy.overlap_grad_reduce
     return config.trainer.num_gpus > 0 and data_parallel * config.policy.context_parallel_size > 1
 
 
 def _gives_memory_back(config: BroRLConfig) -> bool:
-    """Say yes on CPU always, on GPUs where engines sleep in them.
+    """Return whether ranks return cached memory: always on CPU, and on GPUs if engines sleep there.
 
-    torch keeps what is freed for its own process, and vLLM maps what it needs when it wakes.
+    torch keeps freed memory for its own process, and vLLM allocates its memory when it wakes.
     """
     if config.trainer.num_gpus == 0:
         return True
@@ -131,7 +131,10 @@ def _engine_batch_tokens(config: BroRLConfig, max_num_seqs: int) -> int | None:
 
 
 def _weight_transport(config: BroRLConfig) -> str:
-    """Take what is set. `auto`: through memory of the GPU they share, by broadcast between GPUs, else shared memory."""
+    """Return `generation.weight_transport`, with `auto` resolved.
+
+    It is GPU memory where policy and engines share GPUs, broadcast between GPUs otherwise, and shared memory on CPU.
+    """
     chosen = config.generation.weight_transport
     if chosen != "auto":
         return chosen

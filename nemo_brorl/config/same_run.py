@@ -1,4 +1,4 @@
-"""Comparison of settings with those of an earlier run: may they go on with it, and which sizes did it begin with."""
+"""Compare settings with those that the run folder's run was started with."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from nemo_brorl.config.trackers import with_loggers_beside
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.recorded_yaml import RecordError, read_record
 
-RECORD = "config.yaml"  # in the run folder
+RECORD = "config.yaml"  # file in the run folder with the settings of its run
 
 
 def check_same_run(config: BroRLConfig) -> bool:
-    """Whether the run folder belongs to a run already; if so, to this one.
+    """Return whether the run folder already holds a run, after checking that these settings may resume it.
 
-    Raises CheckpointError naming the settings that differ, or when the folder may not be resumed.
+    Raises CheckpointError that names the settings that differ, or if the folder may not be resumed.
     """
     folder = Path(config.exp_manager.explicit_log_dir)
     record = folder / RECORD
@@ -34,7 +34,7 @@ def check_same_run(config: BroRLConfig) -> bool:
         )
     old = recorded_settings(record)
     new = _unresolved(as_written(config))
-    # Earlier versions wrote down what the environment held.
+    # Earlier versions recorded the values of environment variables.
     held = _unresolved(plain(config))
     may_change = ("exp_manager.", *(name for name, setting in settings().items() if setting.may_change))
     changed = []
@@ -52,14 +52,16 @@ def check_same_run(config: BroRLConfig) -> bool:
 
 
 def _unresolved(config: BroRLConfig) -> dict[str, Any]:
-    """List settings by dotted name as a record has them, interpolations as text."""
+    """Return settings by dotted name as a record has them, with interpolations unresolved."""
     tree: Any = OmegaConf.to_container(OmegaConf.structured(config), resolve=False)
     return dict(leaves(with_loggers_beside(tree)))
 
 
 def with_sizes_of_run(config: BroRLConfig) -> BroRLConfig:
-    """The settings with the sizes that the run folder's run began with where none are given now, but for those that may
-    change."""
+    """Return the settings, with sizes that are not set now filled in from the run folder's record.
+
+    Sizes that may change when a run is resumed are left to be chosen again.
+    """
     record = Path(config.exp_manager.explicit_log_dir) / RECORD
     if not record.is_file():
         return config
@@ -76,8 +78,10 @@ def with_sizes_of_run(config: BroRLConfig) -> BroRLConfig:
 
 
 def recorded_settings(record: Path) -> dict[str, Any]:
-    """Settings that a run was begun with, by dotted name, interpolations as text. Raises CheckpointError for a damaged
-    file."""
+    """Return the settings that a run was started with, by dotted name, with interpolations unresolved.
+
+    Raises CheckpointError for a damaged file.
+    """
     try:
         found = record_leaves(record)
         if found:
@@ -92,14 +96,16 @@ def recorded_settings(record: Path) -> dict[str, Any]:
 
 
 def record_leaves(record: Path) -> dict[str, Any]:
-    """Read the settings in a record by dotted name, interpolations as text; none in an empty file. Raises
-    RecordError."""
+    """Return the settings in a record by dotted name, with interpolations unresolved. Raises RecordError.
+
+    An empty file has none.
+    """
     read = read_record(record)
     return dict(leaves(read)) if read else {}
 
 
 def leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every setting below a node; lists are compared whole."""
+    """Yield dotted name and value of every setting below a node; a list counts as one value."""
     if not isinstance(node, dict) or not node:
         yield name, node
         return

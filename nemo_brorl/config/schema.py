@@ -1,7 +1,7 @@
-"""Configuration of a whole run, put together from its sections, and the list of all its settings.
+"""Define the configuration of a whole run from its sections, and list all settings.
 
-Unknown keys and wrong types are refused by OmegaConf. The list is the source of `--help`, docs/configuration.md and the
-near matches of error messages.
+OmegaConf refuses unknown keys and wrong types. The list is the source of `--help`, docs/configuration.md and the near
+matches of error messages.
 
 The defaults are those of `conf/brorl_cpu.yaml`: the whole stack on a two-core machine. This package imports neither
 torch nor NeMo, so that `--help` and a wrong setting answer at once.
@@ -40,7 +40,7 @@ from nemo_brorl.config.trainer import TrainerConfig
 
 @dataclass
 class BroRLConfig:
-    """A whole run."""
+    """Configuration of a whole run."""
 
     trainer: TrainerConfig = section(TrainerConfig)
     exp_manager: ExpManagerConfig = section(ExpManagerConfig, may_change=True)
@@ -63,37 +63,37 @@ class BroRLConfig:
 class Setting:
     """One leaf of the settings tree."""
 
-    path: str  # "policy.optim.lr"; settings of a list's elements are written "data.tasks[].name"
-    annotation: str  # as declared: "float", "str | None"
-    default: str  # as one would write it in YAML; "required" where there is none
+    path: str  # for example "policy.optim.lr"; settings of a list's elements look like "data.tasks[].name"
+    annotation: str  # type as declared: "float", "str | None"
+    default: str  # default in YAML; "required" where there is none
     declared: Declaration
-    may_change: bool  # when a run is resumed; by itself or with its whole section
+    may_change: bool  # True: it, or its whole section, may change when a run is resumed
 
     @property
     def is_mapping(self) -> bool:
-        """Whether any key may be put below it."""
+        """Whether the setting is a mapping with free keys."""
         return self.annotation.startswith("dict[")
 
 
 @dataclass(frozen=True)
 class SettingSection:
-    """One section of the YAML."""
+    """One section of the YAML configuration."""
 
-    path: str  # "policy.optim"
-    class_name: str  # "OptimConfig"
+    path: str  # for example "policy.optim"
+    class_name: str  # for example "OptimConfig"
     summary: str
     settings: tuple[Setting, ...]
 
 
 @cache
 def groups() -> tuple[SettingSection, ...]:
-    """Every section of a configuration, outer before inner, in the order of their declarations."""
+    """Return every section of the configuration, outer before inner, in order of declaration."""
     return tuple(_walk(BroRLConfig, "", may_change=False))
 
 
 @cache
 def settings() -> dict[str, Setting]:
-    """Every setting by its path."""
+    """Return every setting by its dotted path."""
     found = {}
     for group in groups():
         found.update({setting.path: setting for setting in group.settings})
@@ -125,7 +125,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def as_yaml(value: object) -> str:
-    """A value on one line, as one would write it in YAML or behind `KEY=`."""
+    """Return a value on one line, as written in YAML or after `KEY=`."""
     if isinstance(value, float):
         return repr(value)
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()

@@ -10,30 +10,32 @@ from nemo_brorl.config.declare import section, setting
 
 @dataclass
 class DemonstrationsConfig:
-    """Right and wrong answers to generated questions, that `brorl base` teaches."""
+    """Right and wrong answers to generated questions, on which `brorl base` trains."""
 
     tagged_fraction: float = setting(
-        1.0, "share of demonstrations that write the answer in tags; the rest write it bare", within=(0, 1)
+        1.0, "share of demonstrations with the answer in tags; the rest have it without tags", within=(0, 1)
     )
-    worked_sums: bool = setting(False, "demonstrations of chain_sum write every step before the answer")
+    worked_sums: bool = setting(False, "show every step before the answer in demonstrations of chain_sum")
     dropped_carry_rate: float = setting(
-        0.0, "chance that a worked sum forgets a carry or a borrowed ten", within=(0, 1)
+        0.0, "probability that a worked sum forgets a carry or a borrowed ten", within=(0, 1)
     )
     slip_rate: float = setting(
         0.0,
-        "chance that a step of a worked sum is off by one, or that a call or the reading of its result goes wrong",
+        "probability that a step of a worked sum is off by one, or that a tool call or the reading of its "
+        "result goes wrong",
         within=(0, 1),
     )
     calling_rate: float | None = setting(
         None,
-        "chance that a demonstration in the environment calculator calls it, else it guesses; null: right at once",
+        "probability that a demonstration in the environment calculator calls it; otherwise it guesses. "
+        "null: it answers right at once",
         within=(0, 1),
     )
 
 
 @dataclass
 class NewModelConfig:
-    """A small model made from nothing by `brorl base`, trained until it is right sometimes."""
+    """A small model that `brorl base` creates and trains from scratch until it is right sometimes."""
 
     output: str = setting("runs/base_cpu", "folder of the new model")
     hidden_size: int = setting(256, at_least=1)
@@ -45,14 +47,18 @@ class NewModelConfig:
     max_position_embeddings: int = setting(512, at_least=1)
     precision: str = setting(
         "auto",
-        "of the new model while it is trained; auto: bf16 where the processor has it",
+        "number format in which the new model is trained; auto: bf16 if the processor supports it",
         choices=("auto", "fp32", "bf16"),
     )
     probe_interval: int = setting(100, "optimizer steps between measurements of pass@1", at_least=1)
-    target_pass_at_1: float = setting(0.25, "stop as soon as the base reaches it ...", within=(0, 1))
-    min_pass_at_1: float = setting(0.2, "... and refuse a base outside these bounds", within=(0, 1))
-    max_pass_at_1: float = setting(0.5, "upper bound", within=(0, 1))
-    time_limit_s: float = setting(200.0, "seconds", above=0)
+    target_pass_at_1: float = setting(0.25, "pass@1 at which training stops", within=(0, 1))
+    min_pass_at_1: float = setting(
+        0.2, "lowest pass@1 of a usable base model; below it the base is refused", within=(0, 1)
+    )
+    max_pass_at_1: float = setting(
+        0.5, "highest pass@1 of a usable base model; above it the base is refused", within=(0, 1)
+    )
+    time_limit_s: float = setting(200.0, "most seconds of training", above=0)
 
     def violations(self) -> Iterator[str]:
         heads, groups = self.num_attention_heads, self.num_key_value_heads
@@ -69,26 +75,28 @@ class NewModelConfig:
 
 @dataclass
 class SftConfig:
-    """Supervised fine-tuning of `policy.model`: of conversations in files (`brorl sft`) or of generated demonstrations
-    (`brorl base`)."""
+    """Supervised fine-tuning of `policy.model`, on files (`brorl sft`) or generated demonstrations (`brorl base`)."""
 
     base: str = setting(
         "auto",
-        "what is trained: policy.model, or a new small model; auto: policy.model where data.source is of files",
+        "model that is trained. policy: policy.model; new: a new small model; auto: policy.model if "
+        "data.source reads files",
         choices=("auto", "policy", "new"),
     )
-    epochs: float = setting(3.0, "times that every conversation is learnt; max_steps may end it before", above=0)
-    max_tokens: int = setting(1024, "tokens of a conversation", at_least=2)
+    epochs: float = setting(3.0, "passes over the conversations; max_steps may end training earlier", above=0)
+    max_tokens: int = setting(1024, "longest conversation in tokens", at_least=2)
     too_long: str = setting(
-        "refuse", "longer conversations; cut: their end is left out", choices=("refuse", "cut", "drop")
+        "refuse",
+        "treatment of longer conversations. refuse: an error; cut: their end is left out; drop: they are left out",
+        choices=("refuse", "cut", "drop"),
     )
-    val_examples: int = setting(256, "held-out conversations that the validation loss is taken over", at_least=1)
-    lr_schedule: str = setting("cosine", "learning rate after its rise", choices=("cosine", "linear", "constant"))
-    warmup_steps: int = setting(20, "optimizer steps over which the learning rate rises to lr", at_least=0)
-    last_lr_fraction: float = setting(0.1, "of lr, reached at the last step", within=(0, 1))
+    val_examples: int = setting(256, "held-out conversations for the validation loss", at_least=1)
+    lr_schedule: str = setting("cosine", "learning rate after the warm-up", choices=("cosine", "linear", "constant"))
+    warmup_steps: int = setting(20, "optimizer steps of warm-up, over which the learning rate rises to lr", at_least=0)
+    last_lr_fraction: float = setting(0.1, "learning rate at the last step, as a share of lr", within=(0, 1))
     batch_size: int = setting(32, "examples per optimizer step", at_least=1)
     lr: float = setting(2e-3, "highest learning rate", above=0)
-    max_steps: int = setting(1000, "optimizer steps at most", at_least=1)
+    max_steps: int = setting(1000, "most optimizer steps", at_least=1)
     demonstrations: DemonstrationsConfig = section(DemonstrationsConfig)
     new: NewModelConfig = section(NewModelConfig)
 

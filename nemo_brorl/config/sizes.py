@@ -1,8 +1,8 @@
-"""Sizes that nobody gave: micro-batches, engines, caches, data-parallel ranks, from model, data and machine.
+"""Choose the sizes that the user did not set: micro-batches, engines, caches, data-parallel ranks.
 
-A run, its refusal and `brorl plan` take them from here. Every setting declared by `auto(...)` is a wish first; what
-does not fit into the memory that is free shrinks, step by step, what costs the least speed first. Numbers that were
-given stay as they are.
+They depend on model, data and machine. A run, its memory check and `brorl plan` all use them. Every setting declared by
+`auto(...)` starts at its preferred value. Sizes that do not fit into the free memory shrink step by step, in the order
+that costs the least speed. Numbers that the user set stay unchanged.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB, Machine
 from nemo_brorl.core.model_shape import ModelShape
 
-SHARE_TAKEN = 0.85  # of what is free; above it `check_memory` warns
-MOST_RANKS = 8  # on CPU, policy ranks and engines alike: more share the memory's bandwidth
-WIDE = 512  # hidden size from which two threads share a rank's matrix products, and need not exchange gradients
-SATURATED_TOKENS = 2048  # of a micro-batch, from which a CPU core's matrix products get no faster
-CACHED_RESPONSES = 128  # that an engine on CPU decodes together; more read their caches, not the weights, anew
-FEW_RESPONSES = 32  # below which a core's decoding gets slower
-MEAN_SHARE = 0.5  # of the longest response, that a response under way holds in the cache
-MEAN_PROMPT_SHARE = 1 / 8  # of the longest prompt, once for all responses of a chunk
+SHARE_TAKEN = 0.85  # share of the free memory that may be used; above it `check_memory` warns
+MOST_RANKS = 8  # most policy ranks, and most engines, on CPU, because all share the memory's bandwidth
+WIDE = 512  # hidden size from which two threads share a rank's matrix products, without exchanging gradients
+SATURATED_TOKENS = 2048  # micro-batch tokens from which a CPU core's matrix products get no faster
+# responses that an engine on CPU decodes together; with more, caches outweigh weights in memory traffic
+CACHED_RESPONSES = 128
+FEW_RESPONSES = 32  # number of responses below which a core decodes more slowly
+MEAN_SHARE = 0.5  # mean share of the longest response that a response in progress holds in the cache
+MEAN_PROMPT_SHARE = 1 / 8  # mean share of the longest prompt; all responses of a chunk share one copy
 GPU_MICRO_BATCH_TOKENS = 32768
 GPU_BESIDE_GIB = 4.0  # contexts, communicators, log-probs' tiles, a sleeping engine (the planner's README)
 GPU_ROUND_TOKENS = 1024
-GPU_SHARES = (0.2, 0.85)  # least and most of a GPU that an engine beside the policy gets
+GPU_SHARES = (0.2, 0.85)  # smallest and largest share of a GPU for an engine beside the policy
 GPU_SHARE_ALONE = 0.9
 
 RANKS, ENGINES = "policy.data_parallel_size", "generation.num_engines"
@@ -45,7 +46,7 @@ CPU_SETTINGS = (RANKS, ENGINES, MICRO_BATCH, CACHE)
 
 @dataclass(frozen=True)
 class Size:
-    """A size that was chosen."""
+    """A size that was chosen for a setting, with the reason."""
 
     setting: str
     value: float
@@ -61,8 +62,10 @@ def resolve_sizes(
     machine: Machine,
     with_policy: bool = True,
 ) -> tuple[BroRLConfig, tuple[Size, ...]]:
-    """The settings with a number wherever one was left to be chosen, and what was chosen, with the reason.
-    `with_policy=False`: engines and verifiers alone, as an evaluation has them."""
+    """Return the settings with a number for every open size, and the chosen sizes with their reasons.
+
+    `with_policy=False`: engines and verifiers alone, as in an evaluation.
+    """
     chosen = _Chosen(config)
     prompt, response = config.data.max_prompt_tokens, longest_response(config)
     room = f"prompts of at most {prompt:,} tokens, responses of {response:,}"
@@ -77,20 +80,20 @@ def resolve_sizes(
 
 
 class _Chosen:
-    """Settings while they are filled in."""
+    """Settings in which open sizes are being filled in."""
 
     def __init__(self, config: BroRLConfig) -> None:
         self.given = config
         self.config = config
-        self.sizes: dict[str, Size] = {}  # by setting, in the order of choice
+        self.sizes: dict[str, Size] = {}  # chosen sizes by setting, in the order of choice
 
     def is_free(self, setting: str) -> bool:
-        """Whether nobody gave it."""
+        """Return whether the user left the setting open."""
         section, name = setting.split(".")
         return getattr(getattr(self.given, section), name) is None
 
     def fill_in(self, setting: str, value: float, reason: str) -> None:
-        """Write a number, where none was given."""
+        """Set the number of a setting that the user left open."""
         if not self.is_free(setting):
             return
         section, name = setting.split(".")
@@ -101,7 +104,7 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class _CpuSizes:
-    """Sizes of a run on CPU that take memory."""
+    """Sizes of a run on CPU that determine its memory."""
 
     ranks: int
     engines: int
@@ -109,7 +112,7 @@ class _CpuSizes:
     cache: float  # GiB
 
     def write(self, chosen: _Chosen, wanted: _CpuSizes, machine: Machine, shape: ModelShape) -> None:
-        """Fill in what nobody gave. A size that is less than wanted says what made it so."""
+        """Fill in the open sizes, each with its reason, also if it is less than wanted."""
         cores = f"{machine.cores} cores"
         rank_cores = f"{cores}, {_cores_of_rank(shape)} a rank"
         enough = f"{CACHED_RESPONSES} responses of half length, or more"
@@ -139,7 +142,7 @@ def _fit_cpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
 
 
 def _wanted_on_cpu(config: BroRLConfig, shape: ModelShape, machine: Machine) -> _CpuSizes:
-    """Sizes where memory is no question."""
+    """Return the preferred sizes on CPU, ignoring memory."""
     cores = max(1, min(MOST_RANKS, machine.cores))
     smallest = min(config.rollouts.stage_samples()) // config.algorithm.num_mini_batches
     processes = max(1, min(MOST_RANKS, machine.cores // _cores_of_rank(shape)))
@@ -154,13 +157,16 @@ def _wanted_on_cpu(config: BroRLConfig, shape: ModelShape, machine: Machine) -> 
 
 
 def _cores_of_rank(shape: ModelShape) -> int:
-    """Cores of one policy rank on CPU."""
+    """Return the number of cores for one policy rank on CPU."""
     return 2 if shape.hidden_size >= WIDE else 1
 
 
 def _from_most_to_least(chosen: _Chosen, wanted: _CpuSizes, shape: ModelShape) -> Iterator[_CpuSizes]:
-    """What to try, one after the other: micro-batches and caches shrink down to where a core gets slower, then there is
-    one process less. What was given is not tried otherwise."""
+    """Yield sizes to try on CPU, from the most memory to the least.
+
+    Micro-batches and caches shrink down to where a core gets slower, then there is one process less. Sizes that the
+    user set stay unchanged.
+    """
     config = chosen.given
     row = _longest_row(config)
     one = _rounded(_sequence_gib(config, shape, 1.0, 1.0))
@@ -185,7 +191,7 @@ def _from_most_to_least(chosen: _Chosen, wanted: _CpuSizes, shape: ModelShape) -
 
 
 def _processes(chosen: _Chosen, most: _CpuSizes, fewest: _CpuSizes) -> Iterator[tuple[int, int]]:
-    """(ranks, engines) by the memory they take: first fewer ranks, which are larger, then fewer engines."""
+    """Yield pairs of ranks and engines by memory: first fewer ranks, which are larger, then fewer engines."""
     if chosen.is_free(RANKS):
         for ranks in range(most.ranks, fewest.ranks, -fewest.ranks):
             yield ranks, most.engines
@@ -195,12 +201,12 @@ def _processes(chosen: _Chosen, most: _CpuSizes, fewest: _CpuSizes) -> Iterator[
 
 
 def _fewest_ranks(config: BroRLConfig) -> int:
-    """Replicas that the experts of a layer, and nodes, need; more come in multiples of it."""
+    """Return the fewest replicas that a layer's experts and the nodes need; larger numbers are multiples of it."""
     return max(config.policy.expert_model_parallel_size, config.trainer.num_nodes)
 
 
 def _halves(most: float, least: float) -> list[float]:
-    """`most`, its half, and so on down to `least`."""
+    """Return `most`, its half, and so on down to `least`."""
     values = []
     while most > least:
         values.append(most)
@@ -209,23 +215,29 @@ def _halves(most: float, least: float) -> list[float]:
 
 
 def _rounded(gib: float) -> float:
-    """Not less, in 64ths."""
+    """Return a size in GiB, rounded up to a multiple of 1/64."""
     return math.ceil(64 * gib) / 64
 
 
 def _longest_row(config: BroRLConfig) -> int:
-    """Tokens of the longest prompt and response on a context-parallel rank."""
+    """Return the tokens of the longest prompt and response on a context-parallel rank."""
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
     return math.ceil(longest / config.policy.context_parallel_size)
 
 
 def _cache_gib(config: BroRLConfig, shape: ModelShape, num: int) -> float:
-    """Cache for responses under way, each half as long as it may get, chunks of them over one copy of their prompt."""
+    """Return the GiB of KV cache for `num` responses in progress, each half as long as it may get.
+
+    The responses of a chunk share one copy of their prompt.
+    """
     return num * _sequence_gib(config, shape, MEAN_SHARE, MEAN_PROMPT_SHARE / config.rollouts.chunk_size)
 
 
 def _sequence_gib(config: BroRLConfig, shape: ModelShape, response_share: float, prompt_share: float) -> float:
-    """Keys and values of one response and its prompt, of shares of their greatest lengths, in whole blocks."""
+    """Return the GiB of keys and values of a response and its prompt, in whole blocks.
+
+    Both have the given shares of their longest lengths.
+    """
     response = response_share * longest_response(config)
     prompt = prompt_share * config.data.max_prompt_tokens
     block = BLOCK_TOKENS
@@ -234,13 +246,17 @@ def _sequence_gib(config: BroRLConfig, shape: ModelShape, response_share: float,
 
 
 def _cache_bytes(config: BroRLConfig, shape: ModelShape) -> float:
-    """Keys and values of one token."""
+    """Return the bytes of keys and values for one token."""
     number = NUMBER_BYTES[config.generation.precision]
     return 2.0 * number * shape.num_layers * shape.num_key_value_heads * shape.head_size
 
 
 def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: bool) -> None:
-    """GPUs: engines and ranks fill them by count; micro-batches and the engines' share by what the other leaves."""
+    """Fill in the open sizes of a run on GPUs.
+
+    Engines and ranks fill the GPUs by count. Micro-batches and the engines' share depend on the memory that the other
+    leaves.
+    """
     config = chosen.config
     gpu = f"GPUs of {machine.gpu_gib:.0f} GiB"
     chosen.fill_in(
@@ -268,7 +284,7 @@ def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
 
 
 def _policy_state_gib(config: BroRLConfig, shape: ModelShape) -> float:
-    """Weights, gradients and the share of the optimizer of the fullest rank."""
+    """Return the GiB of weights, gradients and optimizer share on the fullest rank."""
     layout = layout_of(config)
     fullest = 0.0
     for stage in {0, layout.pipeline - 1}:
@@ -278,12 +294,12 @@ def _policy_state_gib(config: BroRLConfig, shape: ModelShape) -> float:
 
 
 def _beside_gib(config: BroRLConfig, shape: ModelShape) -> float:
-    """What is there beside policy and engine when both are loaded: contexts, buckets of weights."""
+    """Return the GiB beside policy and engine when both are loaded: contexts, weight buckets."""
     return policy_context_gib(layout_of(config)) + engine_context_gib(config) + bucket_gib(config, shape)
 
 
 def _fitting_tokens(config: BroRLConfig, shape: ModelShape, gib: float) -> int:
-    """Tokens of the largest micro-batch whose activations and backward pass take no more, in `GPU_ROUND_TOKENS`."""
+    """Return the tokens of the largest micro-batch whose activations and backward pass fit, a multiple of 1024."""
     layout = layout_of(config)
     for tokens in range(GPU_MICRO_BATCH_TOKENS, 0, -GPU_ROUND_TOKENS):
         needed = 0.0

@@ -1,4 +1,4 @@
-"""Declare the run folder and the trackers that metrics go to: NeMo's exp_manager."""
+"""Declare the run folder and the trackers that get metrics: NeMo's exp_manager."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from nemo_brorl.config.declare import setting
 
-# Trackers, and the arguments that each cannot do without. All but swanlab and trackio are NeMo's.
+# Trackers with their required arguments. All but swanlab and trackio are NeMo's.
 TRACKERS: dict[str, tuple[str, ...]] = {
     "tensorboard": (),
     "wandb": ("project", "name"),
@@ -23,21 +23,23 @@ TRACKERS: dict[str, tuple[str, ...]] = {
 _SWITCHES = tuple(f"create_{name}_logger" for name in TRACKERS)
 _ARGUMENTS = tuple(f"{name}_logger_kwargs" for name in TRACKERS)
 LOGGER_KEYS = (*_SWITCHES, *_ARGUMENTS)
-PACKAGES = {"dllogger": "git+https://github.com/NVIDIA/dllogger"}  # those that are not called like their logger
+# packages whose name differs from that of their logger
+PACKAGES = {"dllogger": "git+https://github.com/NVIDIA/dllogger"}
 EXAMPLES = {"project": "brorl", "name": "first"}
 SECRETS = ("api_key", "api_token", "token", "password")
 
 
 @dataclass
 class ExpManagerConfig:
-    """Handed to NeMo's exp_manager, plus `explicit_log_dir`: the run folder."""
+    """Settings of NeMo's exp_manager, and `explicit_log_dir`: the run folder."""
 
     explicit_log_dir: str = setting("runs/brorl_cpu", "run folder")
-    resume_if_exists: bool = setting(True, "the same command continues the run")
+    resume_if_exists: bool = setting(True, "resume the run in an existing run folder")
     loggers: dict[str, Any] = setting(
         {"create_tensorboard_logger": True},
-        "trackers of metrics; written beside the two above, as NeMo calls them: exp_manager.create_wandb_logger=true, "
-        "exp_manager.wandb_logger_kwargs={project: …, name: …} (docs/metrics.md)",
+        "trackers of metrics. Their keys stand directly in exp_manager, with NeMo's names: "
+        "exp_manager.create_wandb_logger=true, exp_manager.wandb_logger_kwargs={project: …, name: …} "
+        "(docs/metrics.md)",
     )
 
     def wants(self, tracker: str) -> bool:
@@ -45,7 +47,7 @@ class ExpManagerConfig:
         return bool(self.loggers.get(f"create_{tracker}_logger", False))
 
     def arguments(self, tracker: str) -> dict[str, Any]:
-        """Return the arguments that are given for a tracker."""
+        """Return the arguments that are set for a tracker."""
         return dict(self.loggers.get(f"{tracker}_logger_kwargs") or {})
 
     def violations(self) -> Iterator[str]:
@@ -61,7 +63,7 @@ class ExpManagerConfig:
                 yield from self._wrong_tracker(tracker, needed)
 
     def _wrong_tracker(self, tracker: str, needed: tuple[str, ...]) -> Iterator[str]:
-        """Say what is missing of a tracker that is asked for."""
+        """Yield a message for everything that is missing or wrong for a tracker that is switched on."""
         given = self.arguments(tracker)
         asked, kwargs = f"exp_manager.create_{tracker}_logger=true", f"exp_manager.{tracker}_logger_kwargs"
         for name in needed:
@@ -76,7 +78,7 @@ class ExpManagerConfig:
 
 
 def with_loggers_beside(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings as YAML has them: NeMo's keys beside ours in `exp_manager`."""
+    """Return settings as YAML has them, with NeMo's logger keys directly in `exp_manager`."""
     own = dict(settings["exp_manager"])
     loggers = own.pop("loggers")
     return {**settings, "exp_manager": {**own, **loggers}}

@@ -16,59 +16,67 @@ TIME_LIMIT = re.compile(r"\d+:[0-5]\d:[0-5]\d")
 
 @dataclass
 class ObserverConfig:
-    """An observer of the run's steps outside the backend."""
+    """An observer of the run's steps, defined outside the backend."""
 
     name: str = setting(
         MISSING,
-        "function that makes it, as package.module:function, for example brorl_lab.observers.coverage:coverage",
+        "function that makes the observer, as package.module:function, for example "
+        "brorl_lab.observers.coverage:coverage",
     )
     params: dict[str, Any] = setting({}, "parameters of that function, by name")
 
 
 @dataclass
 class TrainerConfig:
-    """The run as a whole."""
+    """Settings of the run as a whole."""
 
-    max_steps: int = setting(20, "steps of the whole run", at_least=0, may_change=True)
+    max_steps: int = setting(20, "training steps of the whole run", at_least=0, may_change=True)
     num_nodes: int = setting(1, "machines of the run", at_least=1)
-    gpus_per_node: int = setting(0, "0: everything on CPU (Megatron over Gloo, vLLM's CPU build)", at_least=0)
-    seed: int = setting(1, "seed of every random draw", within=(0, 2**31 - 1))
+    gpus_per_node: int = setting(
+        0, "GPUs per machine; 0: everything on CPU (Megatron over Gloo, vLLM's CPU build)", at_least=0
+    )
+    seed: int = setting(1, "seed of all random numbers", within=(0, 2**31 - 1))
     val_interval: int = setting(5, "steps between validations; 0: only at start and end", at_least=0, may_change=True)
-    save_interval: int = setting(5, "steps between checkpoints", at_least=0, may_change=True)
-    async_save: bool = setting(True, "files are written while training goes on", may_change=True)
-    keep_checkpoints: int = setting(2, "newest checkpoints that are kept", at_least=1, may_change=True)
-    time_limit: str | None = setting(None, '"HH:MM:SS"; save and stop before it', may_change=True)
+    save_interval: int = setting(5, "steps between checkpoints; 0: only at the end", at_least=0, may_change=True)
+    async_save: bool = setting(True, "write checkpoint files while training continues", may_change=True)
+    keep_checkpoints: int = setting(2, "number of newest checkpoints that are kept", at_least=1, may_change=True)
+    time_limit: str | None = setting(
+        None, 'time limit "HH:MM:SS", before which the run saves and stops; null: none', may_change=True
+    )
     start_timeout_s: float = setting(
         1800.0,
-        "seconds until Ray, engines, policy and verifiers are ready, parity and checkpoint included; then the run ends",
+        "most seconds until Ray, engines, policy and verifiers are ready, parity check and checkpoint "
+        "included; then the run ends",
         above=0,
         may_change=True,
     )
     rehearsal: bool = setting(
         True,
-        "before the first step a few responses are sampled and shown, with what they earn and why",
+        "sample and show a few responses before the first step, with their rewards and the reasons",
         may_change=True,
     )
     stall_warning_s: float = setting(
-        120.0, "seconds without any progress before a warning says who is late", above=0, may_change=True
+        120.0, "seconds without progress after which a warning names the late processes", above=0, may_change=True
     )
     stall_timeout_s: float | None = setting(
         None, "seconds without progress after which the run ends; null: never", above=0, may_change=True
     )
     private_run_folder: bool = setting(
-        False, "nobody else may enter the run folder (mode 0700), nor read what the model said", may_change=True
+        False,
+        "allow only this user to enter the run folder (mode 0700), which holds the model's responses",
+        may_change=True,
     )
-    max_skipped_updates: int = setting(10, "non-finite mini-batches in the whole run before it stops", at_least=0)
-    observers: list[ObserverConfig] = setting([], "observers that are added to the run's own", may_change=True)
+    max_skipped_updates: int = setting(10, "non-finite mini-batches in the whole run after which it stops", at_least=0)
+    observers: list[ObserverConfig] = setting([], "observers in addition to the run's own", may_change=True)
 
     @property
     def num_gpus(self) -> int:
-        """Count the GPUs of the whole run; 0 means that everything runs on CPU."""
+        """Number of GPUs of the whole run; 0: everything runs on CPU."""
         return self.num_nodes * self.gpus_per_node
 
     @property
     def time_limit_s(self) -> float | None:
-        """Return the seconds of `time_limit`, whose format is checked; None: no limit."""
+        """Seconds of `time_limit`, whose format is checked; None: no limit."""
         if self.time_limit is None:
             return None
         hours, minutes, seconds = (int(part) for part in self.time_limit.split(":"))

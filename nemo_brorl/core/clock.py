@@ -1,4 +1,4 @@
-"""Stopwatch of a step's parts, and requests to stop a run."""
+"""Measure the seconds of a step's stages, and handle requests to stop a run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from nemo_brorl.core.timeline import Timeline
 
 log = get_logger(__name__)
 
-SAVED = 75  # exit code (EX_TEMPFAIL) of a run that was saved before its end, by the wish of who will start it again
+SAVED = 75  # exit code (EX_TEMPFAIL) of a run that was saved before its end because it will be started again
 
 
 class Stopwatch:
-    """Adds up seconds by name: `with watch.measure("sync"): …`; each time is a stage of the timeline, too."""
+    """Sum of seconds for each stage name, filled by `with watch.measure("sync"): …`.
+
+    Each measured time is also a stage of the timeline.
+    """
 
     def __init__(self, timeline: Timeline | None = None) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -26,7 +29,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to `name`."""
+        """Add the time spent inside the context to stage `name`."""
         start = time.monotonic()
         try:
             with self.timeline.stage(name):
@@ -36,21 +39,24 @@ class Stopwatch:
 
 
 def grace_s(environment: Mapping[str, str]) -> float | None:
-    """Seconds that a job (`job.sh` of the launcher) leaves a run from SIGUSR1 on; None outside of one."""
+    """Return the seconds between SIGUSR1 and the end of the Slurm job that this run is in; None outside of a job.
+
+    `job.sh` of the launcher sets them in BRORL_GRACE_S.
+    """
     text = environment.get("BRORL_GRACE_S")
     return float(text) if text else None
 
 
 class StepCut(Exception):
-    """Raised inside a step that is given up, so that the run can be saved in time."""
+    """Raised inside a step that is abandoned so that the run can be saved in time."""
 
 
 class StopRequest:
-    """Set by Ctrl-C, SIGTERM, SIGUSR1 or the time limit; the loop looks at it between steps. A second Ctrl-C interrupts
-    at once.
+    """A request to stop the run, by Ctrl-C, SIGTERM, SIGUSR1 or the time limit.
 
-    SIGUSR1 is a batch system's: the run is to be saved, to go on later. With `grace_s`, the seconds it leaves from then
-    on, half of them are for saving: a step that will not be through by then is given up.
+    The training loop checks it between steps. A second Ctrl-C interrupts at once. A batch system sends SIGUSR1 so that
+    the run is saved and resumed later. `grace_s` are the seconds from SIGUSR1 to the end of the job. Half of them are
+    for saving: a step that would take longer than the other half is abandoned.
     """
 
     def __init__(self, time_limit_s: float | None, grace_s: float | None = None) -> None:
@@ -59,27 +65,27 @@ class StopRequest:
             self.deadline = time.monotonic() + time_limit_s
         self.grace_s = grace_s
         self.reason: str | None = None
-        self.goes_on_later = False  # whether who asked to stop will start the run again
+        self.goes_on_later = False  # True: the sender of the signal will start the run again
         self.save_by: float | None = None  # time.monotonic()
         self.step_began = 0.0
         self.longest_step_s = 0.0
 
     def install(self) -> None:
-        """Take over SIGINT, SIGTERM and SIGUSR1 in the main thread."""
+        """Install handlers for SIGINT, SIGTERM and SIGUSR1; call it in the main thread."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
 
     def step_begins(self) -> None:
-        """A step is expected to take as long as the longest one so far."""
+        """Record the start of a training step, which is expected to take as long as the longest step so far."""
         self.step_began = time.monotonic()
 
     def step_ended(self) -> None:
-        """A step has ended, with all that belongs to it."""
+        """Record the end of a training step, validation and saving included."""
         step_s = time.monotonic() - self.step_began
         self.longest_step_s = max(self.longest_step_s, step_s)
 
     def should_stop(self) -> bool:
-        """Whether to stop now, before another step."""
+        """Return whether the run must stop now, before another step."""
         if self.reason is None and self.deadline is not None:
             expected_end = time.monotonic() + self.longest_step_s
             if expected_end > self.deadline:
@@ -88,7 +94,7 @@ class StopRequest:
         return self.reason is not None
 
     def check(self) -> None:
-        """Raise StepCut when the step under way would leave too little time to save."""
+        """Raise StepCut when the current step would leave too little time to save."""
         if self.save_by is None:
             return
         expected_end = self.step_began + self.longest_step_s
@@ -99,7 +105,7 @@ class StopRequest:
         if number == signal.SIGUSR1:
             self._save_soon()
         elif self.reason is not None and (number == signal.SIGINT or not self.goes_on_later):
-            # a SIGTERM behind a SIGUSR1 is the end of its time: what is being saved may still be complete
+            # A SIGTERM after a SIGUSR1 means that the job's time is over. A save in progress may still finish.
             raise KeyboardInterrupt
         elif self.reason is None:
             self.reason = signal.Signals(number).name
@@ -116,5 +122,5 @@ class StopRequest:
 
 
 def is_due(step: int, interval: int) -> bool:
-    """Whether something that happens every `interval` steps (0: never) happens after `step`."""
+    """Return whether a task that runs every `interval` steps (0: never) runs after `step`."""
     return interval > 0 and step % interval == 0

@@ -1,8 +1,7 @@
-"""Console output for people: progress of the stage that runs on standard error, lines and tables on standard output.
-Logging, in one format for driver and actors.
+"""Write console output and logs: progress on standard error, lines and tables on standard output.
 
 On a terminal `rich` draws them. In a file, with NO_COLOR, and where rich is not installed (a login node), they are
-plain lines without escape codes.
+plain lines without escape codes. Driver and actors log in one format.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-REFRESH_S = 0.2  # between two looks of a progress bar
-QUIET_REFRESH_S = 5.0  # between two lines of progress in a file
+REFRESH_S = 0.2  # seconds between two updates of a progress bar
+QUIET_REFRESH_S = 5.0  # seconds between two lines of progress in a file
 MAX_RULE = 120  # characters of the rule under a plain table's header
 
-# Packages whose records are shown.
+# Packages whose log records are shown.
 LOGGED = ("nemo_brorl", "brorl_graders", "brorl_lab", "brorl_launcher")
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of one module; `name` is its `__name__`."""
+    """Return the logger of a module, whose `__name__` is `name`."""
     return logging.getLogger(name)
 
 
 def setup_logging(role: str = "driver") -> None:
-    """Send the records of our packages to stderr, stamped with the time and the role (`driver`, `policy 0`,
-    `engine 1`).
+    """Send the log records of our packages to stderr, with the time and the process's role.
 
-    The environment variable BRORL_LOG_LEVEL is the level, by default INFO. Calling it again replaces the handler.
+    `role`: for example `driver`, `policy 0` or `engine 1`. The environment variable BRORL_LOG_LEVEL sets the level, by
+    default INFO. Another call replaces the handler.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {role} %(levelname).1s %(message)s", datefmt="%H:%M:%S"))
@@ -48,20 +47,20 @@ def setup_logging(role: str = "driver") -> None:
 
 
 def is_drawn(stream: TextIO) -> bool:
-    """Whether rich draws on a stream: it is a terminal, colours are not refused, and rich is installed."""
+    """Return whether rich draws on a stream: it is a terminal, NO_COLOR is not set, and rich is installed."""
     return stream.isatty() and "NO_COLOR" not in os.environ and importlib.util.find_spec("rich") is not None
 
 
 class Console:
-    """Writer of progress, lines and tables."""
+    """Writer of progress, lines and tables to the console."""
 
     def __init__(self) -> None:
         self.draws_progress = is_drawn(sys.stderr)
         self.last_shown = 0.0
-        self._bar: Progress | None = None  # None: none is on the screen
+        self._bar: Progress | None = None  # None: no bar is on the screen
 
     def begin(self) -> None:
-        """Begin a stage: nothing is shown before it could have got anywhere."""
+        """Start the clock of a stage's progress, so that the first progress is shown after one refresh interval."""
         self.last_shown = time.monotonic()
 
     def progress(
@@ -72,7 +71,7 @@ class Console:
         unit: str,
         seconds: float,
     ) -> None:
-        """Show a stage's progress, not more often than the medium takes well."""
+        """Show the progress of a stage, at most every 0.2 s on a terminal and every 5 s in a file."""
         now = time.monotonic()
         if now - self.last_shown < (REFRESH_S if self.draws_progress else QUIET_REFRESH_S):
             return
@@ -86,18 +85,18 @@ class Console:
             sys.stderr.flush()
 
     def stage(self, text: str) -> None:
-        """Say what runs now, where there is no count to show; on a terminal only."""
+        """Show the text of a stage that has no count to show; on a terminal only."""
         if self.draws_progress:
             self._draw(f"{text} ...", 0, None)
 
     def clear(self) -> None:
-        """Remove the progress bar."""
+        """Remove the progress bar from the terminal."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def line(self, text: str = "") -> None:
-        """Write a line that stays."""
+        """Write one line to standard output, after removing the progress bar."""
         self.clear()
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -109,8 +108,10 @@ class Console:
         text_columns: Collection[int] = (0,),
         styles: Mapping[str, str] | None = None,
     ) -> None:
-        """Write a table: columns of text begin at the left, numbers end at the right. `styles`: rich's style of cells
-        by their text, for example {"fail": "bold red"}."""
+        """Write a table to standard output; columns of text are left-aligned, numbers right-aligned.
+
+        `styles`: rich's style of cells by their text, for example {"fail": "bold red"}.
+        """
         self.clear()
         if is_drawn(sys.stdout):
             draw_table(header, rows, text_columns, styles or {})
@@ -119,7 +120,6 @@ class Console:
             self.line(text)
 
     def _draw(self, text: str, done: int, total: int | None) -> None:
-        """One line on the terminal with a bar, which pulses where there is no total."""
         from rich.console import Console as RichConsole
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -133,8 +133,11 @@ class Console:
 
 
 def inert(text: str) -> str:
-    """Text that nobody vouches for, to be shown on a terminal: control characters, escape sequences, marks that turn
-    the direction of writing and lone surrogates are written out; line breaks stay."""
+    """Return untrusted text in a form that is safe to show on a terminal.
+
+    Control characters, escape sequences, marks that change the writing direction and lone surrogates are escaped. Line
+    breaks stay.
+    """
     shown = []
     for character in text:
         is_strange = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -150,7 +153,7 @@ def draw_table(
     text_columns: Collection[int],
     styles: Mapping[str, str],
 ) -> None:
-    """Draw a table on the terminal; cells that are too long are wrapped."""
+    """Draw a table on the terminal with rich; cells that are too long are wrapped."""
     from rich import box
     from rich.console import Console as RichConsole
     from rich.table import Table
@@ -167,7 +170,7 @@ def draw_table(
 def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Collection[int] = (0,)
 ) -> list[str]:
-    """Plain lines of an aligned table with a rule under its header."""
+    """Return a table as aligned plain lines, with a rule under its header."""
     widths = [len(name) for name in header]
     for row in rows:
         for index, cell in enumerate(row):

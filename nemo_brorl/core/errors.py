@@ -1,4 +1,4 @@
-"""The errors of the backend, a tree with those of the graders: a `BroRLError` is what a user did wrong."""
+"""Define the errors of the backend, in one tree with those of the graders. A `BroRLError` is a mistake of the user."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CheckpointError(BroRLError, RuntimeError):
 
 
 class RayLostError(ResourceError):
-    """Ray did not start in time, or one of its own processes is gone."""
+    """Ray did not start in time, or one of its own processes has exited."""
 
     exit_code = LOST
 
@@ -55,18 +55,20 @@ class ParityError(BroRLError, RuntimeError):
 
 
 class WeightSyncError(BroRLError, RuntimeError):
-    """Weights did not reach an engine whole."""
+    """A weight sync did not bring all weights to an engine."""
 
     exit_code = LOST
 
 
 class ReceiverLostError(WeightSyncError):
-    """An engine was lost, or too late, in a publication that needs all of them; it may be tried again with others in
-    their places."""
+    """An engine was lost, or too late, in a weight sync that needs all engines.
+
+    The sync can be repeated once replacements have started.
+    """
 
 
 class GenerationError(BroRLError, RuntimeError):
-    """An engine failed and could not be brought back."""
+    """An engine failed and could not be restarted."""
 
     exit_code = LOST
 
@@ -76,16 +78,16 @@ class StarvationError(BroRLError, RuntimeError):
 
 
 class StallError(BroRLError, RuntimeError):
-    """Nothing has moved for longer than trainer.stall_timeout_s."""
+    """The run made no progress for longer than trainer.stall_timeout_s."""
 
     exit_code = LOST
 
 
 class TrainingError(BroRLError, RuntimeError):
-    """Training cannot go on: too many non-finite updates."""
+    """Training cannot continue because of too many non-finite updates."""
 
 
 class RankLostError(TrainingError):
-    """A policy rank is gone, or its node."""
+    """A policy rank, or its node, was lost."""
 
     exit_code = LOST

@@ -1,4 +1,4 @@
-"""Sums of files (size, crc32), taken when they are written and looked at before they are read again."""
+"""Checksums of files (size, crc32), computed when files are written and checked before they are read again."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import MALFORMED, write_atomically
 
-# Of the files beside it.
+# Name of the file with the checksums of the files beside it.
 SUMS = "checksums.json"
-# Read at a time; crc32 gives up the interpreter's lock.
+# Bytes read at a time. crc32 releases the interpreter's lock.
 _PIECE_BYTES = 4 << 20
-# That read: a parallel disk answers several of them at once.
+# Threads that read, because a parallel file system serves several at once.
 _NUM_THREADS = 4
 
 
 @dataclass(frozen=True)
 class FileSum:
-    """What is known of a file."""
+    """Size and checksum of a file."""
 
     num_bytes: int
-    crc32: int | None  # None: its bytes are not looked at
+    crc32: int | None  # None: the content is not checked
 
 
 def file_sum(path: Path) -> FileSum:
-    """Return the size and crc32 of a file, read once, a piece at a time. Raises OSError."""
+    """Return the size and crc32 of a file, which is read once, 4 MiB at a time. Raises OSError."""
     piece = memoryview(bytearray(_PIECE_BYTES))
     total = 0
     crc32 = 0
@@ -42,7 +42,7 @@ def file_sum(path: Path) -> FileSum:
 
 
 def damage(path: Path, expected: FileSum) -> str:
-    """Say what is wrong with a file, in words; "" where it is as it was written."""
+    """Return a description of how a file differs from its expected checksum, or "" if it does not."""
     try:
         num_bytes = path.stat().st_size
         if num_bytes != expected.num_bytes:
@@ -55,20 +55,25 @@ def damage(path: Path, expected: FileSum) -> str:
 
 
 def all_damage(folder: Path, sums: Mapping[str, FileSum]) -> list[str]:
-    """Return `damage` of files by their names in a folder, looked at by a few threads."""
+    """Return a description of every damaged file among those that `sums` names in a folder.
+
+    Four threads read the files.
+    """
     paths = [folder / name for name in sums]
     with ThreadPoolExecutor(_NUM_THREADS) as threads:
         return [words for words in threads.map(damage, paths, sums.values()) if words]
 
 
 def write_sums(folder: Path, sums: Mapping[str, FileSum]) -> None:
-    """Write `checksums.json`, for good. Raises OSError."""
+    """Write `checksums.json` into a folder and sync it to disk. Raises OSError."""
     write_atomically(folder / SUMS, sums_as_json(sums), is_synced=True)
 
 
 def read_sums(folder: Path) -> dict[str, FileSum]:
-    """Return what `write_sums` wrote; {} in a folder of an earlier version. Raises CheckpointError for a damaged
-    one."""
+    """Return the checksums by file name that `write_sums` wrote into a folder.
+
+    {} for a folder of an earlier version, which has none. Raises CheckpointError for a damaged file.
+    """
     path = folder / SUMS
     try:
         return dict(sums_from_json(path.read_text(encoding="utf-8")))
@@ -83,12 +88,12 @@ def share_of(
     number: int,
     total: int,
 ) -> Sequence[str]:
-    """Return the names that member `number` of `total` looks at; every name is somebody's."""
+    """Return the names that member `number` of `total` checks; every name belongs to one member."""
     return sorted(names)[number::total]
 
 
 def sums_as_json(sums: Mapping[str, FileSum]) -> str:
-    """Return {name: [bytes, crc32 in hexadecimal digits or null]}."""
+    """Return checksums as JSON text: {name: [bytes, crc32 in hexadecimal digits or null]}."""
     rows: dict[str, list[Any]] = {}
     for name in sorted(sums):
         crc32 = sums[name].crc32
@@ -97,7 +102,10 @@ def sums_as_json(sums: Mapping[str, FileSum]) -> str:
 
 
 def sums_from_json(text: str) -> Iterator[tuple[str, FileSum]]:
-    """Yield names and sums; a plain number is a size, as earlier versions wrote. Raises one of `MALFORMED`."""
+    """Yield names and checksums from JSON text. Raises one of `MALFORMED`.
+
+    A plain number is a size, as earlier versions wrote.
+    """
     for name, row in json.loads(text).items():
         if isinstance(row, int):
             yield name, FileSum(row, None)

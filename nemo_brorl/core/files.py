@@ -1,4 +1,4 @@
-"""Files that a reader, or a program that is started again, finds whole or as they were before."""
+"""Write files so that a reader, or a program that is restarted, finds them complete or unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nemo_brorl.core.errors import ResourceError
 _IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _IS_FORBIDDEN = (errno.EACCES, errno.EPERM)
 
-# What readers of JSON, YAML, npz and gzip raise for what was cut off, changed, or made by a stranger.
+# Exceptions of JSON, YAML, npz and gzip readers for content that is truncated, damaged or hostile.
 MALFORMED = (
     ArithmeticError,
     AttributeError,
@@ -35,8 +35,10 @@ MALFORMED = (
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what takes a file's place at the end: a name beside it, with its suffix. Nothing is left there.
-    Raises OSError."""
+    """Yield a temporary path beside `path`, which replaces `path` when the context ends without an error.
+
+    The temporary file is always removed. Raises OSError.
+    """
     aside = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         yield aside
@@ -51,8 +53,10 @@ def write_atomically(
     text: str,
     is_synced: bool = False,
 ) -> Path:
-    """Replace a file's text, in UTF-8. `is_synced`: it is on the disk afterwards, even if the machine loses power.
-    Raises OSError."""
+    """Replace a file's text, in UTF-8, so that readers see the old text or the new one.
+
+    `is_synced`: the text is on the disk afterwards, even if the machine loses power. Raises OSError.
+    """
     with replacing(path) as aside, aside.open("w", encoding="utf-8") as file:
         file.write(text)
         if is_synced:
@@ -62,7 +66,7 @@ def write_atomically(
 
 
 def append_line(path: Path, text: str) -> None:
-    """Append a line to a file, made where it is missing: the whole line or nothing of it. Raises ResourceError."""
+    """Append a line to a file, which is created if missing: the whole line or nothing. Raises ResourceError."""
     with naming(path):
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
@@ -72,10 +76,10 @@ def append_line(path: Path, text: str) -> None:
 
 
 def append_whole(descriptor: int, content: bytes) -> None:
-    """Append to a file that is open for appending: all of it or nothing. Raises OSError."""
+    """Append bytes to a file that is open for appending: all of them or nothing. Raises OSError."""
     num_before = os.fstat(descriptor).st_size
     try:
-        # A disk that runs full takes a part.
+        # A disk that runs full writes only some of the bytes.
         while content:
             content = content[os.write(descriptor, content) :]
     except OSError:
@@ -85,8 +89,7 @@ def append_whole(descriptor: int, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file's bytes, or a folder's names, on the disk: they survive a machine that loses power. Raises
-    OSError."""
+    """Sync a file's bytes, or a folder's names, to disk so that they survive a power failure. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -96,7 +99,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Inside, `path` is written: an OSError becomes a ResourceError that names it, the cause and what to do."""
+    """Turn an OSError raised inside the context into a ResourceError with `path`, the cause and a remedy."""
     try:
         yield
     except OSError as error:
@@ -104,17 +107,21 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def is_refused(error: OSError) -> bool:
-    """Whether a disk or its owner is at fault, and nobody's program: full, read-only, broken, or a file that this user
-    may not touch."""
+    """Return whether an OSError comes from the disk or its permissions rather than from a program.
+
+    The disk is full, read-only or broken, or this user may not access the file.
+    """
     if error.errno in _IS_FORBIDDEN:
-        # A process that may not be signalled has none.
+        # The error of a process that may not be signalled has no file name.
         return error.filename is not None
     return error.errno in (*_IS_FULL, errno.EROFS, errno.EIO)
 
 
 def cannot_write(path: Path, error: OSError) -> str:
-    """Why a file of a run could not be written, and what to do, as a message says it. Where the file is forbidden, the
-    message fits one that was to be read, too."""
+    """Return the error message for a file of a run that could not be written: path, cause and remedy.
+
+    Where access is forbidden, the message also fits a file that could not be read.
+    """
     failed = "cannot be written"
     if error.errno in _IS_FORBIDDEN:
         failed = "is forbidden"

@@ -1,13 +1,13 @@
-"""One driver at a time has a run folder: `driver.lock` in it says whose it is.
+"""Lock a run folder, so that only one driver at a time uses it. `driver.lock` in the folder names that driver.
 
-Its driver holds a record lock (fcntl) on that file, which the kernel takes back when the process is gone, however it
-went, and which no child inherits (and which it gives up when the file is closed: nothing else in a driver opens it).
-NFS, Lustre mounted with `flock`, and GPFS pass record locks on to other nodes. For disks that do not, a thread touches
-the file every few seconds: whoever finds a file of another machine watches it for a while before it takes the folder
-over.
+The driver holds a record lock (fcntl) on that file. The kernel releases it when the process ends in any way, and no
+child process inherits it. Closing the file anywhere in the process would release it too, so nothing else in a driver
+opens it. NFS, Lustre mounted with `flock`, and GPFS pass record locks on to other nodes. For other disks, a thread
+touches the file every few seconds. A driver that finds the file of another machine watches it for a while before it
+takes the folder.
 
-What cannot be seen: a driver on another node, on a disk that passes no locks on, which is stopped (SIGSTOP) or cut off
-from that disk for longer than the watch.
+A limit: a driver on another node, on a disk without shared locks, cannot be seen while it is stopped (SIGSTOP) or cut
+off from the disk for longer than the watch.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ LOCK = "driver.lock"
 TOUCH_S = 5.0
 WATCH_S = 3 * TOUCH_S
 LOOK_S = 0.5
-MAX_BYTES = 4096  # of the lock
+MAX_BYTES = 4096  # largest size of the lock file
 _IS_HELD = (errno.EACCES, errno.EAGAIN)
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of this machine since it was started
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # identifies this boot of this machine
 
 log = get_logger(__name__)
 
@@ -46,9 +46,10 @@ def locked(
     watch_s: float = WATCH_S,
     touch_s: float = TOUCH_S,
 ) -> Iterator[None]:
-    """Hold a run folder, made where it is missing, for the driver of `command`. An empty folder is left as none.
+    """Lock a run folder for the driver of `command`. The folder is created if missing, and removed again if left empty.
 
-    Raises CheckpointError that names the other driver where there is one, ResourceError where nothing can be written.
+    Raises CheckpointError that names the other driver where there is one, and ResourceError where nothing can be
+    written.
     """
     with naming(folder / LOCK):
         is_new = not folder.exists()
@@ -67,7 +68,7 @@ def locked(
 
 
 def _acquire(folder: Path, watch_s: float) -> int:
-    """A descriptor of the file that is in the folder, locked. Raises CheckpointError."""
+    """Return a locked descriptor of the folder's lock file. Raises CheckpointError."""
     path = folder / LOCK
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -79,12 +80,12 @@ def _acquire(folder: Path, watch_s: float) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        # The file of a driver that ended in order and deleted it meanwhile: the one there now is another.
+        # The locked file was deleted meanwhile by a driver that ended normally, so open the new one.
         os.close(descriptor)
 
 
 def _lock(descriptor: int, folder: Path) -> None:
-    """Lock the file, as far as its disk has locks. Raises CheckpointError."""
+    """Lock the file, if its disk supports locks. Raises CheckpointError."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -96,8 +97,10 @@ def _lock(descriptor: int, folder: Path) -> None:
 
 
 def _check_gone(descriptor: int, folder: Path, watch_s: float) -> None:
-    """Raise CheckpointError when a driver of another machine, whose lock cannot be seen here, still touches the
-    file."""
+    """Raise CheckpointError when a driver of another machine still touches the lock file.
+
+    The lock of that driver may not be visible on this machine.
+    """
     before = _read(descriptor)
     if not before:
         return
@@ -112,7 +115,7 @@ def _check_gone(descriptor: int, folder: Path, watch_s: float) -> None:
         time.sleep(min(LOOK_S, watch_s))
         if _touched_at(path) != was:
             raise CheckpointError(_in_use(folder, before))
-    # Every look opened and closed the file, which gave the lock up.
+    # Each check opened and closed the file, which released the lock.
     _lock(descriptor, folder)
 
 
@@ -149,7 +152,7 @@ def _write(descriptor: int, owner: Mapping[str, Any]) -> None:
 
 
 def _read(descriptor: int) -> dict[str, Any]:
-    """What the file says; {} where it says nothing that can be read."""
+    """Return the contents of the lock file; {} if they cannot be read."""
     try:
         owner = json.loads(os.pread(descriptor, MAX_BYTES, 0))
         return {name: owner[name] for name in ("host", "pid", "command", "since", "boot")}
@@ -165,8 +168,10 @@ def _is_there(path: Path, descriptor: int) -> bool:
 
 
 def _touched_at(path: Path) -> int:
-    """Time of the last change in ns as the disk has it: NFS asks again when a file is opened. To close it gives up what
-    locks this process has on it."""
+    """Return when the lock file last changed on its disk, in ns.
+
+    NFS asks the server again when a file is opened. Closing it releases the locks that this process has on it.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.fstat(descriptor).st_mtime_ns
@@ -176,7 +181,7 @@ def _touched_at(path: Path) -> int:
 
 def _touch(descriptor: int, touch_s: float, ended: threading.Event) -> None:
     while not ended.wait(touch_s):
-        # A disk that refuses is named by who writes to it next.
+        # The next writer to a failing disk reports the error.
         with contextlib.suppress(OSError):
             os.utime(descriptor)
 
@@ -186,6 +191,6 @@ def _release(folder: Path, descriptor: int, is_new: bool) -> None:
         (folder / LOCK).unlink()
     os.close(descriptor)
     if is_new:
-        # Settings were wrong after all, and nothing was written.
+        # The folder is still empty if the settings turned out to be wrong.
         with contextlib.suppress(OSError):
             folder.rmdir()

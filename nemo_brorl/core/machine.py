@@ -1,4 +1,4 @@
-"""Read what this machine has: cores, free memory, memory of a GPU. Nothing is imported for it."""
+"""Read the resources of this machine: cores, free memory, GPU memory. Needs the standard library only."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GIB = 1024**3
-GPU_GIB = 79.6  # where no GPU can be asked: the smallest that recipes are written for
+GPU_GIB = 79.6  # GiB of the smallest GPU that recipes are written for; used where no GPU can be queried
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run has: cores and free memory of one machine without GPUs, or the memory of a GPU."""
+    """Resources for a run: cores and free memory of one machine without GPUs, or the memory of a GPU."""
 
     cores: int
-    free_gib: float | None  # None: unknown, nothing shrinks
+    free_gib: float | None  # None: unknown, so no size is reduced
     gpu_gib: float = GPU_GIB
 
 
 def this_machine() -> Machine:
-    """Return what the machine that this process runs on has."""
+    """Return the cores, free memory and GPU memory of the machine that this process runs on."""
     return Machine(len(os.sched_getaffinity(0)), available_gib(), gpu_gib() or GPU_GIB)
 
 
 def available_gib(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Memory that new processes can use: what the kernel calls available, within the container's limit. None:
-    unknown."""
+    """Return the GiB that new processes can use: the kernel's available memory, within the container's limit.
+
+    None: unknown.
+    """
     machine = _kernel_available(meminfo)
     limit = _container_left(cgroup)
     known = [size for size in (machine, limit) if size is not None]
@@ -35,7 +37,7 @@ def available_gib(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/s
 
 
 def gpu_gib() -> float | None:
-    """Memory of this machine's first GPU as the driver reports it; None: there is none."""
+    """Return the GiB of memory of this machine's first GPU, as nvidia-smi reports it; None: there is no GPU."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)

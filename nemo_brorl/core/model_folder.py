@@ -8,10 +8,9 @@ from nemo_brorl.core.errors import ModelError
 
 
 def local_model(model: str) -> Path | None:
-    """Return the folder of `policy.model`; None when it is a Hugging Face name, `owner/name`, found later through the
-    hub's cache.
+    """Return the folder that `policy.model` names, or None for a Hugging Face name `owner/name`.
 
-    Raises ModelError when it looks like a folder and is not there.
+    A name is resolved later through the hub's cache. Raises ModelError for a path without a folder.
     """
     folder = Path(model).expanduser()
     if folder.is_dir():

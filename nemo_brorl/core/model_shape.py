@@ -1,4 +1,4 @@
-"""Shape of a Hugging Face model: the reader of `config.json`, and every tensor of a checkpoint by name. No torch."""
+"""Read the shape of a Hugging Face model from its `config.json`, and list its tensors by name. Without torch."""
 
 from __future__ import annotations
 
@@ -11,64 +11,67 @@ from typing import Any
 
 from nemo_brorl.core.errors import ModelError
 
-ARCHITECTURES = ("qwen2", "qwen3", "qwen3_moe", "llama")  # `model_type` values the policy can train
+ARCHITECTURES = ("qwen2", "qwen3", "qwen3_moe", "llama")  # values of `model_type` that the policy can train
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-Shapes = dict[str, tuple[int, ...]]  # a tensor's name to its size
+Shapes = dict[str, tuple[int, ...]]  # maps a tensor's name to its size
 
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions (arXiv 2104.09864) and how they are stretched. `policy/model/attention.py` makes the angles."""
+    """Parameters of rotary position embeddings (arXiv 2104.09864) and of their length extension.
+
+    `policy/model/attention.py` computes the angles.
+    """
 
     base: float
     kind: str = "default"  # one of ROPE_TYPES
-    factor: float = 1.0  # how much longer sequences are than in pre-training
-    original_max_positions: int = 0  # llama3, yarn: positions in pre-training
-    low_freq_factor: float = 1.0  # llama3: wavelengths above original_max_positions / this are divided by `factor` ...
-    high_freq_factor: float = 4.0  # ... those below original_max_positions / this are kept
-    beta_fast: float = 32.0  # yarn: dimensions with more turns than this in pre-training are kept ...
-    beta_slow: float = 1.0  # ... those with fewer than this are divided by `factor`
-    is_truncated: bool = True  # yarn: the bounds between the two are whole dimensions
-    attention_factor: float = 1.0  # yarn: queries and keys are multiplied by it
+    factor: float = 1.0  # ratio of the sequence length to that of pre-training
+    original_max_positions: int = 0  # llama3, yarn: number of positions in pre-training
+    low_freq_factor: float = 1.0  # llama3: wavelengths above original_max_positions / this are divided by `factor`
+    high_freq_factor: float = 4.0  # llama3: wavelengths below original_max_positions / this are kept
+    beta_fast: float = 32.0  # yarn: dimensions with more rotations than this in pre-training are kept
+    beta_slow: float = 1.0  # yarn: dimensions with fewer rotations than this are divided by `factor`
+    is_truncated: bool = True  # yarn: the bounds between the two kinds are whole dimensions
+    attention_factor: float = 1.0  # yarn: factor of queries and keys
 
 
 @dataclass(frozen=True)
 class MoeShape:
-    """Mixture-of-experts layers: softmax router, top-k, no shared expert."""
+    """Shape of mixture-of-experts layers: softmax router, top-k, no shared expert."""
 
     num_experts: int
     experts_per_token: int
-    ffn_size: int  # of one expert
-    is_renormalised: bool  # the weights of the chosen experts sum to one
-    is_moe_layer: tuple[bool, ...]  # [num_layers]; the other layers are dense
+    ffn_size: int  # hidden size of one expert
+    is_renormalised: bool  # True: the weights of the chosen experts sum to one
+    is_moe_layer: tuple[bool, ...]  # flag of each layer [num_layers]; False: a dense layer
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A decoder with rotary positions, RMSNorm, grouped-query attention and gated SiLU MLPs."""
+    """Shape of a decoder with rotary positions, RMSNorm, grouped-query attention and gated SiLU MLPs."""
 
     num_layers: int
     hidden_size: int
     num_heads: int
     num_key_value_heads: int
     head_size: int
-    ffn_size: int  # of dense layers
+    ffn_size: int  # hidden size of the MLP in dense layers
     vocab_size: int
     max_positions: int
     norm_epsilon: float
     rope: Rope
     has_qkv_bias: bool = False
     has_qk_norm: bool = False
-    is_tied: bool = False  # the output layer is the embedding
+    is_tied: bool = False  # True: the output layer is the embedding
     moe: MoeShape | None = None
 
     def padded_vocab_size(self, tensor_parallel: int) -> int:
-        """Rows of the embedding, rounded up so that every tensor-parallel rank holds the same number."""
+        """Return the rows of the embedding, rounded up to a multiple of the tensor-parallel size."""
         return -(-self.vocab_size // tensor_parallel) * tensor_parallel
 
 
 def read_model_shape(folder: Path) -> ModelShape:
-    """The shape of the model in a folder. Raises ModelError when it is missing, unreadable or not supported."""
+    """Return the shape of the model in a folder. Raises ModelError when it is missing, unreadable or not supported."""
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -107,7 +110,7 @@ def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
 
 
 def _has_sliding_window(config: Mapping[str, Any]) -> bool:
-    """Whether a window is active; Qwen2 lists one and says which layers use it."""
+    """Return whether sliding-window attention is active; Qwen2 lists a window and which layers use it."""
     if "sliding_attention" in (config.get("layer_types") or ()):
         return True
     if not config.get("use_sliding_window", False) or config.get("sliding_window") is None:
@@ -139,7 +142,10 @@ def _shape_from(config: Mapping[str, Any], path: Path) -> ModelShape:
 
 
 def _moe_from(config: Mapping[str, Any], path: Path) -> MoeShape | None:
-    """None when every layer is dense after all. Which layers are not: as transformers' Qwen3MoeDecoderLayer decides."""
+    """Return the mixture-of-experts shape, or None when every layer is dense.
+
+    Layers are chosen as in transformers' Qwen3MoeDecoderLayer.
+    """
     num_experts = int(config["num_local_experts"] if "num_local_experts" in config else config["num_experts"])
     dense, step = config.get("mlp_only_layers") or (), int(config.get("decoder_sparse_step", 1))
     is_moe_layer = tuple(
@@ -159,8 +165,10 @@ def _moe_from(config: Mapping[str, Any], path: Path) -> MoeShape | None:
 
 
 def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
-    """Transformers 5 writes one table; before, the base stood alone and scaling beside it (with `type` for
-    `rope_type`)."""
+    """Return the rotary embedding's parameters from a model's config.
+
+    Transformers 5 writes one table. Earlier versions kept the base apart from the scaling, with `type` for `rope_type`.
+    """
     table = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     kind = table.get("rope_type", table.get("type", "default"))
     base = float(table.get("rope_theta", config.get("rope_theta", 10000.0)))
@@ -191,7 +199,10 @@ def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
 
 
 def _yarn_attention_factor(table: Mapping[str, Any], factor: float) -> float:
-    """YaRN (arXiv 2309.00071), equation 22, and DeepSeek's ratio of two of them where a config gives both weights."""
+    """Return YaRN's attention factor (arXiv 2309.00071, equation 22).
+
+    Where a config gives both mscale weights, it is the ratio of two such factors, as DeepSeek defines it.
+    """
     if table.get("attention_factor") is not None:
         return float(table["attention_factor"])
 
@@ -204,7 +215,7 @@ def _yarn_attention_factor(table: Mapping[str, Any], factor: float) -> float:
 
 
 def hf_shapes(shape: ModelShape) -> Shapes:
-    """Every tensor a Hugging Face checkpoint of this model holds, in the order of the weight stream."""
+    """Return the name and size of every tensor in a Hugging Face checkpoint of this model, in weight-stream order."""
     width = shape.hidden_size
     attention, norms = _attention(shape), {"post_attention_layernorm.weight": (width,)}
     dense = _mlp("mlp.", shape.ffn_size, width)
@@ -219,7 +230,7 @@ def hf_shapes(shape: ModelShape) -> Shapes:
 
 
 def num_parameters(shape: ModelShape) -> int:
-    """Parameters of the whole model, norms and biases included; a tied embedding counts once."""
+    """Return the number of parameters of the whole model, norms and biases included; a tied embedding counts once."""
     return sum(math.prod(size) for size in hf_shapes(shape).values())
 
 

@@ -1,7 +1,7 @@
-"""Makes folders on a node's own disk that no other user can enter, for Ray's sockets and logs, compiled kernels, and
-home folders of child processes.
+"""Create folders on a node's own disk that no other user can enter.
 
-Their names can be guessed and every user can write to /tmp, so a folder that another user made first is refused.
+They hold Ray's sockets and logs, compiled kernels, and home folders of child processes. Their names can be guessed and
+every user can write to /tmp, so a folder that another user created first is refused.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pathlib import Path
 
 from brorl_graders.base.private_folder import make_private, private_folder
 
-# Settings that say where compilers keep compiled code, and what each one's folder is called.
+# Environment variables with the folders of compiled kernels, and the name that each folder gets.
 KERNEL_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "VLLM_CACHE_ROOT": "vllm"}
-# By default, Inductor compiles into a folder of /tmp whose name can be guessed, and the others into the home folder.
+# By default, Inductor compiles into a folder of /tmp with a guessable name, Triton and vLLM into the home folder.
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def kernel_caches(names: Iterable[str] = tuple(KERNEL_CACHES)) -> dict[str, str]:
-    """Return environment variables that keep compiled kernels in a private folder: $BRORL_CACHE, or `cache` below
-    `private_folder`.
+    """Return environment variables that keep compiled kernels in a private folder.
 
-    Variables of `names` that are set already are left out, and their folders are not checked. Raises ResourceError.
+    The folder is $BRORL_CACHE, or `cache` below `private_folder`. Variables of `names` that are already set are left
+    out, and their folders are not checked. Raises ResourceError.
     """
     missing = [name for name in names if name not in os.environ]
     if not missing:

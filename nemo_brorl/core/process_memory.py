@@ -1,4 +1,4 @@
-"""Memory of this process, as the kernel counts it."""
+"""Read and trim the memory of this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def private_bytes() -> int:
-    """Memory of this process that no other shares: weights that are read from the object store are not in it."""
+    """Return the bytes of memory that this process does not share; mapped object-store weights are not counted."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -15,7 +15,7 @@ def private_bytes() -> int:
 
 
 def trim_heap() -> None:
-    """Give freed memory back to the system, as far as the C library can."""
+    """Return freed memory to the operating system, if the C library supports it (malloc_trim)."""
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)

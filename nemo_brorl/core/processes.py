@@ -1,4 +1,4 @@
-"""Trees of processes: which there are, whether one runs, and how all of them are ended."""
+"""List process trees, check whether processes run, and end them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Collection, Sequence
 
 import psutil
 
-# That processes which were killed, or told to end, have for it.
+# Seconds that a killed or terminated process has to exit.
 END_S = 10.0
 
 
 def children_but(before: Collection[psutil.Process]) -> list[psutil.Process]:
-    """Return processes below this one that are not among `before`."""
+    """Return all processes below this one that are not in `before`."""
     return [child for child in psutil.Process().children(recursive=True) if child not in before]
 
 
 def with_descendants(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Return those that are still there, and all processes below them."""
+    """Return the given processes that still exist, and all processes below them."""
     found = set(processes)
     for process in processes:
         try:
@@ -28,7 +28,7 @@ def with_descendants(processes: Sequence[psutil.Process]) -> list[psutil.Process
 
 
 def name_of(process: psutil.Process) -> str:
-    """Name of a process; empty when it is gone."""
+    """Return the name of a process, or "" if it has exited."""
     try:
         return process.name()
     except psutil.NoSuchProcess:
@@ -36,7 +36,7 @@ def name_of(process: psutil.Process) -> str:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Say whether a process is there and not just waiting to be reaped."""
+    """Return whether a process exists and is no zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -44,7 +44,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def end_processes(processes: Sequence[psutil.Process], wait_s: float) -> int:
-    """Wait until these have ended, and kill those that have not within `wait_s` seconds; returns their number."""
+    """Wait up to `wait_s` seconds for processes to end, kill the rest, and return how many were killed."""
     _, left = psutil.wait_procs(processes, timeout=wait_s)
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,10 +1,10 @@
-"""Reader of the YAML in run folders, which may come from a stranger: plain data within bounds, or one message.
+"""Read the YAML of run folders, which may be untrusted: plain data within bounds, or one error message.
 
     read_record(RUN / "config.yaml")["trainer"]["max_steps"]
 
-Bounds hold on the parser's events, before anything is built: a file has at most MAX_BYTES, MAX_NODES and MAX_DEPTH.
-Aliases, anchors and tags are refused, as nothing that this package writes has any. An interpolation, `${oc.env:KEY}`,
-is a text like any other.
+Bounds are checked on the parser's events, before anything is built: a file has at most MAX_BYTES, MAX_NODES and
+MAX_DEPTH. Aliases, anchors and tags are refused, because this package never writes any. An interpolation,
+`${oc.env:KEY}`, stays plain text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_BYTES = 1 << 20
 MAX_NODES = 100_000
 MAX_DEPTH = 32
 
-# Numbers as OmegaConf writes and reads them: 1e-6 is one, and times and dates are texts.
+# Numbers as OmegaConf writes and reads them: 1e-6 is a number, and times and dates are texts.
 _INT = re.compile(r"[-+]?(?:0b[01_]+|0[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$")
 _FLOAT = re.compile(
     r"(?:[-+]?[0-9]+(?:_[0-9]+)*(?:\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)"
@@ -33,7 +33,7 @@ _REPLACED = ("int", "float", "timestamp")
 
 
 class RecordError(DataError):
-    """A file of a run folder is no plain YAML within the bounds."""
+    """A file of a run folder is not plain YAML within the bounds."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} cannot be read: {reason}")
@@ -41,10 +41,10 @@ class RecordError(DataError):
 
 
 def _strict(base: Any) -> Any:
-    """Make a safe loader of PyYAML's read numbers as OmegaConf does, and refuse a name that stands twice."""
+    """Return a subclass of a PyYAML loader that reads numbers as OmegaConf does and refuses duplicate keys."""
 
     class StrictLoader(base):
-        """Load a record."""
+        """A YAML loader for the records of run folders."""
 
         yaml_implicit_resolvers = _other_resolvers(base)
 
@@ -66,7 +66,7 @@ def _strict(base: Any) -> Any:
 
 
 def _other_resolvers(base: Any) -> dict[str, list[Any]]:
-    """List what a loader makes of plain texts by their first letter, without the kinds that are read otherwise."""
+    """Return the implicit resolvers of a loader by first letter, without int, float and timestamp."""
     tags = [f"tag:yaml.org,2002:{kind}" for kind in _REPLACED]
     kept: dict[str, list[Any]] = {}
     for letter, resolvers in base.yaml_implicit_resolvers.items():
@@ -79,7 +79,7 @@ Loader = _strict(yaml.CSafeLoader) if yaml.__with_libyaml__ else PythonLoader
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read the mapping that a YAML file of a run folder holds; an empty file holds an empty one. Raises RecordError."""
+    """Return the mapping in a YAML file of a run folder, {} for an empty file. Raises RecordError."""
     try:
         if path.exists() and not path.is_file():
             raise RecordError(path, "it is no file")
@@ -102,7 +102,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def _excess(text: str) -> str:
-    """Say what a text has that no record has; "" where it may be built."""
+    """Return why a YAML text exceeds the bounds of a record, or "" if it does not."""
     num_nodes = 0
     depth = 0
     for event in yaml.parse(text, Loader):
@@ -123,7 +123,6 @@ def _excess(text: str) -> str:
 
 
 def _in_one_line(error: Exception) -> str:
-    """Put the lines of what an exception says together."""
     words = str(error).split()
     if not words:
         return type(error).__name__
@@ -134,7 +133,7 @@ def setting_of(
     record: Mapping[str, Any],
     name: str,
 ) -> Any:
-    """Look a setting up by its dotted name; None where there is none."""
+    """Return the value of a dotted setting name in a record, or None if it is missing."""
     found: Any = record
     for key in name.split("."):
         if not isinstance(found, Mapping):

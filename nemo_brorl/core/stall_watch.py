@@ -1,10 +1,9 @@
-"""Heartbeat of a run and the watch over it: what the run is doing, whom it waits for, when anything last moved, and a
-warning when it stands still.
+"""Track what a run is doing, and warn when it makes no progress.
 
-The driver's main thread says where it is, a thread reads it. Whoever waits for others gives `stage` a function that
-names the late ones; the watch calls it only once nothing has moved for a while. Ending a run that stands still is the
-main thread's own doing (`Heartbeat.check` in its waits), so that every process is closed in order; should it be stuck
-where nobody checks, the watch ends the process.
+The driver's main thread reports its stage, and a watch thread reads it. Code that waits for other processes gives
+`stage` a function that names the late ones. The watch calls it only once there was no progress for a while. A stalled
+run is ended by the main thread itself (`Heartbeat.check` in its waits), so that every process is closed in order. If
+the main thread hangs where nothing calls `check`, the watch ends the process.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from nemo_brorl.core.timeline import Timeline
 
 log = get_logger(__name__)
 
-Stalled = Callable[[float], Sequence[str]]  # who has not moved for longer than so many seconds, as a message names them
-OnStall = Callable[[str, float], None]  # told of every warning: what stands still, seconds
+Stalled = Callable[[float], Sequence[str]]  # returns the names of processes without progress for that many seconds
+OnStall = Callable[[str, float], None]  # gets each warning: its text and the seconds without progress
 
 WRITE_INTERVAL_S = 5.0
-LOOKS_PER_WARNING = 4  # the watch looks this often within the time after which it warns
-CLOSING_S = 120.0  # from the end of a stalled run until the process is ended whatever it does
+LOOKS_PER_WARNING = 4  # number of checks by the watch within the time after which it warns
+CLOSING_S = 120.0  # seconds from giving up a stalled run until the process is ended by force
 EXIT_STALLED = 3
 STACKS_NAME = "stalled_stacks.txt"
 
 
 class Standing(NamedTuple):
-    """Where the run stands, at one moment."""
+    """Stage and progress of the run at one moment."""
 
     stage: str
     detail: str
-    stage_s: float  # since the stage began
-    silent_s: float  # since anything moved
+    stage_s: float  # seconds since the stage started
+    silent_s: float  # seconds since the last progress
 
 
 class _Stage(NamedTuple):
@@ -61,21 +60,23 @@ class Heartbeat:
     """
 
     def __init__(self, timeline: Timeline | None = None) -> None:
-        """`timeline` is told of work by those who have the heartbeat; None: by nobody."""
+        """`timeline` records the work of the heartbeat's users; None: nothing is recorded."""
         self.timeline = timeline or Timeline(is_on=False)
         self._lock = threading.Lock()
         now = time.monotonic()
-        self._stages = [_Stage("driver", now, ())]  # its own work between all others
+        self._stages = [_Stage("driver", now, ())]  # the driver's own work between other stages
         self._detail = ""
         self._moved_at = now
         self._verdict: str | None = None
-        self.is_ending = False  # the main thread has been told that the run was given up
+        self.is_ending = False  # True: `check` has raised StallError in the main thread
         self.on_stall: OnStall | None = None
 
     @contextlib.contextmanager
     def stage(self, name: str, *stalled: Stalled) -> Iterator[None]:
-        """Inside, the run is at `name`, and waits for those that the functions name. May be entered by the main thread
-        only."""
+        """Mark the run as being at stage `name`, waiting for the processes that the `stalled` functions name.
+
+        Only the main thread may enter it.
+        """
         stage = _Stage(name, time.monotonic(), stalled)
         with self._lock:
             self._stages.append(stage)
@@ -88,13 +89,13 @@ class Heartbeat:
             self.beat()
 
     def beat(self, detail: str = "") -> None:
-        """Something moved; `detail` says how far the stage is."""
+        """Record progress; `detail` says how far the stage is."""
         with self._lock:
             self._detail = detail
             self._moved_at = time.monotonic()
 
     def standing(self) -> Standing:
-        """Where the run stands."""
+        """Return the stage and progress of the run now."""
         with self._lock:
             now = time.monotonic()
             stage = self._stages[-1]
@@ -106,32 +107,36 @@ class Heartbeat:
             )
 
     def stalled(self, seconds: float) -> list[str]:
-        """Names of those that have not moved for longer than this, in the words of those who wait for them."""
+        """Return descriptions of the processes without progress for more than `seconds`.
+
+        They come from the functions of the current stage.
+        """
         names: list[str] = []
         for stalled in self._stages[-1].stalled:
             names += stalled(seconds)
         return names
 
     def give_up(self, message: str | None) -> None:
-        """Have `check` raise from now on; None: no longer, should it not have yet."""
+        """Make `check` raise StallError with `message` from now on; None withdraws that."""
         self._verdict = message
 
     def check(self) -> None:
-        """Raise StallError when the watch has given the run up. Called in every wait of the main thread, every few
-        seconds."""
+        """Raise StallError when the watch has given up the run.
+
+        Every wait of the main thread calls it every few seconds.
+        """
         if self._verdict is not None:
             self.is_ending = True
             raise StallError(self._verdict)
 
 
 class StallWatch:
-    """A thread that writes `heartbeat.json` and notices when nothing moves. A context; leave it last, after all is
-    closed.
+    """A thread that writes `heartbeat.json` and notices when the run makes no progress.
 
-    After `warning_s` without a beat it warns, names who is late, and warns again whenever the silence has doubled;
-    after `timeout_s` (None: never) the run is given up. The heartbeat's `on_stall` is called from the thread with every
-    warning. The start of a run has a limit of its own, whether anything moves or not: `start_timeout_s` until
-    `note_started`.
+    It is a context manager: leave it last, after everything is closed. After `warning_s` without a beat it warns, names
+    the late processes, and warns again whenever the silence has doubled. After `timeout_s` (None: never) it gives up
+    the run. With every warning the thread calls the heartbeat's `on_stall`. The start of a run has its own limit, even
+    with progress: `start_timeout_s` until `note_started`.
     """
 
     def __init__(
@@ -147,7 +152,7 @@ class StallWatch:
         self.warning_s = warning_s
         self.timeout_s = timeout_s
         self.start_timeout_s = start_timeout_s  # None: no limit, or the run has started
-        self.is_refused = False  # whether the disk refused the file when it was last written
+        self.is_refused = False  # True: the last write of the file failed
         self._began_at = time.monotonic()
         self.next_warning_s = warning_s
         self.given_up_at: float | None = None
@@ -167,7 +172,10 @@ class StallWatch:
         self._write("ended" if is_order else "failed", [])
 
     def look(self) -> None:
-        """One look: write the file, warn, give up. The thread does nothing else."""
+        """Check the run once: write `heartbeat.json`, warn, or give up the run.
+
+        The watch thread does nothing else.
+        """
         standing = self.heartbeat.standing()
         if self._start_is_late(standing):
             return
@@ -191,15 +199,15 @@ class StallWatch:
             return
         try:
             self.heartbeat.on_stall(message, silent_s)
-        except BroRLError as error:  # of a full disk: the watch goes on
+        except BroRLError as error:  # for example of a full disk: the watch continues
             log.warning("%s", error)
 
     def note_started(self) -> None:
-        """Everything is ready: the limit of the start no longer holds."""
+        """Lift the start's time limit, because everything is ready."""
         self.start_timeout_s = None
 
     def _start_is_late(self, standing: Standing) -> bool:
-        """Whether the start has taken longer than its limit; the run is given up then."""
+        """Return whether the start has taken longer than its limit, and give up the run if so."""
         limit_s = self.start_timeout_s
         taken_s = time.monotonic() - self._began_at
         if limit_s is None or taken_s < limit_s:
@@ -217,7 +225,7 @@ class StallWatch:
         if self.next_warning_s > self.warning_s:
             log.warning("%s: moving again", standing.stage)
         self.next_warning_s = self.warning_s
-        if not self.heartbeat.is_ending:  # nobody has looked while it was given up
+        if not self.heartbeat.is_ending:  # `check` was not called while the run was given up
             self.given_up_at = None
             self.heartbeat.give_up(None)
 
@@ -229,7 +237,7 @@ class StallWatch:
                 self._end_process()
 
     def _write(self, state: str, late: Sequence[str]) -> None:
-        """Replace the file; a disk that refuses costs the file, not the run, and is named once."""
+        """Replace `heartbeat.json`; a disk error costs the file, not the run, and is logged once."""
         standing = self.heartbeat.standing()
         row = {
             "state": state,
@@ -250,8 +258,10 @@ class StallWatch:
             self.is_refused = True
 
     def _end_process(self) -> None:
-        """The main thread hangs where nobody checks: leave its stack behind, and end. Ray ends the actors of a driver
-        that is gone."""
+        """End the process of a main thread that hangs where nothing calls `check`, and write its stacks to a file.
+
+        Ray ends the actors of a driver that has exited.
+        """
         log.error(
             "the run was given up %.0f s ago and has not ended; its stacks are in %s",
             CLOSING_S,
@@ -263,7 +273,7 @@ class StallWatch:
 
 
 def describe(standing: Standing, late: Sequence[str]) -> str:
-    """A stall as one line."""
+    """Return a one-line description of a stall."""
     where = f"{standing.stage} ({standing.detail})" if standing.detail else standing.stage
     waits = f"; late: {', '.join(late)}" if late else ""
     return f"{where}: nothing has moved for {standing.silent_s:.0f} s{waits}"

@@ -1,7 +1,7 @@
-"""How sure a mean over several values is.
+"""Estimate how certain the mean of several values is.
 
-A mean over strata (benchmarks, say) counts each the same: their errors add up as independent ones. The interval is
-Student's, and beside it comes that of a bootstrap within strata, which assumes no shape.
+A mean over strata (for example benchmarks) gives each stratum equal weight, and their errors add up as independent. The
+interval is Student's. Beside it is that of a bootstrap within strata, which assumes no distribution.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 Float64 = NDArray[np.float64]
-Strata = Sequence[Sequence[float] | Float64]  # the values of each stratum
+Strata = Sequence[Sequence[float] | Float64]  # values of each stratum
 
-MAX_CELLS = 4_000_000  # numbers drawn at a time
+MAX_CELLS = 4_000_000  # random numbers drawn at a time
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over values. NaN where one value alone says nothing of the spread."""
+    """A mean with its standard error and confidence intervals. Errors are NaN for a single value."""
 
     value: float
     standard_error: float
-    interval: tuple[float, float]  # Student's t
-    bootstrap: tuple[float, float]  # percentiles
+    interval: tuple[float, float]  # ends of Student's t interval
+    bootstrap: tuple[float, float]  # ends of the bootstrap percentile interval
 
 
 def mean_of_means(strata: Strata) -> float:
-    """The mean over strata of the mean over a stratum's values: every stratum counts the same."""
+    """Return the mean over strata of each stratum's mean, so that every stratum has equal weight."""
     means = [np.mean(values) for values in strata]
     return float(np.mean(means))
 
@@ -42,19 +42,22 @@ def estimate(
     num_resamples: int,
     seed: int,
 ) -> Estimate:
-    """The mean of the strata's means with its error; of one stratum the plain mean."""
+    """Return the mean of the strata's means with its error; with one stratum this is the plain mean."""
     means = bootstrap_means(strata, num_resamples, seed)
     return estimate_of(moments_of(strata), means, confidence)
 
 
 def bootstrap_means(strata: Strata, num_resamples: int, seed: int) -> Float64:
-    """[num_resamples] the mean of the strata's means, values drawn anew within each stratum."""
+    """Return the mean of the strata's means for each bootstrap resample [num_resamples].
+
+    Values are resampled within each stratum.
+    """
     generator = np.random.default_rng(seed)
     total = np.zeros(num_resamples)
     for stratum in strata:
         values = np.asarray(stratum, np.float64)
         num_values = len(values)
-        # In blocks: a thousand resamplings of 100,000 prompts at a time would take gigabytes.
+        # Drawn in blocks, because a thousand resamples of 100,000 prompts at a time would take gigabytes.
         block = max(1, MAX_CELLS // num_values)
         for start in range(0, num_resamples, block):
             stop = min(start + block, num_resamples)
@@ -64,17 +67,20 @@ def bootstrap_means(strata: Strata, num_resamples: int, seed: int) -> Float64:
 
 
 class Moments(NamedTuple):
-    """Of the mean of the strata's means."""
+    """Mean, standard error and degrees of freedom of the mean of the strata's means."""
 
     mean: float
-    error: float  # standard; NaN where a stratum has one value
+    error: float  # standard error; NaN where a stratum has one value
     freedom: float  # degrees of freedom
 
 
 def moments_of(strata: Strata) -> Moments:
-    """Return the moments of the mean of the strata's means; several strata as Welch and Satterthwaite have it."""
+    """Return mean, standard error and degrees of freedom of the mean of the strata's means.
+
+    Several strata are combined by the formula of Welch and Satterthwaite.
+    """
     mean = mean_of_means(strata)
-    variances = []  # of each stratum's mean
+    variances = []  # variance of each stratum's mean
     freedoms = []
     for stratum in strata:
         if len(stratum) < 2:
@@ -96,7 +102,7 @@ def moments_of(strata: Strata) -> Moments:
 
 
 def estimate_of(moments: Moments, means: Float64, confidence: float) -> Estimate:
-    """Make an estimate of a mean's moments; `means` are those of the bootstrap."""
+    """Return the estimate for a mean's moments and its bootstrap means."""
     tail = 0.5 + confidence / 2
     low, high = np.quantile(means, [0.5 - confidence / 2, tail])
     if np.isnan(moments.error):
@@ -113,7 +119,7 @@ def estimate_of(moments: Moments, means: Float64, confidence: float) -> Estimate
 
 
 def estimate_json(found: Estimate) -> dict[str, Any]:
-    """JSON has no NaN: null in its place."""
+    """Return an estimate as a JSON object, with null in place of NaN."""
     return {
         "value": found.value,
         "standard_error": number_or_null(found.standard_error),
@@ -123,7 +129,7 @@ def estimate_json(found: Estimate) -> dict[str, Any]:
 
 
 def number_or_null(value: float) -> float | None:
-    """What JSON can hold."""
+    """Return a number as JSON can hold it: None in place of NaN and infinity."""
     if not np.isfinite(value):
         return None
     return float(value)

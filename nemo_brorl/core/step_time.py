@@ -1,16 +1,19 @@
-"""Seconds of a step, summed from its row of metrics."""
+"""Sum the seconds of a step from its row of metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-# Parts of a step's time that follow each other; what else is in `time/` lies inside these.
+# Consecutive parts of a step's time. Other `time/` metrics lie inside these.
 STEP_PARTS = ("collect", "offload", "fetch", "log_prob", "update", "sync", "validate", "save")
 
 
 def step_seconds(row: Mapping[str, Any], left_out: Collection[str] = ()) -> float:
-    """Seconds of a step but for some of its parts, as far as its row of metrics knows them."""
+    """Return the seconds of a step from its row of metrics, without the parts in `left_out`.
+
+    Parts that the row lacks count 0.
+    """
     total = 0.0
     for part in STEP_PARTS:
         if part not in left_out:

@@ -1,12 +1,13 @@
-"""Timeline of a step: who did what when, on one clock.
+"""Record a step's timeline: which process did what at which time, on one clock.
 
-Processes note `Work` by their own clocks and send it along with answers that travel anyway. The driver keeps all of it
-in a `Timeline`, which makes `TimelineSpan`s of one step on the driver's clock; `training/trace_files.py` writes them.
+Processes record `Work` by their own clocks and send it along with replies that are sent anyway. The driver collects it
+in a `Timeline`, which turns it into `TimelineSpan`s of one step on the driver's clock. `training/trace_files.py` writes
+them.
 
-Clocks are aligned as Cristian's algorithm does (1989): a question is received after it was asked, and its answer is
-known after it was given, so every answer bounds the offset of the two clocks from both sides. Clocks that nothing
-contradicts are taken to agree, as those of one machine do and those of a cluster should; others are moved to the middle
-of the bounds.
+Clocks are aligned by Cristian's algorithm (1989). A request is received after it was sent, and its reply arrives after
+it was sent, so every reply bounds the offset of the two clocks from both sides. A clock whose bounds allow offset 0 is
+taken to agree with the driver's, as clocks of one machine do and those of a cluster should. Other clocks are shifted by
+the middle of their bounds.
 """
 
 from __future__ import annotations
@@ -19,34 +20,34 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 DRIVER = "driver"
-# Lane of the driver: its spans lie side by side or inside each other.
+# Lane (track) of the driver, whose spans follow each other or are nested.
 STAGES = "stages"
-# Lane of work that goes on side by side: its spans are spread over as many lanes as they need.
+# Lane of concurrent work, whose spans are spread over as many lanes as they need.
 CHUNKS = "chunks"
-# Lane of an engine.
+# Lane of weight syncs in an engine.
 WEIGHTS = "weights"
-# Name of the span of the whole step, around all others of its lane.
+# Name of the span of the whole step, around all other spans of its lane.
 STEP = "step"
-# Name of the driver's spans in no stage.
+# Name of the driver's spans between stages.
 BETWEEN = "between"
-# Two times that differ by less are one: files have microseconds.
+# Seconds below which two times count as equal, because files have microseconds.
 TICK_S = 2e-6
-# Time of the driver in no stage that is worth a span.
+# Shortest time between stages, in seconds, that gets a span.
 SHORTEST_S = 1e-4
-# Of one step; what comes beyond is counted and left out.
+# Most pieces of work in one step. Further pieces are counted and left out.
 MAX_WORK = 200_000
 
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work as the process that did it noted it."""
+    """A piece of work as recorded by the process that did it."""
 
     name: str
-    began_at: float  # unix seconds of its own clock, as is the next
-    ended_at: float
+    began_at: float  # start, in unix seconds of the process's own clock
+    ended_at: float  # end, in unix seconds of the process's own clock
     lane: str = STAGES
-    rollouts: tuple[str, ...] = ()  # chunks that it is about, by `chunk_key`
-    details: Mapping[str, Any] = field(default_factory=dict)  # JSON-able, small
+    rollouts: tuple[str, ...] = ()  # keys of the chunks concerned, from `chunk_key`
+    details: Mapping[str, Any] = field(default_factory=dict)  # small JSON-able data
 
 
 @dataclass(frozen=True)
@@ -54,77 +55,77 @@ class TimelineSpan:
     """A piece of work on the driver's clock."""
 
     process: str  # "driver", "engine 0", "verifier 1", "policy rank 3"
-    lane: str  # of the process: "stages", "chunks 2", "weights"
+    lane: str  # track of the process: "stages", "chunks 2", "weights"
     name: str  # "collect", "sample", "score", "mini-batch 1 of 2"
-    start_s: float  # since the step began; below 0 for what had begun before
+    start_s: float  # seconds since the step started; below 0 for work that started before
     seconds: float
-    rollouts: tuple[str, ...] = ()  # chunks that it is about: those of engine, verifier and policy have the same
+    rollouts: tuple[str, ...] = ()  # keys of the chunks concerned; engine, verifier and policy use the same keys
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def end_s(self) -> float:
-        """Since the step began."""
+        """End of the span, in seconds since the step started."""
         return self.start_s + self.seconds
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """A question and its answer, unix seconds."""
+    """Times of a request to another process and its reply, in unix seconds."""
 
-    asked_at: float  # driver's clock
-    received_at: float  # the other's clock, as is the next
-    answered_at: float
-    known_at: float  # driver's clock
+    asked_at: float  # sending of the request, driver's clock
+    received_at: float  # arrival of the request, other process's clock
+    answered_at: float  # sending of the reply, other process's clock
+    known_at: float  # arrival of the reply, driver's clock
 
 
 @dataclass
 class ClockOffset:
-    """How far a process's clock is ahead of the driver's, in seconds, by what its answers allow."""
+    """Seconds by which a process's clock is ahead of the driver's, with the bounds that its replies give."""
 
     low: float = -math.inf
     high: float = math.inf
 
     def learn(self, exchange: Exchange) -> None:
-        """Narrow the bounds."""
+        """Narrow the bounds of the clock offset by one exchange."""
         self.low = max(self.low, exchange.answered_at - exchange.known_at)
         self.high = min(self.high, exchange.received_at - exchange.asked_at)
 
     @property
     def seconds(self) -> float:
-        """The estimate."""
+        """Estimated clock offset in seconds: 0 if the bounds allow it, else their middle."""
         if self.low <= 0.0 <= self.high:
             return 0.0
         return (self.low + self.high) / 2
 
     @property
     def error_s(self) -> float:
-        """How far the estimate may be off."""
+        """Largest error of the estimated clock offset, in seconds."""
         return max(self.high - self.seconds, self.seconds - self.low)
 
 
 @dataclass(frozen=True)
 class StepTimeline:
-    """All spans of one step."""
+    """All timeline spans of one step."""
 
     step: int
-    began_at: float  # unix seconds of the driver
+    began_at: float  # start, in unix seconds of the driver
     seconds: float
-    spans: tuple[TimelineSpan, ...]  # the step itself, then by start
-    clocks: Mapping[str, ClockOffset]  # by process
+    spans: tuple[TimelineSpan, ...]  # the span of the step itself, then the rest by start
+    clocks: Mapping[str, ClockOffset]  # clock offsets by process
     num_left_out: int = 0
 
 
 def chunk_key(uid: str, first_index: int) -> str:
-    """Name of a chunk's rollouts in the spans of a run."""
+    """Return the key of a chunk's rollouts in the spans of a run."""
     return f"{uid}/{first_index}"
 
 
 class Timeline:
-    """What the driver has noted of the step under way. One that is off notes nothing.
+    """The work that the driver has recorded in the current step. A timeline that is off records nothing.
 
     timeline.begin(7)
     with timeline.stage("collect"): …                 # the driver's own lane
-    timeline.record_work("engine 0", [work], exchange)       # what an answer brought along
+    timeline.record_work("engine 0", [work], exchange)       # work that a reply brought along
     done = timeline.end()
     """
 
@@ -138,13 +139,13 @@ class Timeline:
         self._num_left_out = 0
 
     def begin(self, step: int) -> None:
-        """Begin a step. What came since the one before stays: it belongs to work that was under way."""
+        """Start a step. Work recorded since the last step stays, because it was in progress."""
         self._step = step
         self._began_at = self.now()
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Inside, the driver is at `name`; stages nest."""
+        """Record the time inside the context as the driver's stage `name`; stages can be nested."""
         began_at = self.now()
         try:
             yield
@@ -152,7 +153,7 @@ class Timeline:
             self.record_work(DRIVER, [Work(name, began_at, self.now())])
 
     def record_work(self, process: str, work: Iterable[Work], exchange: Exchange | None = None) -> None:
-        """Work of a process, and the answer that brought it."""
+        """Record the work of a process, and the times of the exchange that brought it."""
         if not self.is_on:
             return
         if exchange is not None:
@@ -164,7 +165,7 @@ class Timeline:
                 self._num_left_out += 1
 
     def end(self) -> StepTimeline | None:
-        """Return the step that ends now; None for one that was not begun, or where the timeline is off."""
+        """End the current step and return its timeline; None if no step was started or the timeline is off."""
         step = self._step
         work = self._work
         clocks = self._clocks
@@ -195,7 +196,7 @@ class Timeline:
 
 
 def top_stages(spans: Sequence[TimelineSpan]) -> list[TimelineSpan]:
-    """Return the driver's stages that are in no other but the step, by start: together they are the step."""
+    """Return the driver's outermost stages by start; together they make up the step."""
     found: list[TimelineSpan] = []
     stages = [span for span in spans if (span.process, span.lane) == (DRIVER, STAGES) and span.name != STEP]
     for stage in sorted(stages, key=_order):
@@ -217,12 +218,12 @@ def _span(process: str, work: Work, zero: float) -> TimelineSpan:
 
 
 def _order(span: TimelineSpan) -> tuple[float, float]:
-    """Order by start, the one around another first."""
+    """Return the sort key of a span: by start, and an enclosing span first."""
     return span.start_s, -span.seconds
 
 
 def _between(spans: Sequence[TimelineSpan], seconds: float) -> Iterator[TimelineSpan]:
-    """Yield the spans of the driver that fill its step where no stage was."""
+    """Yield spans that fill the driver's time between stages."""
     reached = 0.0
     for stage in top_stages(spans):
         if stage.start_s - reached >= SHORTEST_S:
@@ -233,9 +234,8 @@ def _between(spans: Sequence[TimelineSpan], seconds: float) -> Iterator[Timeline
 
 
 def _in_lanes(spans: Iterable[TimelineSpan]) -> Iterator[TimelineSpan]:
-    """Yield spans that go on side by side, each in the first lane of its process that is free: "chunks 1", "chunks
-    2"."""
-    busy_until: dict[str, list[float]] = {}  # by process and lane
+    """Yield the spans with concurrent ones moved to the first free lane of their process: "chunks 1", "chunks 2"."""
+    busy_until: dict[str, list[float]] = {}  # ends of the lanes' last spans, by process
     for span in sorted(spans, key=_order):
         if span.lane != CHUNKS:
             yield span

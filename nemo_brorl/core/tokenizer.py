@@ -1,8 +1,7 @@
-"""The tokenizer of a model folder, without transformers: `tokenizers` and `jinja2` load in 0.1 s, AutoTokenizer in 5 s.
+"""Load a model's tokenizer without transformers: `tokenizers` and `jinja2` load in 0.1 s, AutoTokenizer in 5 s.
 
-Driver, verifier children and warm-up all read it from here. A folder that has no `tokenizer.json` (an old SentencePiece
-model) is converted by transformers instead. A model without a chat template gets plain text; see
-`ChatTokenizer.prompt_ids`.
+Driver, verifier children and warm-up all use it. For a folder without `tokenizer.json` (an old SentencePiece model),
+transformers converts the tokenizer. A model without a chat template gets plain text, see `ChatTokenizer.prompt_ids`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-Messages = Sequence[Mapping[str, str]]  # each with role and content
-Tools = Sequence[Mapping[str, Any]]  # each a function by name, with a JSON schema of its parameters
+Messages = Sequence[Mapping[str, str]]  # messages with role and content
+Tools = Sequence[Mapping[str, Any]]  # functions by name, each with a JSON schema of its parameters
 
 _OLD_FILES = frozenset(["tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"])
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -34,9 +33,9 @@ SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 @dataclass(frozen=True)
 class ChatTokenizer:
-    """Text to token ids and back, with the model's chat template.
+    """A tokenizer with the model's chat template.
 
-    `special_tokens` maps bos_token, eos_token, pad_token and unk_token (those the model has) to their text; templates
+    `special_tokens` maps bos_token, eos_token, pad_token and unk_token (those the model has) to their text. Templates
     use them.
     """
 
@@ -46,26 +45,26 @@ class ChatTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest token id, added tokens included."""
+        """Largest token id plus one, added tokens included."""
         vocabulary = self.backend.get_vocab(with_added_tokens=True)
         return max(vocabulary.values()) + 1
 
     @property
     def eos_token_id(self) -> int:
-        """The token that ends a response."""
+        """Id of the token that ends a response."""
         return self._special_id("eos_token")
 
     @property
     def pad_token_id(self) -> int:
-        """The padding token; models without one pad with the end token."""
+        """Id of the padding token; a model without one pads with the end token."""
         return self._special_id("pad_token" if "pad_token" in self.special_tokens else "eos_token")
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text` as it stands: nothing is added."""
+        """Return the token ids of `text`, without added special tokens."""
         return self.backend.encode(text, add_special_tokens=False).ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of a response, without special tokens."""
+        """Return the text of a response, without special tokens."""
         return self.backend.decode(list(token_ids), skip_special_tokens=True)
 
     def prompt_ids(
@@ -74,11 +73,11 @@ class ChatTokenizer:
         system_prompt: str | None = None,
         tools: Tools = (),
     ) -> list[int]:
-        """Ids of a conversation that ends where the assistant's answer begins. `question` is the user's text, or whole
-        messages.
+        """Return the token ids of a conversation that ends where the assistant's response starts.
 
-        A system prompt takes the place of one in the messages, and an empty one removes it. Without a chat template:
-        the messages with blank lines between them, a line break, after the model's own beginning-of-text token.
+        `question` is the user's text, or whole messages. A system prompt replaces one in the messages, and an empty one
+        removes it. Without a chat template the text is the model's own beginning-of-text token, the messages with blank
+        lines between them, and a line break.
         """
         if self.chat_template is None:
             messages = conversation(question, system_prompt)
@@ -93,8 +92,10 @@ class ChatTokenizer:
         is_prompt: bool = True,
         tools: Tools = (),
     ) -> str:
-        """The conversation as text; a prompt ends where the assistant's answer begins. Raises ModelError when the
-        template refuses it (some know no system role)."""
+        """Return a conversation as text; a prompt ends where the assistant's response starts.
+
+        Raises ModelError when the chat template refuses it (some know no system role).
+        """
         import jinja2
 
         messages = conversation(question, system_prompt)
@@ -134,7 +135,7 @@ class ChatTokenizer:
 
 
 def conversation(question: str | Messages, system_prompt: str | None) -> list[dict[str, str]]:
-    """Messages of a question; a system prompt takes the place of theirs, and an empty one removes it."""
+    """Return the messages of a question; a system prompt replaces theirs, and an empty one removes it."""
     if isinstance(question, str):
         question = [{"role": "user", "content": question}]
     messages = []
@@ -147,7 +148,7 @@ def conversation(question: str | Messages, system_prompt: str | None) -> list[di
 
 
 def load_tokenizer(folder: Path | str) -> ChatTokenizer:
-    """The tokenizer of a Hugging Face model folder.
+    """Load the tokenizer of a Hugging Face model folder.
 
     Raises ModelError when the folder or its tokenizer is missing, unreadable, or has more tokens than the model.
     """
@@ -178,7 +179,7 @@ def _load_backend(folder: Path) -> tokenizers.Tokenizer:
 
 
 def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
-    """For models that ship only their SentencePiece or vocabulary files: slow, but right."""
+    """Convert the tokenizer of a model that ships only SentencePiece or vocabulary files, which is slow."""
     names = sorted(path.name for path in folder.iterdir())
     if not _OLD_FILES.intersection(names):
         found = ", ".join(names[:10]) or "nothing"
@@ -188,15 +189,14 @@ def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
     from transformers import AutoTokenizer
 
     try:
-        # Else transformers asks on the terminal whether code of the folder may run.
+        # Without this argument, transformers asks on the terminal whether code of the folder may run.
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
     except ValueError as error:
         raise ModelError(f"the tokenizer in {str(folder)!r} cannot be read: {error}") from error
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Newer models keep it in its own file, older ones inside tokenizer_config.json, some as a list of named
-    templates."""
+    """Return the chat template from its own file, or from tokenizer_config.json, where it may be a list."""
     path = folder / "chat_template.jinja"
     if path.exists():
         return path.read_text(encoding="utf-8")
@@ -240,7 +240,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _template_environment() -> jinja2.Environment:
-    """Jinja as chat templates expect it: sandboxed, trimmed blocks, `raise_exception` and `strftime_now`."""
+    """Return the Jinja environment that chat templates expect.
+
+    It is sandboxed, trims blocks, and has `raise_exception` and `strftime_now`.
+    """
     import jinja2
     import jinja2.sandbox
 
@@ -257,7 +260,9 @@ def _template_environment() -> jinja2.Environment:
 
 
 def _without_generation_tags(template: str) -> str:
-    """`{% generation %}` marks the assistant's text for loss masks; for prompts it is a block that is always
-    rendered."""
+    """Make `{% generation %}` blocks always rendered.
+
+    The tags mark the assistant's text for loss masks, which prompts do not need.
+    """
     opened = re.sub(r"(\{%-?)\s*generation\s*(-?%\})", r"\1 if true \2", template)
     return re.sub(r"(\{%-?)\s*endgeneration\s*(-?%\})", r"\1 endif \2", opened)

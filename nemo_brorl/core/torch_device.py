@@ -1,5 +1,4 @@
-"""Memory and threads of the device that a process computes on, a GPU or CPU cores: what needs no other library than
-torch."""
+"""Manage memory and threads of the GPU or CPU that a process computes on, with torch alone."""
 
 from __future__ import annotations
 
@@ -14,8 +13,10 @@ from nemo_brorl.core.process_memory import trim_heap
 
 
 def host_like(tensor: Tensor) -> Tensor:
-    """Make unfilled host memory for a tensor; pinned for one on a GPU, so that copies run at full speed and without
-    waiting."""
+    """Allocate uninitialised host memory of a tensor's shape and type.
+
+    It is pinned for a GPU tensor, so that copies run at full speed and without waiting.
+    """
     return torch.empty_like(
         tensor,
         device="cpu",
@@ -25,13 +26,13 @@ def host_like(tensor: Tensor) -> Tensor:
 
 
 def wait_for_copies() -> None:
-    """Wait until everything that was queued on this rank's GPU is done."""
+    """Block until this rank's GPU has finished all queued work."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def roomy_device(num_bytes: int) -> torch.device:
-    """Return the GPU of this rank where so much and a tenth of the card are free, else the CPU."""
+    """Return this rank's GPU if `num_bytes` and a tenth of its memory are free, else the CPU."""
     if not torch.cuda.is_initialized():
         return torch.device("cpu")
     free, total = torch.cuda.mem_get_info()
@@ -42,8 +43,10 @@ def roomy_device(num_bytes: int) -> torch.device:
 
 @contextmanager
 def all_threads() -> Iterator[None]:
-    """Inside, a rank with a GPU computes on the CPU with its share of the cores; ranks on CPU keep theirs
-    (`policy.num_threads`)."""
+    """Let a rank with a GPU use its share of the CPU cores inside the context.
+
+    Ranks on CPU keep their number of threads (`policy.num_threads`).
+    """
     before = torch.get_num_threads()
     if torch.cuda.is_initialized():
         num_cores = len(os.sched_getaffinity(0))
@@ -56,8 +59,10 @@ def all_threads() -> Iterator[None]:
 
 
 def release_cache() -> None:
-    """Hand memory that is kept for later back to the GPU, for other processes; also what was shared with processes that
-    have let go. On CPU, back to the machine."""
+    """Return cached memory to the GPU for other processes, or on CPU to the operating system.
+
+    On a GPU this includes shared memory that other processes have released.
+    """
     if torch.cuda.is_initialized():
         torch.cuda.ipc_collect()
         torch.cuda.empty_cache()

@@ -18,6 +18,7 @@ from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Reply,
 from nemo_brorl.generation.routes import RowRoutes, packed_routes
 from nemo_brorl.types import (
     ChunkArrays,
+    Float32,
     PartialRollouts,
     Period,
     RolloutRequest,
@@ -34,7 +35,7 @@ class Continuation:
     """Tokens that vLLM sampled for one rollout in this engine."""
 
     token_ids: Sequence[int]
-    log_probs: Sequence[float]
+    log_probs: Sequence[float] | Float32
     versions: Sequence[int]  # policy versions that sampled them, oldest first; empty without tokens
     has_ended: bool
     is_stopped: bool

@@ -186,7 +186,7 @@ class RolloutEngine:
             self._workers("record_routes")
             vllm_adapter.return_routes(self._engine)
         self._counters = EngineCounters(self._engine)
-        self._batch = ChunkBatch(VllmRequests(self._engine))
+        self._batch = ChunkBatch(VllmRequests(self._engine, vllm_adapter.lean_scheduler(self._engine)))
         self._sleep_mode = SleepMode(self._engine, settings.sleep, settings.on_cpu)
         return EngineReady(
             engine=settings.index,

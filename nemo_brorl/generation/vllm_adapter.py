@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from vllm.v1.metrics.stats import PrefixCacheStats
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+    from nemo_brorl.generation.lean_scheduler import LeanMixin
+
 VERSION = "0.32.0"
 
 
@@ -102,6 +104,14 @@ def output_so_far(engine: LLMEngine, identity: str) -> RequestOutput:
 
     state = engine.output_processor.request_states[identity]
     return state.make_request_output([], None, FinishReason.ABORT, None)
+
+
+def lean_scheduler(engine: LLMEngine) -> LeanMixin | None:
+    """Return the engine's scheduler if it is the lean one, which keeps tokens from vLLM's output processor."""
+    from nemo_brorl.generation.lean_scheduler import LeanMixin
+
+    scheduler = _scheduler(engine)
+    return scheduler if isinstance(scheduler, LeanMixin) else None
 
 
 def count_prefix_cache(engine: LLMEngine) -> PrefixCacheStats:

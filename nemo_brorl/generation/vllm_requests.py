@@ -9,13 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nemo_brorl.generation import vllm_adapter
 from nemo_brorl.generation.chunk_task import Continuation, RolloutTask
+from nemo_brorl.generation.lean_requests import Sampled
 from nemo_brorl.generation.routes import as_routes
 from nemo_brorl.types import Routes, Sampling
 
 if TYPE_CHECKING:
     from vllm import CompletionOutput, LLMEngine, RequestOutput
+
+    from nemo_brorl.generation.lean_scheduler import LeanMixin
+
+NO_TOKENS = np.zeros(0, np.int32)
 
 
 @dataclass
@@ -36,13 +43,17 @@ class VllmRequests:
     The versions that sampled each rollout are counted here, because vLLM 0.32 reports them and 0.26 does not.
     """
 
-    def __init__(self, engine: LLMEngine) -> None:
+    def __init__(self, engine: LLMEngine, lean: LeanMixin | None = None) -> None:
+        """Use an engine's batch. `lean`: its scheduler if that is the lean one, which keeps log-probs for this object."""
         # Imported here and not in `add`, which is called for every rollout.
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         self._new_params = SamplingParams
         self._output_kind = RequestOutputKind.FINAL_ONLY
         self._engine = engine
+        self._lean = lean
+        if lean is not None:
+            lean.keeps_log_probs = True
         self.vocab_size: int = engine.model_config.get_vocab_size()
         self._version = 0
         self._sampled: dict[str, _Sampled] = {}  # unfinished rollouts; key: vLLM's id
@@ -80,19 +91,24 @@ class VllmRequests:
         for output in self._engine.step():
             if output.finished:
                 name = output.request_id
-                sampled = self._forget(self._ids[name])
-                continuation = self._continuation_of(sampled, output)
+                identity = self._ids[name]
+                sampled = self._forget(identity)
+                continuation = self._continuation_of(sampled, output, self._finished(identity))
                 ended.append((name, continuation))
         return ended
 
     def num_tokens(self, identity: str) -> int | None:
         """Return the number of tokens sampled for a rollout, or None when it has ended."""
-        return vllm_adapter.num_sampled(self._engine, identity)
+        num_reported = vllm_adapter.num_sampled(self._engine, identity)
+        if num_reported is None or self._lean is None:
+            return num_reported
+        return num_reported + self._lean.num_unreported(identity)
 
     def so_far(self, identity: str) -> Continuation:
         """Return the tokens of an unfinished rollout, as if it were cut off now."""
         output = vllm_adapter.output_so_far(self._engine, identity)
-        return self._continuation_of(self._sampled[identity], output)
+        unreported = self._lean.unreported(identity) if self._lean is not None else None
+        return self._continuation_of(self._sampled[identity], output, unreported)
 
     def abort(self, identities: Sequence[str]) -> None:
         """Remove rollouts from vLLM's batch. Ended rollouts are ignored."""
@@ -112,16 +128,34 @@ class VllmRequests:
         del self._ids[sampled.name]
         return sampled
 
-    def _continuation_of(self, sampled: _Sampled, output: RequestOutput) -> Continuation:
-        """Convert vLLM's RequestOutput to a Continuation. A finish reason of "abort" means that it was cut off."""
+    def _finished(self, identity: str) -> Sampled | None:
+        """Return the log-probs of a finished rollout that did not pass vLLM's output processor."""
+        if self._lean is None or identity not in self._lean.finished_log_probs:
+            return None
+        return Sampled(NO_TOKENS, self._lean.finished_log_probs.pop(identity))
+
+    def _continuation_of(
+        self,
+        sampled: _Sampled,
+        output: RequestOutput,
+        unreported: Sampled | None,
+    ) -> Continuation:
+        """Convert vLLM's RequestOutput, and what the lean scheduler has kept from it, to a Continuation.
+
+        A rollout that was cut off has the finish reason "abort".
+        """
         completion = output.outputs[0]
         assert completion.finish_reason in ("stop", "length", "abort"), (
             f"vLLM ended a rollout with {completion.finish_reason!r}"
         )
-        self._count(sampled, len(completion.token_ids))
+        token_ids, log_probs = completion.token_ids, completion.logprobs.logprobs
+        if unreported is not None:
+            token_ids = [*token_ids, *unreported.token_ids.tolist()]
+            log_probs = np.concatenate([np.array(log_probs, np.float32), unreported.log_probs])
+        self._count(sampled, len(token_ids))
         return Continuation(
-            token_ids=completion.token_ids,
-            log_probs=completion.logprobs.logprobs,
+            token_ids=token_ids,
+            log_probs=log_probs,
             versions=sampled.versions,
             has_ended=completion.finish_reason != "abort",
             is_stopped=completion.finish_reason == "stop",

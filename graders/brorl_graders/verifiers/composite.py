@@ -117,7 +117,7 @@ def _reasons(verdicts: Verdicts) -> list[str]:
 
 
 def _is_decided(mode: str, weights: Sequence[float], scores: Sequence[float]) -> bool:
-    """Return whether no further part can change the combined score."""
+    """Return whether the combined score is final, so that no further part of the composition can change it."""
     if not math.isfinite(scores[-1]):
         return True
     return mode != "sum" and combined(mode, weights, scores) == 0

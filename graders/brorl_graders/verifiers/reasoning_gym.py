@@ -196,9 +196,9 @@ def game_of_life_halting(payload: Payload, given: str) -> float | None:
 
 
 def complex_arithmetic(payload: Payload, given: str) -> float | None:
-    """Score 0.0 for an answer that is not a number, and leave all others to the library.
+    """Score 0.0 for an answer with "nan" in it, and leave all others to the library.
 
-    The library accepts "nan", whose distance to every number is below any bound.
+    The library accepts "nan" as right, since its distance to every number is below any bound.
     """
     return 0.0 if NOT_A_NUMBER.search(given) else None
 

@@ -342,9 +342,9 @@ def is_foreign(name: str, payload: Payload) -> bool:
 
 
 def answer_reader(name: str, payload: Payload) -> Callable[[str], str | None] | None:
-    """Return a function that reads the answer in a response, or None if no verifier of this payload knows of answers.
+    """Return a function that reads the answer in a response, or None if no verifier of this payload can read answers.
 
-    In a composition the first part that knows of answers reads them.
+    In a composition the first part that can read answers does so.
     """
     for verifier, own in _parts(name, payload):
         if verifier.answer is not None:

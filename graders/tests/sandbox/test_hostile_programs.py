@@ -13,7 +13,7 @@ from brorl_graders.sandbox.limits import MIB, SandboxLimits
 from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.code import Program
-from brorl_graders.verifiers.code.tests import PrintTest, Rules, read_tests
+from brorl_graders.verifiers.code.tests import ComparisonRules, PrintTest, read_tests
 
 from graders.tests.support.hostile_host import Host, descendants, hostile_programs
 
@@ -50,7 +50,7 @@ def test_a_hostile_program_is_contained(name: str, host: Host, runner: code.Runn
     run = runner.sandbox.run(SandboxProgram(source), SECONDS)
     assert "ESCAPED" not in run.printed and "CANARY" not in run.printed
     assert _what_is_left(runner, host) == []
-    assert not PrintTest("", str(host.answer)).passes(run, Rules())
+    assert not PrintTest("", str(host.answer)).passes(run, ComparisonRules())
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name.startswith("deceit")])

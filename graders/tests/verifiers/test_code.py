@@ -16,7 +16,7 @@ from brorl_graders.base.settings import CodeLimits
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.code import extract_program
-from brorl_graders.verifiers.code.tests import Rules, same_text, same_value
+from brorl_graders.verifiers.code.tests import ComparisonRules, same_text, same_value
 
 from graders.tests.support.hostile_host import kill_with_descendants
 
@@ -217,42 +217,42 @@ def test_plain_text_is_a_program_where_that_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("got", "expected", "rules", "is_same"),
     [
-        ("3 \n\n", "3", Rules(), True),
-        ("1  2\n3", "1 2\n3\n", Rules(), True),
-        ("1\n2", "1 2", Rules(), False),
-        ("0.33333334", "0.33333333", Rules(), True),
-        ("0.34", "0.33", Rules(), False),
-        ("3", "3.0", Rules(), True),
-        ("4", "3", Rules(tolerance=10), False),
-        ("yes", "YES", Rules(), False),
-        ("3\n", "3", Rules(is_exact=True), False),
-        ("b\na", "a\nb", Rules(is_any_order=True), True),
-        ("b\nb", "a\nb", Rules(is_any_order=True), False),
-        ("nan", "1.0", Rules(), False),
-        ("", "", Rules(), True),
+        ("3 \n\n", "3", ComparisonRules(), True),
+        ("1  2\n3", "1 2\n3\n", ComparisonRules(), True),
+        ("1\n2", "1 2", ComparisonRules(), False),
+        ("0.33333334", "0.33333333", ComparisonRules(), True),
+        ("0.34", "0.33", ComparisonRules(), False),
+        ("3", "3.0", ComparisonRules(), True),
+        ("4", "3", ComparisonRules(tolerance=10), False),
+        ("yes", "YES", ComparisonRules(), False),
+        ("3\n", "3", ComparisonRules(is_exact=True), False),
+        ("b\na", "a\nb", ComparisonRules(is_any_order=True), True),
+        ("b\nb", "a\nb", ComparisonRules(is_any_order=True), False),
+        ("nan", "1.0", ComparisonRules(), False),
+        ("", "", ComparisonRules(), True),
     ],
 )
-def test_printed_text_is_compared_by_lines(got: str, expected: str, rules: Rules, is_same: bool) -> None:
+def test_printed_text_is_compared_by_lines(got: str, expected: str, rules: ComparisonRules, is_same: bool) -> None:
     assert same_text(got, expected, rules) is is_same
 
 
 @pytest.mark.parametrize(
     ("got", "expected", "rules", "is_same"),
     [
-        ((1, 2), [1, 2], Rules(), True),
-        ([2, 1], [1, 2], Rules(), False),
-        ([2, 1], [1, 2], Rules(is_any_order=True), True),
-        ({1: [0.1 + 0.2]}, {"1": [0.3]}, Rules(), True),
-        (0.1 + 0.2, 0.3, Rules(tolerance=0), False),
-        (10**400, 1.5, Rules(), False),
-        (1, "1", Rules(), False),
-        ([1], [1, 2], Rules(), False),
-        (float("nan"), 1.0, Rules(), False),
-        ({1}, [1], Rules(), False),
-        (None, None, Rules(), True),
+        ((1, 2), [1, 2], ComparisonRules(), True),
+        ([2, 1], [1, 2], ComparisonRules(), False),
+        ([2, 1], [1, 2], ComparisonRules(is_any_order=True), True),
+        ({1: [0.1 + 0.2]}, {"1": [0.3]}, ComparisonRules(), True),
+        (0.1 + 0.2, 0.3, ComparisonRules(tolerance=0), False),
+        (10**400, 1.5, ComparisonRules(), False),
+        (1, "1", ComparisonRules(), False),
+        ([1], [1, 2], ComparisonRules(), False),
+        (float("nan"), 1.0, ComparisonRules(), False),
+        ({1}, [1], ComparisonRules(), False),
+        (None, None, ComparisonRules(), True),
     ],
 )
-def test_returned_values_are_compared_as_json(got: Any, expected: Any, rules: Rules, is_same: bool) -> None:
+def test_returned_values_are_compared_as_json(got: Any, expected: Any, rules: ComparisonRules, is_same: bool) -> None:
     assert same_value(got, expected, rules) is is_same
 
 

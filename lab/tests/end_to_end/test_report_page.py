@@ -231,7 +231,7 @@ def test_settings_that_differ_are_shown_first_and_all_on_demand(opened: Watched)
     page = opened.open("settings")
     assert texts(page, "main tbody td:first-child") == ["trainer.seed"]
     page.get_by_label("only where the runs differ").uncheck()
-    page.get_by_label("Name, value or meaning contains").fill("scaling axis")
+    page.get_by_label("Name, value or meaning contains").fill("N in BroRL")
     assert texts(page, "main tbody td:first-child") == ["rollouts.num_per_prompt"]
 
 

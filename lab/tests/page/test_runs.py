@@ -88,7 +88,8 @@ def test_settings_have_a_value_of_every_run_with_default_and_meaning(tmp_path: P
     table = settings_table([first, second])
     mine, size = table["rows"]
     assert mine == {"name": "mine.x", "values": [None, "1"], "default": None, "meaning": ""}
-    assert (size["values"], size["default"], size["meaning"]) == (["64", "16"], "512", "N, the scaling axis")
+    assert (size["values"], size["default"]) == (["64", "16"], "512")
+    assert size["meaning"] == "number of rollouts per prompt, N in BroRL"
 
 
 def test_runs_are_compared_at_the_last_step_that_both_have_validated(tmp_path: Path) -> None:

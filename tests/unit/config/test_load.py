@@ -180,7 +180,7 @@ def test_help_shows_settings_with_their_default_and_meaning(capsys: pytest.Captu
     assert caught.value.code == 0
     assert "usage: brorl train" in text
     assert "rollouts.num_per_prompt=512" in text
-    assert "N, the scaling axis" in text
+    assert "number of rollouts per prompt, N in BroRL" in text
 
 
 def test_print_config_prints_the_resolved_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,15 @@ from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.slow
 
+ARGUMENTS: dict[str, Any] = {
+    "dtype": "float32",
+    "max_model_len": 128,
+    "max_num_seqs": 4,
+    "block_size": 32,
+    "logprobs_mode": "processed_logprobs",
+    "disable_log_stats": True,
+}
+SCHEDULERS = {"vllm": None, "lean": "nemo_brorl.generation.lean_scheduler.make_scheduler"}
 PROMPT = Prompt("a", "task", "verifier", tuple(range(3, 40)), {})  # one block of 32 tokens and 5 more
 
 
@@ -31,9 +40,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(autouse=True)
-def vllm_without_a_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The process as an engine's actor has it, and put back after the test."""
+@pytest.fixture(autouse=True, params=SCHEDULERS)
+def vllm_without_a_model(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
+    """The process as an engine's actor has it, with either scheduler, and put back after the test."""
+    monkeypatch.setitem(ARGUMENTS, "scheduler_cls", SCHEDULERS[request.param])
     monkeypatch.setattr(os, "environ", dict(os.environ, VLLM_ENABLE_V1_MULTIPROCESSING="0"))
     from vllm import LLMEngine
 
@@ -52,16 +62,7 @@ def engine_of(folder: Path, sleep: str = "discard", **arguments: Any) -> Rollout
     """An engine for up to four rollouts."""
     from tests.support.fake_executor import FakeExecutor
 
-    known = {
-        "model": str(folder),
-        "dtype": "float32",
-        "max_model_len": 128,
-        "max_num_seqs": 4,
-        "block_size": 32,
-        "logprobs_mode": "processed_logprobs",
-        "distributed_executor_backend": FakeExecutor,
-        "disable_log_stats": True,
-    }
+    known = ARGUMENTS | {"model": str(folder), "distributed_executor_backend": FakeExecutor}
     settings = EngineSettings(
         0, str(folder), on_cpu=False, sleep=sleep, worker_environment={}, arguments=known | arguments
     )

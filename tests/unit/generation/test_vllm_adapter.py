@@ -24,6 +24,7 @@ from tests.support.source_tree import ROOT, imports
 GPU_WHEEL = json.loads((ROOT / "tests/data/vllm_signatures.json").read_text())
 GENERATION = ROOT / "nemo_brorl" / "generation"
 ADAPTER = GENERATION / "vllm_adapter.py"
+LEAN = [GENERATION / f"lean_{part}.py" for part in ("requests", "scheduler", "support")]
 PUBLIC = ("vllm", "vllm.config", "vllm.sampling_params")
 
 # What the adapter reads of vLLM's inside: by file and class ("" for the module itself), names.
@@ -93,6 +94,86 @@ INSIDE: dict[str, tuple[str, ...]] = {
     ),
 }
 
+# What the lean scheduler reads, likewise.
+INSIDE_LEAN: dict[str, tuple[str, ...]] = {
+    "v1/core/sched/scheduler.py:Scheduler": (
+        "schedule",
+        "update_from_output",
+        "finish_requests",
+        "reset_prefix_cache",
+        "running",
+        "requests",
+        "block_size",
+        "connector",
+        "aux_output_connector",
+        "kv_cache_manager",
+        "max_model_len",
+        "max_num_active_reqs",
+        "max_num_running_reqs",
+        "max_num_scheduled_tokens",
+        "prev_step_scheduled_req_ids",
+        "scheduler_config",
+        "use_v2_model_runner",
+        "_free_request",
+        "_pause_state",
+    ),
+    "v1/core/sched/async_scheduler.py:": ("AsyncScheduler",),
+    "v1/core/sched/interface.py:PauseState": ("UNPAUSED",),
+    "v1/core/sched/utils.py:": ("check_stop",),
+    "v1/core/sched/output.py:SchedulerOutput": (
+        "num_scheduled_tokens",
+        "scheduled_cached_reqs",
+        "total_num_scheduled_tokens",
+    ),
+    "v1/core/sched/output.py:CachedRequestData": (
+        "req_ids",
+        "new_block_ids",
+        "num_computed_tokens",
+        "num_output_tokens",
+    ),
+    "v1/core/kv_cache_manager.py:KVCacheManager": ("block_pool", "cache_blocks", "coordinator"),
+    "v1/core/kv_cache_coordinator.py:KVCacheCoordinator": ("single_type_managers",),
+    "v1/core/single_type_kv_cache_manager.py:SingleTypeKVCacheManager": (
+        "req_to_blocks",
+        "records_new_block_ids",
+        "new_block_ids",
+    ),
+    "v1/core/block_pool.py:BlockPool": ("get_new_blocks", "get_num_free_blocks"),
+    "v1/request.py:RequestStatus": ("RUNNING",),
+    "v1/request.py:Request": (
+        "append_output_token_ids",
+        "client_index",
+        "get_finished_reason",
+        "is_finished",
+        "max_tokens",
+        "mm_features",
+        "num_computed_tokens",
+        "num_in_flight_tokens",
+        "num_output_placeholders",
+        "num_output_tokens",
+        "num_prompt_tokens",
+        "num_stale_output_tokens",
+        "num_tokens",
+        "request_id",
+        "resumable",
+        "sampling_params",
+        "stop_reason",
+        "trace_headers",
+        "use_structured_output",
+        "_all_token_ids",
+        "_output_token_ids",
+    ),
+    "v1/engine/__init__.py:EngineCoreOutput": (
+        "request_id",
+        "new_token_ids",
+        "new_logprobs",
+        "finish_reason",
+        "stop_reason",
+    ),
+    "v1/outputs.py:LogprobsLists": ("logprobs", "cu_num_generated_tokens"),
+    "v1/outputs.py:ModelRunnerOutput": ("logprobs", "req_id_to_index", "sampled_token_ids"),
+}
+
 
 def installed(file: str) -> Path:
     """A file of the installed package, which is not imported: that takes ten seconds."""
@@ -151,38 +232,41 @@ def test_the_signatures_are_of_the_version_that_gpus_get() -> None:
     assert f"vllm=={VERSION} \\" in (ROOT / "requirements/gpu.txt").read_text().splitlines()
 
 
-@pytest.mark.parametrize("place", INSIDE)
-def test_the_installed_vllm_has_what_the_adapter_reads_of_its_inside(place: str) -> None:
+@pytest.mark.parametrize(("place", "names"), [*INSIDE.items(), *INSIDE_LEAN.items()])
+def test_the_installed_vllm_has_what_is_read_of_its_inside(place: str, names: tuple[str, ...]) -> None:
     file, _, class_name = place.partition(":")
     body = ast.parse(installed(file).read_text(encoding="utf-8")).body
     if class_name:
         (owner,) = (node for node in body if isinstance(node, ast.ClassDef) and node.name == class_name)
         body = owner.body
-    assert set(INSIDE[place]) - names_in(body, is_class=bool(class_name)) == set()
+    assert set(names) - names_in(body, is_class=bool(class_name)) == set()
 
 
-def test_the_list_of_what_the_adapter_reads_has_nothing_that_it_does_not() -> None:
-    text = ADAPTER.read_text()
-    assert [name for names in INSIDE.values() for name in names if not re.search(rf"\b{name}\b", text)] == []
+@pytest.mark.parametrize(("inside", "files"), [(INSIDE, [ADAPTER]), (INSIDE_LEAN, LEAN)], ids=["adapter", "lean"])
+def test_the_list_of_what_is_read_has_nothing_that_is_not(
+    inside: dict[str, tuple[str, ...]], files: list[Path]
+) -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    assert [name for names in inside.values() for name in names if not re.search(rf"\b{name}\b", text)] == []
 
 
-def test_the_inside_of_vllm_is_imported_by_the_adapter_alone() -> None:
+def test_the_inside_of_vllm_is_imported_by_the_adapter_and_the_lean_scheduler_alone() -> None:
     wrong = []
     for path in sorted(GENERATION.rglob("*.py")):
         for line, imported in imports(path):
             module = imported.rpartition(".")[0] or imported
-            if imported.split(".")[0] == "vllm" and module not in PUBLIC and path != ADAPTER:
+            if imported.split(".")[0] == "vllm" and module not in PUBLIC and path not in (ADAPTER, *LEAN):
                 wrong.append(f"{path.name}:{line} {imported}")
     assert wrong == []
 
 
-def test_private_attributes_of_vllm_are_read_by_the_adapter_alone() -> None:
+def test_private_attributes_of_vllm_are_read_by_the_adapter_and_the_lean_scheduler_alone() -> None:
     private = {"model_executor", *(name for names in INSIDE.values() for name in names)}
     # Names that our own objects have, too.
     private -= {"requests", "sample_tokens", "get_model", "generators", "weight", "block_size"}
     wrong = []
     for path in sorted(GENERATION.rglob("*.py")):
-        if path == ADAPTER:
+        if path in (ADAPTER, *LEAN):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and node.attr in private:

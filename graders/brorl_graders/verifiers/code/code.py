@@ -39,7 +39,7 @@ from brorl_graders.base.errors import ResourceError
 from brorl_graders.base.payload import TIMEOUT_KEY, Payload, check_choice
 from brorl_graders.base.settings import SHARE_OF_TESTS, CodeLimits
 from brorl_graders.sandbox import Judge, Sandbox, SandboxError, SandboxLimits, SandboxProgram
-from brorl_graders.verifiers.code.tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
+from brorl_graders.verifiers.code.tests import CallTest, ComparisonRules, PrintTest, ScriptTest, Test, read_tests
 
 PYTHON = ("python", "python3", "py", "py3")  # labels of Python code blocks
 # A line that opens or closes a block: indentation, marks of quotes and lists, the fence, and the text after it.
@@ -241,8 +241,8 @@ def run_tests(
     Tests that the deadline leaves no time for fail.
     """
     compare = payload.get("compare", COMPARISONS[0])
-    tolerance = payload.get("float_tolerance", Rules.tolerance)
-    rules = Rules(compare == "exact", compare == "any_order", tolerance)
+    tolerance = payload.get("float_tolerance", ComparisonRules.tolerance)
+    rules = ComparisonRules(compare == "exact", compare == "any_order", tolerance)
     seconds = SHARE_OF_TESTS * payload.get(TIMEOUT_KEY, runner.seconds)
     is_shared = payload.get("isolation") == "program"
     return runner.outcomes(program, tests, rules, seconds, is_shared)
@@ -287,7 +287,7 @@ class Runner:
         self,
         program: Program,
         tests: list[Test],
-        rules: Rules,
+        rules: ComparisonRules,
         seconds: float,
         is_shared: bool = False,
     ) -> Iterator[bool]:
@@ -312,10 +312,10 @@ class Runner:
         self,
         program: Program,
         tests: list[Test],
-        rules: Rules,
+        rules: ComparisonRules,
         seconds: float,
     ) -> list[bool]:
-        """Run the tests of the same kind as the first one in one process.
+        """Run the tests of the same kind as the first one in one sandbox process.
 
         Returns one outcome for each of them, up to the first test that did not finish.
         """
@@ -336,7 +336,7 @@ class Runner:
         return _outcomes(scripts, reports, rules)
 
 
-def _outcomes(tests: Sequence[CallTest | ScriptTest], reports: list[list[Any]], rules: Rules) -> list[bool]:
+def _outcomes(tests: Sequence[CallTest | ScriptTest], reports: list[list[Any]], rules: ComparisonRules) -> list[bool]:
     """Return for each reported test whether it passes, and False for the one after the last report.
 
     That test may have ended the process, so that later ones have not run.

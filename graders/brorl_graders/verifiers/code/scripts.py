@@ -44,7 +44,7 @@ class Script(NamedTuple):
     tested: tuple[str, ...]  # names that must come from the program, even if Python has them too
     modules: frozenset[str]  # modules that the script imports
 
-    def part(self) -> dict[str, Any]:
+    def for_judge(self) -> dict[str, Any]:
         """Return the source and names of a test script as the judge receives them."""
         return {
             "source": self.source,

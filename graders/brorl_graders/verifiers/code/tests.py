@@ -14,7 +14,7 @@ from brorl_graders.verifiers.code.scripts import Script, modules_of, read_script
 
 
 @dataclass(frozen=True)
-class Rules:
+class ComparisonRules:
     """How the results of a program are compared with the expected ones."""
 
     is_exact: bool = False  # True: printed text must be identical; False: line by line, any white space
@@ -29,7 +29,7 @@ class PrintTest:
     stdin: str
     expected: str
 
-    def passes(self, result: SandboxResult, rules: Rules) -> bool:
+    def passes(self, result: SandboxResult, rules: ComparisonRules) -> bool:
         return result.ending == FINISHED and same_text(result.printed, self.expected, rules)
 
 
@@ -41,7 +41,7 @@ class CallTest:
     arguments: list[Any]
     expected: list[Any]  # accepted values
 
-    def passes(self, report: list[Any], rules: Rules) -> bool:
+    def passes(self, report: list[Any], rules: ComparisonRules) -> bool:
         """Return whether the sandbox's report of this call has one of the expected values."""
         what, value, _ = report
         if what != "value":
@@ -60,7 +60,7 @@ class ScriptTest:
     number: int
     scripts: tuple[Script, ...]  # scripts of all tests of the task
 
-    def passes(self, report: list[Any], rules: Rules) -> bool:
+    def passes(self, report: list[Any], rules: ComparisonRules) -> bool:
         """Return whether the judge reports that this script ran to its end."""
         what, _, number = report
         return what == "done" and number == self.number
@@ -68,7 +68,7 @@ class ScriptTest:
     def all_scripts(self, setup: str) -> ScriptedTest:
         """Return all test scripts of the task with their setup and imports, as the judge receives them."""
         modules = modules_of(setup).union(*[script.modules for script in self.scripts])
-        parts = [script.part() for script in self.scripts]
+        parts = [script.for_judge() for script in self.scripts]
         return ScriptedTest(parts, setup, modules)
 
 
@@ -96,8 +96,8 @@ def read_tests(payload: Payload) -> list[Test]:
     return found
 
 
-def same_text(got: str, expected: str, rules: Rules) -> bool:
-    """Return whether a program printed the expected text, compared by these rules."""
+def same_text(got: str, expected: str, rules: ComparisonRules) -> bool:
+    """Return whether a program printed the expected text, as `rules` compare texts."""
     if rules.is_exact:
         return got == expected
     got_lines = _lines_of_words(got)
@@ -117,8 +117,8 @@ def _lines_of_words(text: str) -> list[list[str]]:
     return [line.split() for line in text.strip().splitlines()]
 
 
-def same_value(got: Any, expected: Any, rules: Rules) -> bool:
-    """Return whether a function returned the expected value, compared by these rules.
+def same_value(got: Any, expected: Any, rules: ComparisonRules) -> bool:
+    """Return whether a function returned the expected value, as `rules` compare values.
 
     The expected value is JSON, so tuples count as lists and keys as texts.
     """

@@ -52,19 +52,19 @@ def unique_word_count(text: str, N: int) -> bool:
 
 
 def conjunctions(text: str, small_n: int) -> bool:
-    """Return whether a response uses at least this many different coordinating conjunctions."""
+    """Return whether a response uses at least `small_n` different coordinating conjunctions."""
     used = set(words_of(text.lower()))
     return len(used.intersection(CONJUNCTIONS)) >= small_n
 
 
 def person_names(text: str, N: int) -> bool:
-    """Return whether a response uses at least this many different names of the instruction's list."""
+    """Return whether a response uses at least N different first names from the benchmark's list."""
     used = set(re.findall(r"\w+", text))
     return len(used.intersection(NAMES.split())) >= N
 
 
 def numbers(text: str, N: int) -> bool:
-    """Return whether a response has exactly this many numbers.
+    """Return whether a response has exactly N numbers.
 
     1,000 and 3.5 and 9-5 are one number each.
     """
@@ -73,7 +73,7 @@ def numbers(text: str, N: int) -> bool:
 
 
 def punctuation(text: str) -> bool:
-    """Return whether a response uses every punctuation mark of the list, and an interrobang besides."""
+    """Return whether a response has all of . , ! ? ; : and an interrobang (?!, !? or ‽) besides."""
     for interrobang in INTERROBANGS:
         before, found, after = text.partition(interrobang)
         if found and all(mark in before + after for mark in MARKS):
@@ -287,7 +287,7 @@ def alliteration_increment(text: str) -> bool:
 
 
 def keyword(text: str, word: str, N: int) -> bool:
-    """Return whether the N-th sentence of a response has this word, counted from 1."""
+    """Return whether sentence N of a response, counted from 1, contains a word."""
     sentences = sentences_of(text)
     if not 1 <= N <= len(sentences):
         return False

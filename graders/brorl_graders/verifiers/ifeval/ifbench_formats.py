@@ -320,7 +320,7 @@ def csv_quotes(text: str) -> bool:
 def date_format_list(text: str) -> bool:
     """Return whether a response lists days of Napoleon's life as YYYY-MM-DD, with commas between them."""
     days = [part.strip() for part in text.strip().split(",")]
-    return all(map(_is_his_day, days))
+    return all(map(_is_day_of_napoleon, days))
 
 
 def repeat_change(text: str, prompt_to_repeat: str) -> bool:
@@ -359,7 +359,7 @@ def _rows(text: str, delimiter: str, num_rows: int) -> list[list[str]] | None:
     return rows
 
 
-def _is_his_day(text: str) -> bool:
+def _is_day_of_napoleon(text: str) -> bool:
     if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text) is None:
         return False
     try:

@@ -27,7 +27,7 @@ from brorl_graders.base.payload import Payload, check_choice, is_blank, is_list,
 from brorl_graders.verifiers.ifeval import texts
 from brorl_graders.verifiers.ifeval.ifbench_counts import COUNTS, WORDS
 from brorl_graders.verifiers.ifeval.ifbench_formats import FORMATS, TASKS
-from brorl_graders.verifiers.ifeval.texts import is_in_language, is_likeliest, is_told, sentences_of, tokens_of
+from brorl_graders.verifiers.ifeval.texts import is_identifiable, is_in_language, is_likeliest, sentences_of, tokens_of
 
 RELATIONS = ("at least", "less than")
 CONSTRAINED_RESPONSES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
@@ -137,7 +137,7 @@ def number_words(text: str, num_words: int, relation: str) -> bool:
 
 
 def number_paragraphs(text: str, num_paragraphs: int) -> bool:
-    """Return whether a response has this many paragraphs, divided by `***`."""
+    """Return whether a response has exactly `num_paragraphs` paragraphs, divided by `***`."""
     parts = _parts(text, r"\s?\*\*\*\s?")
     return parts is not None and len(parts) == num_paragraphs
 
@@ -148,7 +148,7 @@ def nth_paragraph_first_word(
     nth_paragraph: int,
     first_word: str,
 ) -> bool:
-    """Return whether a paragraph of a response begins with this word.
+    """Return whether paragraph `nth_paragraph` of a response begins with the word `first_word`.
 
     Paragraphs are divided by empty lines and counted from 1. The response must have `num_paragraphs` of them.
     """
@@ -166,7 +166,7 @@ def nth_paragraph_first_word(
 
 
 def number_placeholders(text: str, num_placeholders: int) -> bool:
-    """Return whether a response has at least this many placeholders such as `[address]`."""
+    """Return whether a response has at least `num_placeholders` placeholders such as `[address]`."""
     count = 0
     for line in text.split("\n"):
         *closed, _ = line.split("]")
@@ -195,7 +195,7 @@ def constrained_response(text: str) -> bool:
 
 
 def number_highlighted_sections(text: str, num_highlights: int) -> bool:
-    """Return whether a response has at least this many highlights, `*one*` or `**two**`."""
+    """Return whether a response has at least `num_highlights` highlights: `*one*` or `**two**`."""
     count = 0
     for double, single in re.findall(r"\*\*([^\n*]+)\*\*|\*([^\n*]+)\*", text):
         highlighted = double or single
@@ -205,7 +205,7 @@ def number_highlighted_sections(text: str, num_highlights: int) -> bool:
 
 
 def multiple_sections(text: str, section_spliter: str, num_sections: int) -> bool:
-    """Return whether a response has at least this many sections.
+    """Return whether a response has at least `num_sections` sections.
 
     Each begins with the word in `section_spliter` and a number, such as `Section 1`.
     """
@@ -279,12 +279,12 @@ def quotation(text: str) -> bool:
 
 
 def response_language(text: str, language: str) -> bool:
-    """Return whether a response may be in this language (an ISO 639 code).
+    """Return whether a response may be in the language with this ISO 639 code.
 
     A text without letters fits every language, and a word that occurs in all languages fits none.
     """
     has_letters = any(map(str.isalpha, text))
-    if has_letters and not is_told(text):
+    if has_letters and not is_identifiable(text):
         return False
     return is_in_language(text, language)
 

@@ -11,9 +11,9 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
-UNLIKELY = 0.1  # smallest probability relative to the likeliest language, since a few words fit many
+MIN_RELATIVE_PROBABILITY = 0.1  # smallest probability relative to the likeliest language, since a few words fit many
 
-UNTOLD = 0.02  # a text without letters has a likeliest language below this probability
+MIN_PROBABILITY = 0.02  # a text without letters has a likeliest language below this probability
 
 _SENTENCE_END = re.compile(r"(?<![.…])(?!(?:\.\.+|…)\s+[a-z])[.!?…。！？]+[\"'”’)\]*_]*(?=\s|$)|[。！？]")
 _ABBREVIATION = re.compile(
@@ -27,7 +27,7 @@ _WITHOUT_MARKS = str.maketrans("", "", MARKS)
 
 
 def load_languages() -> None:
-    """Load the language model (0.5 s)."""
+    """Load the model that identifies the language of a text (0.5 s)."""
     _identifier()
 
 
@@ -39,23 +39,24 @@ def known_languages() -> set[str]:
 def is_in_language(text: str, code: str) -> bool:
     """Return whether a text may be in the language `code`.
 
-    It may if that language is the likeliest one, or at least `UNLIKELY` times as likely. `zh-cn` counts as `zh`.
+    It may if that language is the likeliest one, or at least `MIN_RELATIVE_PROBABILITY` times as likely. `zh-cn` counts
+    as `zh`.
     """
     lower = text.lower()  # the model knows few letter sequences in capitals
     ranked = _identifier().rank(lower)
     _, highest = ranked[0]
     language, _, _ = code.lower().partition("-")
     probability = dict(ranked).get(language, 0.0)
-    return float(probability) >= UNLIKELY * float(highest)
+    return float(probability) >= MIN_RELATIVE_PROBABILITY * float(highest)
 
 
-def is_told(text: str) -> bool:
+def is_identifiable(text: str) -> bool:
     """Return whether a text has a sequence of letters that speaks for any language.
 
     "a" and "ok" have none.
     """
     _, highest = _identifier().rank(text.lower())[0]
-    return float(highest) >= UNTOLD
+    return float(highest) >= MIN_PROBABILITY
 
 
 def is_likeliest(text: str, code: str) -> bool:

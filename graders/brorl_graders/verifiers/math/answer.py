@@ -52,11 +52,10 @@ _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
 _NAMED = re.compile(r"[a-zA-Z]\w?(?:\([a-z]\))?=(?=.)")
 _SMALL_WORDS = ("yes", "no")  # other short words may be points or products, whose capitals count
-_MIN_WORD = 4  # letters
 MAX_LENGTH = 2000  # characters of an answer that is brought into one spelling
 
 
-class Rules(NamedTuple):
+class MathRules(NamedTuple):
     """Rules of a data set for when two answers are equal. The default of each is the first possible value."""
 
     percent: str = PERCENT[0]  # exact: 50% equals 0.5 and never 50
@@ -64,15 +63,15 @@ class Rules(NamedTuple):
     relative_tolerance: float = 0.0  # largest relative difference of equal numbers
 
 
-USUAL = Rules()
+USUAL = MathRules()
 
 
 def are_equal(
     reference: Reading,
     given: Reading,
-    rules: Rules,
+    rules: MathRules,
 ) -> bool | None:
-    """Return whether an answer equals the reference by these rules.
+    """Return whether a given answer equals the reference, as `rules` compare answers.
 
     None: the comparison needs a grammar or symbolic algebra.
     """
@@ -92,7 +91,7 @@ def are_equal(
 def _named(
     reference: Reading,
     given: Reading,
-    rules: Rules,
+    rules: MathRules,
 ) -> bool | None:
     """Compare two answers of which at least one has a name.
 
@@ -112,7 +111,7 @@ def _named(
 def _quantities(
     reference: Quantity,
     given: Quantity,
-    rules: Rules,
+    rules: MathRules,
 ) -> bool | None:
     if rules.units == "required" and reference.unit and not given.unit:
         return False
@@ -160,7 +159,7 @@ def _words(reference: Reading, given: Reading) -> bool | None:
 def _groups(
     reference: Group,
     given: Group,
-    rules: Rules,
+    rules: MathRules,
 ) -> bool | None:
     kinds = {reference.brackets, given.brackets}
     if "U" in kinds:
@@ -178,7 +177,7 @@ def _groups(
 def _ordered(
     reference: Group,
     given: Group,
-    rules: Rules,
+    rules: MathRules,
 ) -> bool | None:
     if len(reference.items) != len(given.items):
         return False
@@ -194,7 +193,7 @@ def _ordered(
 def _unordered(
     reference: Group,
     given: Group,
-    rules: Rules,
+    rules: MathRules,
 ) -> bool | None:
     """Compare two groups as sets: every item of one must equal an item of the other."""
     is_open = False
@@ -210,7 +209,7 @@ def _unordered(
 def _is_among(
     item: Reading,
     others: tuple[Reading, ...],
-    rules: Rules,
+    rules: MathRules,
     is_reference: bool,
 ) -> bool | None:
     """Return whether an item equals one of several others, or None if that stays open.
@@ -229,7 +228,7 @@ def _is_among(
 def _group_and_other(
     reference: Reading,
     given: Reading,
-    rules: Rules,
+    rules: MathRules,
 ) -> bool | None:
     """Compare a group of answers with a single answer.
 
@@ -272,7 +271,7 @@ def score(payload: Payload, response: str) -> float:
     given = find_answer(response, place)
     if given is None:
         return 0.0
-    rules = Rules(
+    rules = MathRules(
         payload.get("percent", PERCENT[0]),
         payload.get("units", UNITS[0]),
         float(payload.get(TOLERANCE, 0.0)),
@@ -342,8 +341,8 @@ def _in_boxes(boxes: list[Box]) -> str:
     return ", ".join(contents)
 
 
-def is_equal(reference: str, given: str, rules: Rules = USUAL) -> bool:
-    """Return whether an answer equals the reference by these rules.
+def is_equal(reference: str, given: str, rules: MathRules = USUAL) -> bool:
+    """Return whether an answer equals the reference, as `rules` compare answers.
 
     `given` is a result of `find_answer`. The reference may be a text with the answer in it.
     """
@@ -354,7 +353,10 @@ def is_equal(reference: str, given: str, rules: Rules = USUAL) -> bool:
 
 @lru_cache(maxsize=4096)
 def _in_reference(reference: str) -> str:
-    """Return the answer of a reference, which may be a text that states it, in one notation."""
+    """Return the answer in a reference, in the notation of `notation.py`.
+
+    The reference may be the answer alone, or a text that states it.
+    """
     boxes = boxed_answers(reference)
     if boxes:
         return in_one_notation(_in_boxes(boxes))
@@ -364,8 +366,8 @@ def _in_reference(reference: str) -> str:
 
 
 @lru_cache(maxsize=65536)
-def _is_equal(reference: str, given: str, rules: Rules) -> bool:
-    """Return whether two answers in one notation are equal. The result is cached."""
+def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
+    """Return whether two answers in the notation of `notation.py` are equal. The result is cached."""
     if _letters(reference) == _letters(given):
         return bool(given)
     wanted = read(reference)
@@ -405,7 +407,7 @@ def _key(reading: Reading) -> str | None:
     if isinstance(reading, Group):
         return _key_of_group(reading)
     if isinstance(reading, Words):
-        is_word = len(reading.text) >= _MIN_WORD or reading.text in _SMALL_WORDS
+        is_word = len(reading.text) >= MIN_WORD or reading.text in _SMALL_WORDS
         return reading.text if is_word else None
     assert isinstance(reading, Numeral)
     return f"{reading.digits}_{reading.base}"

@@ -68,7 +68,7 @@ def equal_by_library(reference: str, given: str) -> bool:
 
 
 def is_readable(text: str) -> bool:
-    """Return whether the libraries can parse and compute an answer within about a second."""
+    """Return whether math-verify and SymPy can read and compute an answer within about a second."""
     if len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
         return False
     return not is_huge(text) and _TOWER.search(text) is None
@@ -132,7 +132,7 @@ def _is_always_pole(part: Any) -> bool:
 
 
 def _is_pole(part: Any, point: tuple[float, float]) -> bool:
-    """Return whether a part of an expression has no finite value at a point."""
+    """Return whether a part of a SymPy expression has no finite value at a point, such as a division by zero."""
     from sympy import Pow, nan, oo, sympify, zoo
 
     values = _values_at(point, part.free_symbols)
@@ -148,7 +148,7 @@ def _is_pole(part: Any, point: tuple[float, float]) -> bool:
 
 
 def _is_zero(expression: Any, values: dict[Any, float]) -> bool:
-    """Return whether an expression is 0 where its symbols have these values.
+    """Return whether a SymPy expression is 0 where its symbols have these values.
 
     A zero is small, and shrinks as more digits are computed. Any other number, such as exp(-300), stays what it is.
     """
@@ -162,7 +162,7 @@ def _is_zero(expression: Any, values: dict[Any, float]) -> bool:
 
 
 def _values_at(point: tuple[float, float], symbols: set[Any]) -> dict[Any, float]:
-    """Assign a value to each symbol, in an order that is the same in all processes.
+    """Assign a value to each symbol of a SymPy expression, in an order that is the same in all processes.
 
     The order is well defined even if two symbols have one name.
     """
@@ -176,7 +176,7 @@ def _values_at(point: tuple[float, float], symbols: set[Any]) -> dict[Any, float
 
 
 def _is_same_polynomial(one: Any, other: Any) -> bool:
-    """Return whether two expressions are the same once they are expanded.
+    """Return whether two SymPy expressions are the same once they are expanded.
 
     This is several times faster than simplification.
     """
@@ -266,19 +266,19 @@ def is_huge(answer: str) -> bool:
 
 
 def _is_huge_power(power: re.Match[str]) -> bool:
-    """Return whether a power has too many digits. It is x^exponent, x^(exponent^tower), or a higher tower."""
+    """Return whether a matched power has too many digits: x^exponent, x^(exponent^tower), or a higher tower."""
     exponent, tower, third = power.groups()
     if third is not None:
         return True
     if tower is not None and len(tower) > MAX_EXPONENT_DIGITS:
         return True
-    num_digits = _digits(exponent)
+    num_digits = _log10(exponent)
     if tower is not None:
         num_digits *= int(tower)
     return num_digits > MAX_EXPONENT_DIGITS
 
 
-def _digits(number: str) -> float:
+def _log10(number: str) -> float:
     """Return the logarithm of a whole number to base 10."""
     plain = number.lstrip("0")
     if len(plain) > MAX_EXPONENT_DIGITS + 1:

@@ -313,7 +313,7 @@ class _Reader:
                 self.take()
                 value /= self.power()
                 has_quotient = True
-            elif self.begins_a_factor() and not has_quotient and self.may_stand_behind(before):
+            elif self.begins_a_factor() and not has_quotient and self.may_follow(before):
                 value *= self.power()
             else:
                 return value
@@ -322,7 +322,7 @@ class _Reader:
     def begins_a_factor(self) -> bool:
         return self.next in _BEGINNINGS or self.next[:1].isalnum()
 
-    def may_stand_behind(self, before: str) -> bool:
+    def may_follow(self, before: str) -> bool:
         """Return True if a factor may follow `before`, the last token of another factor.
 
         Raises _Unreadable if the two could mean something else together.
