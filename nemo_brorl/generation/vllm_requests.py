@@ -44,7 +44,10 @@ class VllmRequests:
     """
 
     def __init__(self, engine: LLMEngine, lean: LeanMixin | None = None) -> None:
-        """Use an engine's batch. `lean`: its scheduler if that is the lean one, which keeps log-probs for this object."""
+        """Use an engine's batch.
+
+        `lean`: the engine's scheduler if that is the lean one, which keeps log-probs for this object.
+        """
         # Imported here and not in `add`, which is called for every rollout.
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
