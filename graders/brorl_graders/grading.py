@@ -123,7 +123,7 @@ class Pool:
             def judge_part(part: composite.Part, waiting: Sequence[str]) -> Verdicts:
                 return self.judge(part.verifier, part.payload, waiting, prompt, counts)
 
-            return composite.judged(payload, texts, judge_part)
+            return composite.judge_by_parts(payload, texts, judge_part)
         return self._processes.judge(verifier, payload, texts)
 
     def load(self, verifier: str) -> None:

@@ -300,7 +300,7 @@ class RemoteScores:
 
     def _read_judge(self, endpoint: Endpoint, reply: Any) -> services.Reply:
         """Read the score in a judge's reply. The reply's tokens are counted with or without a score in it."""
-        tokens = services.tokens_of(reply)
+        tokens = services.read_token_usage(reply)
         self.counts["prompt_tokens"] += tokens.read
         self.counts["completion_tokens"] += tokens.written
         return services.read_judge_reply(endpoint, reply)
@@ -332,7 +332,7 @@ def _make_items(asked: Asked, texts: Sequence[str]) -> list[ServiceItem | None]:
     prompt_hash = hashlib.blake2b(beginning.encode(), digest_size=16)
     items: list[ServiceItem | None] = []
     for text in texts:
-        seen = services.seen(endpoint, text)
+        seen = services.select_scored_part(endpoint, text)
         if seen is None:
             items.append(None)
             continue

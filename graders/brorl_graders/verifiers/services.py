@@ -63,7 +63,7 @@ class Reply(NamedTuple):
     reasons: list[str]
 
 
-class Tokens(NamedTuple):
+class TokenUsage(NamedTuple):
     """Numbers of tokens that one chat completion read and wrote."""
 
     read: int
@@ -89,7 +89,7 @@ def check(endpoint: Endpoint, payload: Payload) -> Iterator[str]:
             yield f"the template asks for {{{name}}}, which the payload lacks; add it by data.columns.payload"
 
 
-def seen(endpoint: Endpoint, response: str) -> str | None:
+def select_scored_part(endpoint: Endpoint, response: str) -> str | None:
     """Return the part of a response that a service or judge scores, or None if the response has no such part.
 
     Without such a part the response scores 0, and no request is sent. The endpoint's `sees` selects the part:
@@ -224,17 +224,17 @@ def read_judge_reply(endpoint: Endpoint, reply: Any) -> Reply:
     return Reply([_in_unit_range(endpoint, score)], [text])
 
 
-def tokens_of(reply: Any) -> Tokens:
+def read_token_usage(reply: Any) -> TokenUsage:
     """Return how many tokens a reply says that it read and wrote.
 
     A count that the reply does not give is 0.
     """
     usage = reply.get("usage") if isinstance(reply, Mapping) else None
     if not isinstance(usage, Mapping):
-        return Tokens(0, 0)
+        return TokenUsage(0, 0)
     read = usage.get("prompt_tokens")
     written = usage.get("completion_tokens")
-    return Tokens(
+    return TokenUsage(
         read if isinstance(read, int) else 0,
         written if isinstance(written, int) else 0,
     )

@@ -14,7 +14,7 @@ from brorl_graders.verifiers.services import (
     judge_request,
     read_judge_reply,
     read_service_reply,
-    seen,
+    select_scored_part,
     service_request,
 )
 
@@ -42,7 +42,7 @@ def a_service(**options: Any) -> Endpoint:
     ],
 )
 def test_a_service_sees_a_part_of_the_response(sees: str, response: str, text: str | None) -> None:
-    assert seen(a_service(sees=sees), response) == text
+    assert select_scored_part(a_service(sees=sees), response) == text
 
 
 @pytest.mark.parametrize(
