@@ -48,16 +48,16 @@ def compare_with_library(num: int, num_shown: int) -> None:
     wrong_here = wrong_there = 0
     for case in math_corpus.pairs(num):
         reference = in_one_notation(case.reference)
-        given = in_one_notation(case.response)
-        wanted = read(reference)
-        found = read(given)
+        answer = in_one_notation(case.response)
+        reference_value = read(reference)
+        answer_value = read(answer)
         verdict = None
-        if wanted is not None and found is not None:
-            verdict = are_equal(wanted, found, USUAL)
+        if reference_value is not None and answer_value is not None:
+            verdict = are_equal(reference_value, answer_value, USUAL)
         if verdict is None:
             continue
         decided += 1
-        by_library = equal_by_library(reference, given)
+        by_library = equal_by_library(reference, answer)
         wrong_there += by_library != case.is_right
         if verdict != case.is_right:
             wrong_here += 1

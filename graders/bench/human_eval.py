@@ -40,7 +40,7 @@ def NAME(*a, **k): return a[0] if a else 0
 """
 
 
-def earns(problem: dict[str, Any], program: str) -> bool:
+def earns_reward(problem: dict[str, Any], program: str) -> bool:
     """Whether a program gets the problem's reward."""
     payload = {
         "script": problem["test"],
@@ -60,10 +60,10 @@ def main() -> None:
         problems = [json.loads(line) for line in lines]
     counts = dict.fromkeys(("right", "equal", "forged", "patched"), 0)
     for problem in problems:
-        counts["right"] += earns(problem, problem["prompt"] + problem["canonical_solution"])
-        counts["equal"] += earns(problem, EQUAL)
-        counts["forged"] += earns(problem, FORGED)
-        counts["patched"] += earns(problem, PATCHED)
+        counts["right"] += earns_reward(problem, problem["prompt"] + problem["canonical_solution"])
+        counts["equal"] += earns_reward(problem, EQUAL)
+        counts["forged"] += earns_reward(problem, FORGED)
+        counts["patched"] += earns_reward(problem, PATCHED)
     code.close()
     for kind, count in counts.items():
         print(f"{kind}: {count} of {len(problems)} earn the reward")

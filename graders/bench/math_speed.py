@@ -60,8 +60,8 @@ def make_pairs(name: str, num: int) -> list[Pair]:
     pairs = []
     for number in range(num):
         reference, same, other = symbolic_answer(rng) if name == "symbolic" else plain_answer(number % 4, rng)
-        given = same if number % 3 == 0 else other
-        statement = f"so the answer is ${given}$." if name == "stated" else f"so that it is \\boxed{{{given}}}."
+        answer = same if number % 3 == 0 else other
+        statement = f"so the answer is ${answer}$." if name == "stated" else f"so that it is \\boxed{{{answer}}}."
         pairs.append((reference, f"We add {number} and find $y={rng.randint(0, 999)}$, {statement}"))
     return pairs
 
@@ -94,10 +94,10 @@ def compare_kind(name: str, num: int, folders: dict[str, Path], repeats: int) ->
         path = Path(scratch) / "pairs.json"
         path.write_text(json.dumps(make_pairs(name, num)))
         for version in list(folders) * repeats:
-            taken, row[f"mean_reward_{version}"] = measure(path, folders[version])
-            seconds[version].append(taken)
-    for version, taken_by_repeat in seconds.items():
-        row[version] = num / statistics.median(taken_by_repeat)
+            measured, row[f"mean_reward_{version}"] = measure(path, folders[version])
+            seconds[version].append(measured)
+    for version, seconds_by_repeat in seconds.items():
+        row[version] = num / statistics.median(seconds_by_repeat)
     if "old" in row:
         row["ratio"] = row["new"] / row["old"]
     return row

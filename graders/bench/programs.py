@@ -51,22 +51,22 @@ code.close()
 """
 
 
-def seconds(folder: Path, kind: str, num: int) -> float:
+def measure_seconds(folder: Path, kind: str, num: int) -> float:
     """Seconds for a program on one side."""
     tests, response = KINDS[kind]
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}"}
-    given = json.dumps([tests, response, num])
+    request = json.dumps([tests, response, num])
     command = [sys.executable, "-c", SIDE]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
-        input=given,
+        input=request,
         env=environment,
         cwd=folder,
         check=True,
         capture_output=True,
         text=True,
     )
-    return float(done.stdout)
+    return float(process.stdout)
 
 
 def main() -> None:
@@ -78,11 +78,11 @@ def main() -> None:
     options = parser.parse_args()
     sides = [HERE] if options.against is None else [options.against.resolve(), HERE]
     for kind in KINDS:
-        found: dict[Path, list[float]] = {side: [] for side in sides}
+        milliseconds: dict[Path, list[float]] = {side: [] for side in sides}
         for _ in range(options.repeats):
             for side in sides:
-                found[side].append(1000 * seconds(side, kind, options.programs))
-        medians = [statistics.median(found[side]) for side in sides]
+                milliseconds[side].append(1000 * measure_seconds(side, kind, options.programs))
+        medians = [statistics.median(milliseconds[side]) for side in sides]
         figures = " against ".join(f"{median:.2f} ms" for median in reversed(medians))
         ratio = f", {medians[-1] / medians[0]:.2f} times" if options.against is not None else ""
         print(f"{kind:10} {figures}{ratio}", flush=True)

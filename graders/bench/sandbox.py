@@ -53,7 +53,7 @@ KINDS: dict[str, tuple[SandboxProgram, int, Callable[[SandboxResult], bool]]] = 
 }
 
 
-def rate(sandboxes: list[Sandbox], kind: str, num_tests: int) -> float:
+def measure_rate(sandboxes: list[Sandbox], kind: str, num_tests: int) -> float:
     """Tests per second of all sandboxes together, each in a thread that mostly waits for it."""
     program, tests_in_program, passes = KINDS[kind]
     num_runs = max(1, num_tests // tests_in_program)
@@ -85,8 +85,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for num in sorted({1, options.sandboxes}):
         for kind in KINDS:
-            rate(sandboxes[:num], kind, options.runs // 10)
-            rates = [rate(sandboxes[:num], kind, options.runs) for _ in range(options.repeats)]
+            measure_rate(sandboxes[:num], kind, options.runs // 10)
+            rates = [measure_rate(sandboxes[:num], kind, options.runs) for _ in range(options.repeats)]
             rows.append(
                 {
                     "sandboxes": num,

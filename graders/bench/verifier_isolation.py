@@ -27,7 +27,7 @@ TASKS = ("chain_sum", "countdown", "word_ladder", "mini_sudoku", "propositional_
 NUM_GROUPS = 40
 
 
-def children_cpu_s() -> float:
+def ended_children_cpu_s() -> float:
     """CPU seconds of all children that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
@@ -39,7 +39,7 @@ def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool)
     isolation = ScoringTask.isolation
     if is_shared:
         ScoringTask.isolation = Isolation()  # type: ignore[assignment]
-    cpu_before = children_cpu_s()
+    cpu_before = ended_children_cpu_s()
     pool = ProcessPool(Deadlines(60.0))
     try:
         for payload in payloads[: len(TASKS) * 4]:  # tasks are loaded
@@ -53,7 +53,7 @@ def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool)
     finally:
         pool.close()
         ScoringTask.isolation = isolation  # type: ignore[method-assign]
-    return seconds, children_cpu_s() - cpu_before + unfinished_cpu_s
+    return seconds, ended_children_cpu_s() - cpu_before + unfinished_cpu_s
 
 
 def measure(repeats: int, sizes: Sequence[int]) -> dict[str, Any]:
@@ -62,18 +62,18 @@ def measure(repeats: int, sizes: Sequence[int]) -> dict[str, Any]:
     payloads = list(chain.from_iterable(zip(*by_task, strict=True)))
     result: dict[str, Any] = {}
     for size in sizes:
-        shared, own = [], []
+        shared, isolated = [], []
         for _ in range(repeats):
             shared.append(score_groups(payloads, size, is_shared=True))
-            own.append(score_groups(payloads, size, is_shared=False))
+            isolated.append(score_groups(payloads, size, is_shared=False))
         shared_s, shared_cpu = (statistics.median(column) for column in zip(*shared, strict=True))
-        own_s, own_cpu = (statistics.median(column) for column in zip(*own, strict=True))
+        isolated_s, isolated_cpu = (statistics.median(column) for column in zip(*isolated, strict=True))
         result[f"groups of {size}"] = {
-            "ratio": own_s / shared_s,
-            "extra_ms_a_group": 1000 * (own_s - shared_s) / NUM_GROUPS,
-            "ms_a_group": 1000 * own_s / NUM_GROUPS,
-            "cpu_ratio": own_cpu / shared_cpu,
-            "extra_cpu_ms_a_group": 1000 * (own_cpu - shared_cpu) / NUM_GROUPS,
+            "ratio": isolated_s / shared_s,
+            "extra_ms_a_group": 1000 * (isolated_s - shared_s) / NUM_GROUPS,
+            "ms_a_group": 1000 * isolated_s / NUM_GROUPS,
+            "cpu_ratio": isolated_cpu / shared_cpu,
+            "extra_cpu_ms_a_group": 1000 * (isolated_cpu - shared_cpu) / NUM_GROUPS,
         }
     return result
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from brorl_graders.verifiers.ifeval.instruction_following import CONSTRAINTS, INSTRUCTIONS, score, versions
 
 from graders.bench.instructions import ifbench_forms, ifbench_words, ifeval, official
-from graders.bench.instructions.named import PAID, ZERO, reason
-from graders.bench.instructions.prose import GENERIC, dressed
+from graders.bench.instructions.named import PAID, ZERO, find_reason
+from graders.bench.instructions.prose import GENERIC, dress_up
 
 BUILDERS = {**ifeval.BUILDERS, **ifbench_words.BUILDERS, **ifbench_forms.BUILDERS}
 
@@ -45,7 +45,7 @@ class CheckedCase(NamedTuple):
     official: bool
 
 
-def drawn_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
+def draw_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
     """Responses to every instruction: built for it and dressed, and such as fit none."""
     for name, build in BUILDERS.items():
         draw = Random(f"{seed} {name}")
@@ -54,10 +54,10 @@ def drawn_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
             is_generic = number % 8 == 7
             if is_generic:
                 response = draw.choice(GENERIC)
-            yield InstructionCase(name, arguments, dressed(draw, response), is_generic)
+            yield InstructionCase(name, arguments, dress_up(draw, response), is_generic)
 
 
-def said_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
+def read_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
     """Real responses to the benchmark's prompts."""
     responses = {}
     for line in said.read_text(encoding="utf-8").splitlines():
@@ -67,12 +67,12 @@ def said_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
         row = json.loads(line)
         for name, given in zip(row["instruction_id_list"], row["kwargs"], strict=True):
             arguments = {key: value for key, value in given.items() if value is not None}
-            whole = {key: int(value) if isinstance(value, float) else value for key, value in arguments.items()}
+            integral = {key: int(value) if isinstance(value, float) else value for key, value in arguments.items()}
             if name in INSTRUCTIONS and row["prompt"].strip() in responses:
-                yield InstructionCase(name, whole, responses[row["prompt"].strip()])
+                yield InstructionCase(name, integral, responses[row["prompt"].strip()])
 
 
-def verdicts(cases: list[InstructionCase], python: str, checkout: str) -> Iterator[CheckedCase]:
+def check_cases(cases: list[InstructionCase], python: str, checkout: str) -> Iterator[CheckedCase]:
     """Both verdicts on every case, strict and loose; none where their checker raises on the response as it is."""
     lines = []
     for case in cases:
@@ -91,13 +91,15 @@ def verdicts(cases: list[InstructionCase], python: str, checkout: str) -> Iterat
             yield CheckedCase(case, judging, ours == 1.0, followed)
 
 
-def print_table(found: list[CheckedCase], num_shown: int) -> None:
+def print_table(checked: list[CheckedCase], num_shown: int) -> None:
     """Disagreements of each benchmark: how many, and how many are not meant."""
     for title, is_ifeval in (("IFEval", True), ("IFBench", False)):
         for judging in ("strict", "loose"):
-            own = [item for item in found if item.judging == judging and (item.case.name in CONSTRAINTS) == is_ifeval]
-            followed = [item for item in own if item.official]
-            others = [item for item in own if not item.official]
+            same_benchmark = [
+                item for item in checked if item.judging == judging and (item.case.name in CONSTRAINTS) == is_ifeval
+            ]
+            followed = [item for item in same_benchmark if item.official]
+            others = [item for item in same_benchmark if not item.official]
             print(f"{title}, {judging}: {len(followed)} responses follow officially, {len(others)} do not")
             print_disagreements(ZERO, judging, [item.case for item in followed if not item.ours], num_shown)
             print_disagreements(PAID, judging, [item.case for item in others if item.ours], num_shown)
@@ -108,7 +110,7 @@ def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], n
     meant: Counter[str] = Counter()
     others: dict[str, list[InstructionCase]] = {}
     for case in cases:
-        why = reason(kind, judging, case.name, case.response, case.is_generic)
+        why = find_reason(kind, judging, case.name, case.response, case.is_generic)
         if why is not None:
             meant[f"{case.name.partition(':')[0]}: {why}"] += 1
         else:
@@ -116,9 +118,9 @@ def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], n
     print(f"    {kind}: {len(cases)}, of which {meant.total()} are meant")
     for why, count in meant.most_common():
         print(f"        {count} {why}")
-    for name, own in others.items():
-        print(f"        not meant: {len(own)} {name}")
-        for case in own[:num_shown]:
+    for name, unintended in others.items():
+        print(f"        not meant: {len(unintended)} {name}")
+        for case in unintended[:num_shown]:
             print(f"            {case.arguments} {case.response[:600]!r}")
 
 
@@ -134,11 +136,11 @@ def main() -> None:
     parser.add_argument("--said", type=Path)
     parser.add_argument("--asked", type=Path)
     options = parser.parse_args()
-    cases = list(drawn_cases(options.responses, options.seed))
+    cases = list(draw_cases(options.responses, options.seed))
     if options.said:
-        cases = list(said_cases(options.said, options.asked))
+        cases = list(read_cases(options.said, options.asked))
     chosen = [case for case in cases if options.only in case.name]
-    print_table(list(verdicts(chosen, options.python, options.checkout)), options.show)
+    print_table(list(check_cases(chosen, options.python, options.checkout)), options.show)
 
 
 if __name__ == "__main__":

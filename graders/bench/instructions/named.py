@@ -76,7 +76,7 @@ DIFFERENCES = [
 ]
 
 
-def reason(
+def find_reason(
     kind: str,
     judging: str,
     name: str,
@@ -88,7 +88,7 @@ def reason(
         return VACUOUS
     if judging == "loose" and kind == ZERO and name.startswith(COMPARING) and "\n" in response:
         return ALONE
-    for own_kind, beginning, pattern, why in DIFFERENCES:
-        if kind == own_kind and name.startswith(beginning) and re.search(pattern, response):
+    for difference_kind, name_start, pattern, why in DIFFERENCES:
+        if kind == difference_kind and name.startswith(name_start) and re.search(pattern, response):
             return why
     return None

@@ -23,10 +23,10 @@ def main() -> None:
         case = json.loads(line)
         checker = registry.INSTRUCTION_DICT[case["name"]](case["name"])
         checker.build_description(**case["arguments"])
-        print(json.dumps([verdict(checker, text) for text in case["texts"]]), flush=True)
+        print(json.dumps([check_text(checker, text) for text in case["texts"]]), flush=True)
 
 
-def verdict(checker: Any, text: str) -> bool | None:
+def check_text(checker: Any, text: str) -> bool | None:
     """Whether one text follows an instruction; an empty one follows none."""
     if not text.strip():
         return False

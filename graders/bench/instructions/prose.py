@@ -106,7 +106,7 @@ def prose(draw: Random) -> str:
     return draw.choice(["\n\n", "\n\n", "\n", " "]).join(parts)
 
 
-def dressed(draw: Random, text: str) -> str:
+def dress_up(draw: Random, text: str) -> str:
     """The same text as it stands in a response: bare more often than not."""
     if draw.random() < 0.5:
         return text
