@@ -1,10 +1,11 @@
-"""Our verdicts on instructions beside the official checkers', on responses drawn by seed.
+"""Compare our verdicts on IFEval's and IFBench's instructions with the official checkers', on responses drawn by seed.
 
     python -m graders.bench.instructions CHECKOUT --python PYTHON [--responses N] [--seed N] [--show N]
 
-CHECKOUT is a clone of allenai/IFBench, which has IFEval's checkers too; PYTHON one that has nltk with its punkt_tab,
-langdetect, immutabledict, emoji, syllapy and absl-py. `--said FILE --asked FILE` judges real responses instead (rows of
-`prompt` and `response`) to the benchmark's file of prompts. What disagrees on purpose is in `named.py`.
+CHECKOUT is a clone of allenai/IFBench, which has IFEval's checkers too. PYTHON is an interpreter with nltk and its
+punkt_tab, langdetect, immutabledict, emoji, syllapy and absl-py. `--said FILE --asked FILE` compares verdicts on real
+responses instead: rows of `prompt` and `response`, and the benchmark's file of prompts. `named.py` lists the
+differences that are intended.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class InstructionCase(NamedTuple):
     name: str
     arguments: dict[str, Any]
     response: str
-    is_generic: bool = False  # written for no instruction
+    is_generic: bool = False  # the response was written for no instruction
 
 
 class CheckedCase(NamedTuple):
-    """Whether one response follows."""
+    """Our verdict and the official one on a response to an instruction."""
 
     case: InstructionCase
     judging: str
@@ -46,7 +47,7 @@ class CheckedCase(NamedTuple):
 
 
 def draw_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
-    """Responses to every instruction: built for it and dressed, and such as fit none."""
+    """Draw responses to every instruction, one in eight of them written for no instruction, in random decorations."""
     for name, build in BUILDERS.items():
         draw = Random(f"{seed} {name}")
         for number in range(per_type):
@@ -58,7 +59,7 @@ def draw_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
 
 
 def read_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
-    """Real responses to the benchmark's prompts."""
+    """Yield real responses to the benchmark's prompts, one case for each instruction of a prompt."""
     responses = {}
     for line in said.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -73,7 +74,10 @@ def read_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
 
 
 def check_cases(cases: list[InstructionCase], python: str, checkout: str) -> Iterator[CheckedCase]:
-    """Both verdicts on every case, strict and loose; none where their checker raises on the response as it is."""
+    """Yield our verdict and the official one on every case, strict and loose.
+
+    A case on which the official checker raises is printed and skipped.
+    """
     lines = []
     for case in cases:
         texts = list(dict.fromkeys([case.response, *versions(case.response)]))
@@ -92,7 +96,7 @@ def check_cases(cases: list[InstructionCase], python: str, checkout: str) -> Ite
 
 
 def print_table(checked: list[CheckedCase], num_shown: int) -> None:
-    """Disagreements of each benchmark: how many, and how many are not meant."""
+    """Print the disagreements of each benchmark, and how many of them are not intended."""
     for title, is_ifeval in (("IFEval", True), ("IFBench", False)):
         for judging in ("strict", "loose"):
             same_benchmark = [
@@ -106,7 +110,7 @@ def print_table(checked: list[CheckedCase], num_shown: int) -> None:
 
 
 def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], num_shown: int) -> None:
-    """Those of one kind, by what is meant; the others by instruction, with examples."""
+    """Print the disagreements of one kind: the intended ones by reason, and the others by instruction with examples."""
     meant: Counter[str] = Counter()
     others: dict[str, list[InstructionCase]] = {}
     for case in cases:
@@ -125,7 +129,7 @@ def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], n
 
 
 def main() -> None:
-    """Run and print."""
+    """Check the chosen cases and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout")
     parser.add_argument("--python", default="python")
