@@ -2,8 +2,9 @@
 
 Everything is computed from the answers, so a restart changes nothing.
 
-OUTPUT/evaluation.json  evaluation.md    the latest OUTPUT/evaluations/answers/              `answers.py`, one file for
-each benchmark and identity OUTPUT/evaluations/MODEL-ID/             each evaluation's own copy, and its samples
+OUTPUT/evaluation.json  evaluation.md    the latest
+OUTPUT/evaluations/answers/              `answers.py`, one file for each benchmark and identity
+OUTPUT/evaluations/MODEL-ID/             each evaluation's own copy, and its samples
 """
 
 from __future__ import annotations

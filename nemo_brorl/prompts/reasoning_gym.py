@@ -80,7 +80,7 @@ class ReasoningGymSource:
 
     @property
     def size(self) -> int | None:
-        """Number of questions: None, because they are generated without end; 0 for a held-out split without questions."""
+        """Number of questions: None, because they are generated without end; 0 if the split has none."""
         return size_of_drawn(self.split, self.held_out_fraction)
 
     def question(self, index: int) -> Question:
