@@ -214,7 +214,8 @@ def begin_save(rank: RankState, folder: Path, validate: bool) -> BackgroundSave:
 def load(rank: RankState, folder: Path) -> None:
     """Continue from a checkpoint that was saved under any layout. Collective.
 
-    It runs no code that a file names, so files of strangers are safe. Raises CheckpointError, and then has changed nothing.
+    It runs no code that a file names, so files of strangers are safe. Raises CheckpointError, and then has changed
+    nothing.
     """
     if not (folder / "metadata.json").exists():
         raise CheckpointError(f"{folder} holds no policy checkpoint")
