@@ -101,8 +101,7 @@ def check_parity(
         num_tokens=len(vllm),
         fp8=fp8,
     )
-    # Written so that NaN is not within the bound.
-    is_within = report.worst <= bound
+    is_within = report.worst <= bound  # False for NaN
     if not is_within or not np.isfinite(fp8 or 0.0):
         raise ParityError(
             f"log-probs do not agree: {report}; the bound is parity.max_mean_abs_diff={bound:g}. With bf16 on either"

@@ -133,10 +133,7 @@ def rollouts_table(
     stored: StoredGroup,
     arrays: Sequence[ChunkArrays],
 ) -> pa.Table:
-    """Return a table with a row for every rollout of a group, [N], without texts.
-
-    `arrays` are those of the group's chunks.
-    """
+    """Return a table with a row for every rollout of a group, [N], from its chunks' arrays, without texts."""
     scored = stored.scored
     chunks = scored.group.chunks
     num = scored.group.num_rollouts
