@@ -125,8 +125,8 @@ class Packing(PackedSeqParams):
 class Response:
     """One response with everything that the loss needs."""
 
-    packed_group: int  # index of its group in the row's input
-    index: int  # within the packed group
+    packed_group: int  # index of its packed group in the row's input
+    index: int  # index within the packed group
     token_ids: Int32  # [T]
     log_probs: Float32  # [T] log-probs of the sampler
     advantage: float | Float32  # one number, or [K] where each of its turns has its own
@@ -204,7 +204,7 @@ class Row:
 
     @property
     def is_measured(self) -> list[bool]:
-        """Whether each response is measured by `MeasuredGain`."""
+        """For each response, true if `MeasuredGain` counts it."""
         return [response.is_measured for response in self.responses]
 
     def draws(self, seed: int) -> Float32:

@@ -198,7 +198,7 @@ class _RowDraft:
         self.num_tokens += num * length
 
     def finish(self, segments: Sequence[Segment], temperature: float) -> Row:
-        """Return the row. `segments` are those of all ranks."""
+        """Return the finished row of tokens for this rank. `segments` are those of all ranks."""
         predicted = _Predicted()
         for segment in segments:
             predicted.add(segment)
