@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     return follow(target, options.target, options.lines, not options.no_follow)
 
 
-def running_job(target: Target) -> slurm.Job:
+def running_job(target: Target) -> slurm.SlurmJob:
     """Raises ResourceError when none of the run's jobs runs."""
     running = [job for job in target.jobs if job.state == "RUNNING"]
     if not running:
@@ -88,7 +88,7 @@ def running_job(target: Target) -> slurm.Job:
     return running[-1]
 
 
-def choose_node(job: slurm.Job, wanted: str | None) -> str:
+def choose_node(job: slurm.SlurmJob, wanted: str | None) -> str:
     """A node of the job by its name or number. Raises ConfigError with the nodes there are."""
     nodes = slurm.node_names(job.nodes)
     if wanted is None:
@@ -105,7 +105,7 @@ def choose_node(job: slurm.Job, wanted: str | None) -> str:
 
 def step_command(
     target: Target,
-    job: slurm.Job,
+    job: slurm.SlurmJob,
     node: str,
     is_outside: bool,
 ) -> list[str]:

@@ -29,7 +29,7 @@ class Target:
 
     run: Path | None  # None: a job whose run folder nobody knows
     # newest last; those in the queue, or where there are none the last ones that ended
-    jobs: tuple[slurm.Job, ...] = ()
+    jobs: tuple[slurm.SlurmJob, ...] = ()
     restarts: dict[str, int] = field(default_factory=dict)  # by job
     notes: tuple[str, ...] = ()
     log: Path | None = None  # where it is not below the run folder
@@ -162,7 +162,7 @@ def newest_log(target: Target) -> Path | None:
     return max(logs, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def live_jobs(folders: Folders) -> list[slurm.Job]:
+def live_jobs(folders: Folders) -> list[slurm.SlurmJob]:
     """Jobs of this run that wait or run, oldest first; none where there is no Slurm. Raises ResourceError when it does
     not answer."""
     ids = job_ids(folders.run)

@@ -39,7 +39,7 @@ class UnreachableError(ResourceError):
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """A job as the queue or the accounting shows it."""
 
     id: str
@@ -138,7 +138,7 @@ def submit(
     return identity
 
 
-def queued(ids: Sequence[str]) -> dict[str, Job]:
+def queued(ids: Sequence[str]) -> dict[str, SlurmJob]:
     """Those of these jobs that wait or run, by id. Raises ResourceError when Slurm cannot be asked."""
     if not ids:
         return {}
@@ -147,11 +147,11 @@ def queued(ids: Sequence[str]) -> dict[str, Job]:
         return {}
     if result.returncode:
         raise ResourceError(f"squeue: {result.stderr.strip() or result.returncode}")
-    jobs = [Job(*line.strip().split("|", 7)) for line in result.stdout.splitlines() if line.count("|") >= 7]
+    jobs = [SlurmJob(*line.strip().split("|", 7)) for line in result.stdout.splitlines() if line.count("|") >= 7]
     return {job.id: job for job in jobs if not job.has_ended}
 
 
-def accounted(ids: Sequence[str]) -> dict[str, Job]:
+def accounted(ids: Sequence[str]) -> dict[str, SlurmJob]:
     """What accounting, where there is any, or the controller's own memory says of jobs that have ended."""
     found = {}
     for identity in ids:
@@ -163,15 +163,15 @@ def accounted(ids: Sequence[str]) -> dict[str, Job]:
         return found
     fields = "JobID,State,Elapsed,Timelimit,Start,NNodes,NodeList,ExitCode"
     result = _call(["sacct", "-X", "--noheader", "--parsable2", f"--format={fields}", f"--jobs={','.join(rest)}"])
-    jobs = [Job(*line.split("|", 7)) for line in result.stdout.splitlines() if line.count("|") >= 7]
+    jobs = [SlurmJob(*line.split("|", 7)) for line in result.stdout.splitlines() if line.count("|") >= 7]
     return found | {job.id: job for job in jobs}
 
 
-def _remembered(identity: str) -> Job | None:
+def _remembered(identity: str) -> SlurmJob | None:
     shown = show_job(identity)
     if not shown:
         return None
-    return Job(
+    return SlurmJob(
         identity,
         state=shown.get("JobState", ""),
         elapsed=shown.get("RunTime", ""),

@@ -120,7 +120,7 @@ def _job_lines(target: Target) -> list[str]:
     return lines
 
 
-def job_text(job: slurm.Job, restarts: int) -> str:
+def job_text(job: slurm.SlurmJob, restarts: int) -> str:
     """A job as one line."""
     text = f"{job.id} {job.state}"
     if job.is_running:
@@ -140,7 +140,7 @@ def job_text(job: slurm.Job, restarts: int) -> str:
     return text
 
 
-def why_it_waits(job: slurm.Job) -> str:
+def why_it_waits(job: slurm.SlurmJob) -> str:
     """Slurm's reason, and what it means where that is known."""
     reason = job.reason.strip("()")
     for key, meaning in WAITS.items():

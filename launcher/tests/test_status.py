@@ -14,7 +14,7 @@ from brorl_launcher import status
 from brorl_launcher.find_run import Target, find_target, run_of_script
 from brorl_launcher.launch_folder import Folders, note_job
 from brorl_launcher.run_state import MARKER, last_rows, read_run
-from brorl_launcher.slurm import Job
+from brorl_launcher.slurm import SlurmJob
 from brorl_launcher.status import age, job_text, shares
 
 from nemo_brorl.core.errors import ConfigError
@@ -248,11 +248,11 @@ def test_only_the_end_of_a_long_metrics_file_is_read(tmp_path: Path) -> None:
 
 
 def test_how_a_job_is_said() -> None:
-    assert job_text(Job("1", "PENDING", start="2030-01-01T10:00:00", reason="(Priority)"), 1) == (
+    assert job_text(SlurmJob("1", "PENDING", start="2030-01-01T10:00:00", reason="(Priority)"), 1) == (
         "1 PENDING (Priority: other jobs go first), expected to start 2030-01-01T10:00:00, requeued once"
     )
     assert (
-        job_text(Job("1", "PENDING", start="N/A", reason="QOSMaxCpuPerUserLimit"), 0)
+        job_text(SlurmJob("1", "PENDING", start="N/A", reason="QOSMaxCpuPerUserLimit"), 0)
         == "1 PENDING (QOSMaxCpuPerUserLimit)"
     )
 
