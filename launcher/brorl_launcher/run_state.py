@@ -39,7 +39,7 @@ class HeartbeatFile:
 
 
 @dataclass(frozen=True)
-class RunState:
+class RunStatus:
     """A run folder at one moment."""
 
     folder: Path
@@ -72,7 +72,7 @@ class RunState:
         return max(self.max_steps - self.step, 0) * self.step_s
 
 
-def read_run(folder: Path) -> RunState:
+def read_run(folder: Path) -> RunStatus:
     """Never raises for what is missing or half-written: that is then not known."""
     rows = tuple(last_rows(folder / "metrics.jsonl"))
     saved, age_s = newest_checkpoint(folder)
@@ -80,7 +80,7 @@ def read_run(folder: Path) -> RunState:
     reached = max(rows[-1]["step"] if rows else 0, saved or 0)
     if last is not None and reached > last:  # somebody goes on with other settings than those that are written down
         last = None
-    return RunState(folder, last, read_heartbeat(folder), rows, saved, age_s)
+    return RunStatus(folder, last, read_heartbeat(folder), rows, saved, age_s)
 
 
 def read_heartbeat(folder: Path) -> HeartbeatFile | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from brorl_launcher import slurm
 from brorl_launcher.command_line import command_parser
 from brorl_launcher.find_run import Target, find_target, newest_log
-from brorl_launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunState, read_run
+from brorl_launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunStatus, read_run
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.step_time import step_seconds
@@ -77,20 +77,20 @@ def main(argv: Sequence[str]) -> int:
         time.sleep(options.watch)
 
 
-def is_going_on(target: Target, run: RunState | None, now: float) -> bool:
+def is_going_on(target: Target, run: RunStatus | None, now: float) -> bool:
     """Whether there is anything to watch: a job in the queue, or a heartbeat."""
     if run is not None and _beats(run, now):
         return True
     return any(not job.has_ended for job in target.jobs)
 
 
-def _beats(run: RunState, now: float) -> bool:
+def _beats(run: RunStatus, now: float) -> bool:
     """Whether the driver writes a heartbeat."""
     beat = run.heartbeat
     return beat is not None and beat.state in ("running", "stalled") and now - beat.written_at < OLD_S
 
 
-def describe(target: Target, run: RunState | None, now: float) -> list[str]:
+def describe(target: Target, run: RunStatus | None, now: float) -> list[str]:
     """The lines of a status."""
     folder = "its folder is not known: it has not read its settings yet, or was not submitted from here"
     if target.run is not None:
@@ -149,7 +149,7 @@ def why_it_waits(job: slurm.SlurmJob) -> str:
     return reason
 
 
-def _now(target: Target, run: RunState, now: float) -> list[str]:
+def _now(target: Target, run: RunStatus, now: float) -> list[str]:
     """Lines on what the run does at the moment, as far as its heartbeat or its log says."""
     if run.is_finished:
         return [f"finished: step {run.checkpoint} has its checkpoint"]
@@ -182,7 +182,7 @@ def _beat_text(beat: HeartbeatFile) -> str:
     return f"{beat.stage}{detail} for {age(beat.stage_s)}, moved {age(beat.silent_s)} ago{stalled}"
 
 
-def _progress_lines(run: RunState) -> list[str]:
+def _progress_lines(run: RunStatus) -> list[str]:
     lines = []
     if run.step is not None:
         last = "?" if run.max_steps is None else f"{run.max_steps:,}"
@@ -264,7 +264,7 @@ def last_line(path: Path) -> str:
     return end.splitlines()[-1].strip() if end else "(empty)"
 
 
-def _as_json(target: Target, run: RunState | None) -> str:
+def _as_json(target: Target, run: RunStatus | None) -> str:
     state = None
     if run is not None:
         state = {
