@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brorl_launcher.doctor import data_files, gpus, machine, model_files, sandbox, versions
-from brorl_launcher.doctor.job import Verdict, Wanted, examine_job
+from brorl_launcher.doctor.job import DoctorVerdict, Wanted, examine_job
 from brorl_launcher.doctor.rendezvous import NodeRank, here, in_job, own_name
 from brorl_launcher.doctor.report import (
     FAIL,
@@ -129,7 +129,7 @@ def examine(
     line: CommandLine,
     options: argparse.Namespace,
     this: NodeRank,
-) -> Verdict:
+) -> DoctorVerdict:
     """Verdict of this node, or of the job that it is in. Raises ConfigError."""
     ports = read_ports(options.ports)
     config = load_config(*line)
@@ -143,7 +143,7 @@ def examine(
     return examine_job(this, wanted, lambda: examine_node(config, this, ports))
 
 
-def to_json(verdict: Verdict) -> dict[str, object]:
+def to_json(verdict: DoctorVerdict) -> dict[str, object]:
     """Content of `--json`: `ok`, the `nodes`, and what is wrong `between` them."""
     return {
         "ok": verdict.is_ok,
@@ -152,7 +152,7 @@ def to_json(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def show(verdict: Verdict, num_nodes: int) -> None:
+def show(verdict: DoctorVerdict, num_nodes: int) -> None:
     """Print the table, what to do, and the verdict in one line."""
     console, reports = Console(), verdict.reports
     header = table_header(reports)
@@ -166,7 +166,7 @@ def show(verdict: Verdict, num_nodes: int) -> None:
     console.line(f"\n{conclusion(verdict, num_nodes)}")
 
 
-def conclusion(verdict: Verdict, num_nodes: int) -> str:
+def conclusion(verdict: DoctorVerdict, num_nodes: int) -> str:
     """The verdict in one line."""
     names: dict[str, set[str]] = {WARN: set(), FAIL: set()}
     for report in verdict.reports:

@@ -137,7 +137,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DoctorVerdict:
     """What the nodes of a job have found, in the order of ranks; on the first node also of those that did not come."""
 
     reports: tuple[NodeReport, ...]
@@ -165,7 +165,7 @@ def examine_job(
     this: NodeRank,
     wanted: Wanted,
     look: Callable[[], NodeReport],
-) -> Verdict:
+) -> DoctorVerdict:
     """Meet, `look` at this node, then at the others, and write `<node>.json` into `wanted.reports`.
 
     A node writes its own before the last exchange; then the first one writes all, with what it alone knows: who did not
@@ -190,7 +190,7 @@ def _examine_together(
     rendezvous: Rendezvous,
     word: str,
     wrong: str,
-) -> Verdict:
+) -> DoctorVerdict:
     """Verdict of nodes that have met. `word`: what this node has left in the shared folder; `wrong`: why it could
     not."""
     words = this.by_node(rendezvous.exchange(word, EXCHANGE_S))
@@ -262,7 +262,7 @@ def _verdict(
     wanted: Wanted,
     gathered: Mapping[int, Any],
     offsets: Mapping[int, float],
-) -> Verdict:
+) -> DoctorVerdict:
     reports = {}
     for rank, data in gathered.items():
         reports[rank] = NodeReport.from_json(data)
@@ -277,7 +277,7 @@ def _verdict(
                 report.checks.append(check_clock(offsets[rank]))
         check_same(list(reports.values()))
     by_rank = [reports[rank] for rank in sorted(reports)]
-    return Verdict(tuple(by_rank), this.size)
+    return DoctorVerdict(tuple(by_rank), this.size)
 
 
 def check_clock(offset_s: float) -> Check:
@@ -333,7 +333,7 @@ def _alone(
     wanted: Wanted,
     report: NodeReport,
     reason: ResourceError,
-) -> Verdict:
+) -> DoctorVerdict:
     """Verdict of a node that met nobody. Where torch does not load here, or the first node's word is in the shared
     folder, so that it is up, the fault is taken to be this node's; else the first's."""
     first_node = this.nodes[0]
@@ -346,8 +346,8 @@ def _alone(
     _write(wanted, [report])
     remove_word(wanted.shared, this.node)
     if fault == this.node:
-        return Verdict((report,), this.size, has_joined=False)
+        return DoctorVerdict((report,), this.size, has_joined=False)
     first = _absentee(fault, wanted.reports)
     if wanted.reports and not (wanted.reports / f"{fault}.json").exists():
         first.write(wanted.reports)
-    return Verdict((first, report), this.size, has_joined=False)
+    return DoctorVerdict((first, report), this.size, has_joined=False)

@@ -14,7 +14,7 @@ import pytest
 from brorl_launcher.doctor import job, rendezvous
 from brorl_launcher.doctor.job import (
     CLOCK_FAIL_S,
-    Verdict,
+    DoctorVerdict,
     Wanted,
     check_clock,
     check_same,
@@ -39,9 +39,9 @@ def _torch_loads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_nodes(
     ranks: Sequence[int], size: int, folders: Sequence[Path], looks: dict[int, Check] | None = None
-) -> dict[int, Verdict]:
+) -> dict[int, DoctorVerdict]:
     """The verdicts of fake nodes, one thread each; `folders` is where each one's run folder is."""
-    nodes, verdicts = tuple(f"node{rank}" for rank in range(size)), dict[int, Verdict]()
+    nodes, verdicts = tuple(f"node{rank}" for rank in range(size)), dict[int, DoctorVerdict]()
 
     def be(rank: int, port: int) -> None:
         check = (looks or {}).get(rank, Check("disk", OK, "enough"))
