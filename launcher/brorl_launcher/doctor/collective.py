@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from brorl_launcher.doctor.probe import Answer, Probe, answer
+from brorl_launcher.doctor.probe import Probe, ProbeResult, answer
 from brorl_launcher.doctor.rendezvous import NodeRank, Rendezvous, absent
 from brorl_launcher.doctor.report import FAIL, OK, Check, named
 
@@ -96,7 +96,7 @@ def check_pair(
     return _judge(GLOBAL, ring, answers)
 
 
-def _run(ring: Ring, node: int, seconds: float) -> list[Answer]:
+def _run(ring: Ring, node: int, seconds: float) -> list[ProbeResult]:
     """Answers of the ranks of a node, which is the ring's `node`-th."""
     environment = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     probes = []
@@ -119,7 +119,7 @@ def _run(ring: Ring, node: int, seconds: float) -> list[Answer]:
     return answers
 
 
-def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
+def _judge(name: str, ring: Ring, answers: Sequence[ProbeResult]) -> Check:
     """Verdict from the answers of a node's ranks."""
     is_own_fault = len(ring.nodes) == 1
     reason = ""  # the first rank's that failed
