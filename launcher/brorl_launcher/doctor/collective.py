@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from brorl_launcher.doctor.probe import Probe, ProbeResult, answer
+from brorl_launcher.doctor.probe import Probe, ProbeResult, answer_probe
 from brorl_launcher.doctor.rendezvous import NodeRank, Rendezvous, absent
 from brorl_launcher.doctor.report import FAIL, OK, Check, named
 
@@ -287,4 +287,4 @@ def _all_reduce(rank: int, size: int, device: Any) -> float:
 
 
 if __name__ == "__main__":
-    answer({"rank": run_rank})
+    answer_probe({"rank": run_rank})

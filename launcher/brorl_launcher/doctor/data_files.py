@@ -13,7 +13,7 @@ from typing import Any
 from brorl_graders.base.environment_values import literal
 from omegaconf import OmegaConf
 
-from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.probe import answer_probe, ask
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import RewardsConfig
@@ -176,4 +176,4 @@ def _settings(section: type, values: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    answer({"source": look_at_source, "paid": paid})
+    answer_probe({"source": look_at_source, "paid": paid})

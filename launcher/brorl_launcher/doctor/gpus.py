@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.probe import answer_probe, ask
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
@@ -176,4 +176,4 @@ def see_with_torch(_: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer({"torch": see_with_torch})
+    answer_probe({"torch": see_with_torch})

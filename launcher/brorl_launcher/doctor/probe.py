@@ -85,7 +85,7 @@ def ask(
     return Probe(module, name, arguments).wait(seconds)
 
 
-def answer(probes: Mapping[str, Question]) -> None:
+def answer_probe(probes: Mapping[str, Question]) -> None:
     """Answer the command line's question, as the last thing on standard output: what a probe's process does."""
     name, arguments = sys.argv[1:]
     data = probes[name](json.loads(arguments))

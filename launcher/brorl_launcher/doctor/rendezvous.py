@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.probe import answer_probe, ask
 from brorl_launcher.job.ray_ports import own_address
 from nemo_brorl.core.errors import ConfigError, ResourceError
 
@@ -302,4 +302,4 @@ def _first_line(error: RuntimeError) -> str:
 
 
 if __name__ == "__main__":
-    answer({"torch": load_torch})
+    answer_probe({"torch": load_torch})

@@ -10,7 +10,7 @@ from typing import Any
 
 from brorl_graders import names_in
 
-from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.probe import answer_probe, ask
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.schema import BroRLConfig
@@ -70,4 +70,4 @@ def sandbox_layers(_: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer({"layers": sandbox_layers})
+    answer_probe({"layers": sandbox_layers})

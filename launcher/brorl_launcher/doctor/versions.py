@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.probe import answer_probe, ask
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from brorl_launcher.packages import package_folders
 from nemo_brorl.config.schema import BroRLConfig
@@ -262,4 +262,4 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    answer({"import": try_imports})
+    answer_probe({"import": try_imports})
