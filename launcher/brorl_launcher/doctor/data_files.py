@@ -13,7 +13,7 @@ from typing import Any
 from brorl_graders.base.environment_values import literal
 from omegaconf import OmegaConf
 
-from brorl_launcher.doctor.probe import answer_probe, ask
+from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import RewardsConfig
@@ -38,7 +38,7 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
         name = f"data, {getattr(source, 'name', '')}" if where != "data" else "data"
         settings = OmegaConf.to_container(OmegaConf.structured(literal(plain_source(source))))
         asked = {"source": settings, "model": config.policy.model}
-        found = ask("data_files", "source", asked, SOURCE_DEADLINE_S)
+        found = run_probe("data_files", "source", asked, SOURCE_DEADLINE_S)
         if found.data is None:
             yield Check(name, FAIL, f"{source.path or source.source}: {found.reason}", "is its file server up?")
         elif found.data["fault"]:
@@ -150,7 +150,7 @@ def check_constants(config: BroRLConfig) -> Iterator[Check]:
         settings = OmegaConf.structured(literal(plain_source(source)))
         sources.append(OmegaConf.to_container(settings))
     rewards = OmegaConf.to_container(OmegaConf.structured(literal(config.rewards)))
-    found = ask("data_files", "paid", {"sources": sources, "rewards": rewards}, CONSTANTS_DEADLINE_S)
+    found = run_probe("data_files", "paid", {"sources": sources, "rewards": rewards}, CONSTANTS_DEADLINE_S)
     if found.data is None:
         yield Check(CONSTANTS, WARN, f"not tried: {found.reason}")
         return

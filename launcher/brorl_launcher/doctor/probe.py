@@ -75,7 +75,7 @@ class Probe:
                 pipe.close()
 
 
-def ask(
+def run_probe(
     module: str,
     name: str,
     arguments: Mapping[str, Any],

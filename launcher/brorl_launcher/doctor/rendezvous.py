@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from brorl_launcher.doctor.probe import answer_probe, ask
+from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.job.ray_ports import own_address
 from nemo_brorl.core.errors import ConfigError, ResourceError
 
@@ -217,7 +217,7 @@ def join(this: NodeRank, seconds: float) -> Rendezvous:
 
 def torch_fault() -> str:
     """Why torch does not load here, asked in a process that may hang; \"\" when it does."""
-    return ask("rendezvous", "torch", {}, TORCH_S).reason
+    return run_probe("rendezvous", "torch", {}, TORCH_S).reason
 
 
 def load_torch(_: dict[str, Any]) -> dict[str, Any]:

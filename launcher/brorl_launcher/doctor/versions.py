@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from brorl_launcher.doctor.probe import answer_probe, ask
+from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from brorl_launcher.packages import package_folders
 from nemo_brorl.config.schema import BroRLConfig
@@ -77,7 +77,7 @@ def check_packages(config: BroRLConfig) -> Iterator[Check]:
 def check_imports(modules: Sequence[str]) -> Check:
     """Check that these load, one after the other in a process of its own: on GPUs each comes with libraries that
     another may not suit."""
-    found = ask("versions", "import", {"modules": list(modules)}, IMPORT_S)
+    found = run_probe("versions", "import", {"modules": list(modules)}, IMPORT_S)
     reason = found.reason if found.data is None else found.data["fault"]
     if reason:
         return Check("imports", FAIL, reason, "install the list requirements/gpu.txt: scripts/install.sh gpu")
