@@ -17,7 +17,7 @@ from typing import Any
 
 from brorl_launcher.doctor import collective
 from brorl_launcher.doctor.collective import LEAST, Pair, blamed, find_fault
-from brorl_launcher.doctor.probe import within
+from brorl_launcher.doctor.probe import call_within
 from brorl_launcher.doctor.rendezvous import NodeRank, NoTorchError, Rendezvous, join
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, named
 from nemo_brorl.core.errors import ResourceError
@@ -47,7 +47,7 @@ def write_word(folder: Path, node: str, word: str) -> str:
         except OSError as error:
             return str(error)
 
-    return str(within(HANG_S, put, f"the file system has not answered for {HANG_S:.0f} s"))
+    return str(call_within(HANG_S, put, f"the file system has not answered for {HANG_S:.0f} s"))
 
 
 def words_seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:

@@ -94,7 +94,7 @@ def answer_probe(probes: Mapping[str, Question]) -> None:
     os._exit(0)  # what a library does at the end of a process is not asked for, and may hang
 
 
-def within(seconds: float, question: Callable[[], Any], late: Any) -> Any:
+def call_within(seconds: float, question: Callable[[], Any], late: Any) -> Any:
     """Answer of `question`, or `late` after `seconds`: for a call into the kernel that a dead file server holds. The
     thread is left to it; it does not keep the process."""
     found: list[Any] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from brorl_launcher.doctor.probe import Probe, within
+from brorl_launcher.doctor.probe import Probe, call_within
 from brorl_launcher.doctor.report import FAIL, OK, Check, NodeReport, advices, table_header, table_rows
 
 
@@ -16,7 +16,7 @@ def test_a_question_that_hangs_ends_at_its_deadline() -> None:
     )
     answer = hanging.wait(0.5)
     assert (answer.data, answer.reason) == (None, "no answer within 0.5 s")
-    assert within(0.05, lambda: time.sleep(5), "late") == "late"
+    assert call_within(0.05, lambda: time.sleep(5), "late") == "late"
 
 
 def test_a_probe_that_fails_says_why() -> None:
