@@ -22,7 +22,7 @@ from pathlib import Path
 
 from brorl_launcher.doctor import data_files, gpus, machine, model_files, sandbox, versions
 from brorl_launcher.doctor.job import DoctorVerdict, Wanted, examine_job
-from brorl_launcher.doctor.rendezvous import NodeRank, here, in_job, own_name
+from brorl_launcher.doctor.rendezvous import NodeRank, in_job, own_name, single_node
 from brorl_launcher.doctor.report import (
     FAIL,
     STYLES,
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     options, rest = parse(argv)
     line = parse_command_line(rest, "doctor", (__doc__ or "").strip())
     try:
-        this = here()
+        this = single_node()
         if options.job:
             this = in_job(os.environ, options.address)
         verdict = examine(line, options, this)

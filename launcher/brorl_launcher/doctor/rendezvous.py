@@ -65,7 +65,7 @@ class NodeRank:
         return {self.nodes[rank]: value for rank, value in by_rank.items()}
 
 
-def here() -> NodeRank:
+def single_node() -> NodeRank:
     """Rank of a machine that is alone."""
     return NodeRank(0, (own_name(os.environ),))
 
