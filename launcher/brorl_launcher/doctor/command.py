@@ -22,7 +22,7 @@ from pathlib import Path
 
 from brorl_launcher.doctor import data_files, gpus, machine, model_files, sandbox, versions
 from brorl_launcher.doctor.job import DoctorVerdict, Wanted, examine_job
-from brorl_launcher.doctor.rendezvous import NodeRank, in_job, own_name, single_node
+from brorl_launcher.doctor.rendezvous import NodeRank, own_name, rank_in_job, single_node
 from brorl_launcher.doctor.report import (
     FAIL,
     STYLES,
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         this = single_node()
         if options.job:
-            this = in_job(os.environ, options.address)
+            this = rank_in_job(os.environ, options.address)
         verdict = examine(line, options, this)
     except BroRLError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -70,7 +70,7 @@ def single_node() -> NodeRank:
     return NodeRank(0, (own_name(os.environ),))
 
 
-def in_job(environment: Mapping[str, str], address: str | None = None) -> NodeRank:
+def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> NodeRank:
     """Rank by the variables of a Slurm step with one task per node. `address` is HOST or HOST:PORT of the first node,
     else its name is looked up, and where that has no answer SLURM_LAUNCH_NODE_IPADDR is taken. Raises ConfigError
     outside of a step."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from brorl_launcher.doctor import rendezvous
-from brorl_launcher.doctor.rendezvous import NodeRank, expand, in_job, join, torch_fault
+from brorl_launcher.doctor.rendezvous import NodeRank, expand, join, rank_in_job, torch_fault
 
 from nemo_brorl.core.errors import ConfigError, ResourceError
 from tests.support.ports import reserved_port
@@ -38,12 +38,12 @@ def test_what_is_no_list_of_nodes_is_refused(written: str) -> None:
 
 def test_outside_of_a_step_the_doctor_says_how_to_call_it() -> None:
     with pytest.raises(ConfigError, match="srun --ntasks-per-node=1"):
-        in_job({})
+        rank_in_job({})
 
 
 def test_two_tasks_on_one_node_are_refused() -> None:
     with pytest.raises(ConfigError, match="task 0 of 2 runs on 1 nodes"):
-        in_job({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "node0"})
+        rank_in_job({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "node0"})
 
 
 @pytest.mark.parametrize(
