@@ -84,7 +84,7 @@ def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> N
         ) from error
     listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
     listed = listed or own_name(environment)
-    nodes = tuple(expand(listed))
+    nodes = tuple(expand_node_list(listed))
     if len(nodes) != size or not 0 <= rank < size:
         raise ConfigError(
             f"task {rank} of {size} runs on {len(nodes)} nodes ({listed}): one on each is wanted, write srun "
@@ -101,7 +101,7 @@ def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> N
     return NodeRank(rank, nodes, host, int(port or DEFAULT_PORT))
 
 
-def expand(nodes: str) -> Iterator[str]:
+def expand_node_list(nodes: str) -> Iterator[str]:
     """Slurm's short form of a list of nodes, `gpu[01-03,7]-ib,login`, name by name. Raises ConfigError when it is not
     one."""
     items = _ITEM.findall(nodes)

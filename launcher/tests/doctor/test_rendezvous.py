@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from brorl_launcher.doctor import rendezvous
-from brorl_launcher.doctor.rendezvous import NodeRank, expand, join, rank_in_job, torch_fault
+from brorl_launcher.doctor.rendezvous import NodeRank, expand_node_list, join, rank_in_job, torch_fault
 
 from nemo_brorl.core.errors import ConfigError, ResourceError
 from tests.support.ports import reserved_port
@@ -27,13 +27,13 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_slurms_lists_of_nodes_are_read(written: str, names: list[str]) -> None:
-    assert list(expand(written)) == names
+    assert list(expand_node_list(written)) == names
 
 
 @pytest.mark.parametrize("written", ["a[0-", "a[x-3]", "a]b", "a,,b"])
 def test_what_is_no_list_of_nodes_is_refused(written: str) -> None:
     with pytest.raises(ConfigError):
-        list(expand(written))
+        list(expand_node_list(written))
 
 
 def test_outside_of_a_step_the_doctor_says_how_to_call_it() -> None:
