@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from brorl_launcher.doctor.probe import Probe, ProbeResult, answer_probe
-from brorl_launcher.doctor.rendezvous import NodeRank, Rendezvous, absent
+from brorl_launcher.doctor.rendezvous import NodeRank, Rendezvous, wait_for_ranks
 from brorl_launcher.doctor.report import FAIL, OK, Check, named
 
 LOCAL = "all-reduce, node"
@@ -228,7 +228,7 @@ def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
             wait_for_workers=False,
         )
         store.set(f"here/{rank}", "1")
-        late = absent(store, "here", range(size), ends_at - KILL_S / 2)
+        late = wait_for_ranks(store, "here", range(size), ends_at - KILL_S / 2)
         if late:
             return {"absent": late}
         is_mine = False
@@ -244,7 +244,9 @@ def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
         speed = _all_reduce(rank, size, device)
         store.set(f"done/{rank}", "1")
         if rank == 0:
-            absent(store, "done", range(size), ends_at - KILL_S / 2)  # the store lives here: it must be the last to go
+            wait_for_ranks(
+                store, "done", range(size), ends_at - KILL_S / 2
+            )  # the store lives here: it must be the last to go
     except (RuntimeError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         return {"error": first_line, "is_mine": is_mine}

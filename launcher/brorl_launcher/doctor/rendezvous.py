@@ -170,7 +170,7 @@ class Rendezvous:
         with contextlib.suppress(RuntimeError):  # the first node is gone
             self.store.set(f"left/{self.this.rank}", "")
             if self.this.is_first:
-                absent(self.store, "left", self.present, time.monotonic() + LEAVE_S)
+                wait_for_ranks(self.store, "left", self.present, time.monotonic() + LEAVE_S)
 
     def exchange(self, data: Any, seconds: float) -> dict[int, Any]:
         """Everyone's `data` by rank, of those who sent it in time. Raises ResourceError when the first node is gone, or
@@ -194,7 +194,7 @@ class Rendezvous:
         return everything
 
     def _collect(self, store: TCPStore, turn: str, seconds: float) -> dict[int, Any]:
-        late = absent(store, turn, self.present, time.monotonic() + seconds)
+        late = wait_for_ranks(store, turn, self.present, time.monotonic() + seconds)
         self.present = [rank for rank in self.present if rank not in late]
         everything = {}
         for rank in self.present:
@@ -227,7 +227,7 @@ def load_torch(_: dict[str, Any]) -> dict[str, Any]:
     return {"store": TCPStore.__name__}
 
 
-def absent(
+def wait_for_ranks(
     store: TCPStore,
     word: str,
     ranks: Iterable[int],
@@ -252,10 +252,10 @@ def _host(this: NodeRank, seconds: float) -> Rendezvous:
             "by --address"
         ) from error
     store.set("came/0", "")
-    late = absent(store, "came", range(this.size), time.monotonic() + seconds)
+    late = wait_for_ranks(store, "came", range(this.size), time.monotonic() + seconds)
     present = [rank for rank in range(this.size) if rank not in late]
     store.set("start", json.dumps({"present": present, "time": time.time()}))
-    without_clock = absent(store, "clock", present[1:], time.monotonic() + CLOCK_S)
+    without_clock = wait_for_ranks(store, "clock", present[1:], time.monotonic() + CLOCK_S)
     offsets = {}
     for rank in present[1:]:
         if rank not in without_clock:
