@@ -18,7 +18,7 @@ from typing import Any
 from brorl_launcher.doctor import collective
 from brorl_launcher.doctor.collective import LEAST, Pair, blamed, find_fault
 from brorl_launcher.doctor.probe import call_within
-from brorl_launcher.doctor.rendezvous import NodeRank, NoTorchError, Rendezvous, join
+from brorl_launcher.doctor.rendezvous import NodeRank, NoTorchError, Rendezvous, join_rendezvous
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, named
 from nemo_brorl.core.errors import ResourceError
 
@@ -174,7 +174,7 @@ def examine_job(
     word = secrets.token_hex(8)
     wrong = write_word(wanted.shared, this.node, word)
     try:
-        with join(this, wanted.rendezvous_s) as rendezvous:
+        with join_rendezvous(this, wanted.rendezvous_s) as rendezvous:
             verdict = _examine_together(this, wanted, look, rendezvous, word, wrong)
     except ResourceError as error:
         return _alone(this, wanted, look(), error)

@@ -203,7 +203,7 @@ class Rendezvous:
         return everything
 
 
-def join(this: NodeRank, seconds: float) -> Rendezvous:
+def join_rendezvous(this: NodeRank, seconds: float) -> Rendezvous:
     """Come together, for at most so long once torch is there. Raises NoTorchError when torch does not load on this
     node, and ResourceError when this is not the first node and it cannot be reached, or when the first node's
     port is taken."""

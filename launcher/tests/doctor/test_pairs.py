@@ -8,7 +8,7 @@ import threading
 import pytest
 from brorl_launcher.doctor import rendezvous
 from brorl_launcher.doctor.collective import Pair, at_fault, blamed, find_fault, rounds
-from brorl_launcher.doctor.rendezvous import NodeRank, join
+from brorl_launcher.doctor.rendezvous import NodeRank, join_rendezvous
 from brorl_launcher.doctor.report import FAIL, OK, Check, NodeReport
 
 FAILED = Check("all-reduce, job", FAIL, "nccl over 32 ranks: timed out", "", is_shared=True)
@@ -51,7 +51,7 @@ def test_nodes_in_step_agree_on_who_is_at_fault_and_others_only_listen(monkeypat
 
     def be(rank: int) -> None:
         this = NodeRank(rank, nodes, "127.0.0.1", port)
-        with join(this, 20) as together:
+        with join_rendezvous(this, 20) as together:
             found[this.node] = find_fault(this, together, "abcde", try_pair, 20)
 
     threads = [threading.Thread(target=be, args=(rank,), daemon=True) for rank in range(len(nodes))]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from brorl_launcher.doctor import rendezvous
-from brorl_launcher.doctor.rendezvous import NodeRank, expand_node_list, join, rank_in_job, torch_fault
+from brorl_launcher.doctor.rendezvous import NodeRank, expand_node_list, join_rendezvous, rank_in_job, torch_fault
 
 from nemo_brorl.core.errors import ConfigError, ResourceError
 from tests.support.ports import reserved_port
@@ -70,7 +70,7 @@ def test_a_node_that_sends_too_late_is_left_out_and_hears_of_it(monkeypatch: pyt
     has_heard = threading.Event()
 
     def be(rank: int, port: int) -> None:
-        with join(NodeRank(rank, nodes, "127.0.0.1", port), 20) as together:
+        with join_rendezvous(NodeRank(rank, nodes, "127.0.0.1", port), 20) as together:
             found[rank] = [together.exchange(nodes[rank], 20)]
             if rank == 2:
                 time.sleep(1.5)
