@@ -149,7 +149,7 @@ def _judge(name: str, ring: Ring, answers: Sequence[ProbeResult]) -> Check:
     return Check(name, OK, f"{ranks}, {min(speeds):.1f} GiB/s")
 
 
-def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
+def pair_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     """All edges of the ring; within a round no node stands in two."""
     neighbours = [*nodes[1:], nodes[0]]
     edges = list(zip(nodes, neighbours, strict=True))
@@ -183,7 +183,7 @@ def find_fault(
     address_of.update(this.by_node(addresses))
     address_of[this.nodes[0]] = this.address  # as this node reaches it; by itself it may know a loopback address
     went_well: dict[Pair, bool] = {}
-    for number, edges in enumerate(rounds(nodes)):
+    for number, edges in enumerate(pair_rounds(nodes)):
         own_status = None  # no pair of this round has this node in it
         for pair in edges:
             if this.node in pair:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from brorl_launcher.doctor import rendezvous
-from brorl_launcher.doctor.collective import Pair, at_fault, blamed, find_fault, rounds
+from brorl_launcher.doctor.collective import Pair, at_fault, blamed, find_fault, pair_rounds
 from brorl_launcher.doctor.rendezvous import NodeRank, join_rendezvous
 from brorl_launcher.doctor.report import FAIL, OK, Check, NodeReport
 
@@ -17,9 +17,9 @@ FAILED = Check("all-reduce, job", FAIL, "nccl over 32 ranks: timed out", "", is_
 @pytest.mark.parametrize("num", [3, 4, 5, 8])
 def test_every_neighbourhood_is_tried_once_and_nobody_twice_at_a_time(num: int) -> None:
     nodes = [str(index) for index in range(num)]
-    tried = [pair for edges in rounds(nodes) for pair in edges]
+    tried = [pair for edges in pair_rounds(nodes) for pair in edges]
     assert sorted(tried) == sorted((node, nodes[(index + 1) % num]) for index, node in enumerate(nodes))
-    for edges in rounds(nodes):
+    for edges in pair_rounds(nodes):
         members = [node for pair in edges for node in pair]
         assert len(members) == len(set(members))
 
