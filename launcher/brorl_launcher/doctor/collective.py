@@ -159,7 +159,7 @@ def pair_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     return [edges[::2], edges[1::2], *last]
 
 
-def at_fault(nodes: Sequence[str], went_well: Mapping[Pair, bool]) -> list[str]:
+def nodes_at_fault(nodes: Sequence[str], went_well: Mapping[Pair, bool]) -> list[str]:
     """The nodes none of whose pairs went well; none when that is so of all."""
     well: set[str] = set()
     for pair, pair_went_well in went_well.items():
@@ -195,7 +195,7 @@ def find_fault(
         good = {node for node, status in by_node.items() if status == OK}
         for pair in edges:
             went_well[pair] = good.issuperset(pair)
-    return at_fault(nodes, went_well)
+    return nodes_at_fault(nodes, went_well)
 
 
 def blamed(check: Check, node: str, faults: Sequence[str]) -> Check:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from brorl_launcher.doctor import rendezvous
-from brorl_launcher.doctor.collective import Pair, at_fault, blamed, find_fault, pair_rounds
+from brorl_launcher.doctor.collective import Pair, blamed, find_fault, nodes_at_fault, pair_rounds
 from brorl_launcher.doctor.rendezvous import NodeRank, join_rendezvous
 from brorl_launcher.doctor.report import FAIL, OK, Check, NodeReport
 
@@ -26,10 +26,10 @@ def test_every_neighbourhood_is_tried_once_and_nobody_twice_at_a_time(num: int) 
 
 def test_who_fails_with_both_neighbours_is_at_fault_unless_all_do() -> None:
     pairs = {("a", "b"): False, ("b", "c"): False, ("c", "d"): True, ("d", "a"): True}
-    assert at_fault("abcd", pairs) == ["b"]
-    assert at_fault("abcd", pairs | {("c", "d"): False}) == ["b", "c"]
-    assert at_fault("abcd", dict.fromkeys(pairs, False)) == []
-    assert at_fault("abcd", dict.fromkeys(pairs, True)) == []
+    assert nodes_at_fault("abcd", pairs) == ["b"]
+    assert nodes_at_fault("abcd", pairs | {("c", "d"): False}) == ["b", "c"]
+    assert nodes_at_fault("abcd", dict.fromkeys(pairs, False)) == []
+    assert nodes_at_fault("abcd", dict.fromkeys(pairs, True)) == []
 
 
 def test_the_one_at_fault_is_refused_and_the_others_are_not() -> None:
