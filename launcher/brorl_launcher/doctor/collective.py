@@ -198,7 +198,7 @@ def find_fault(
     return nodes_at_fault(nodes, went_well)
 
 
-def blamed(check: Check, node: str, faults: Sequence[str]) -> Check:
+def with_blame(check: Check, node: str, faults: Sequence[str]) -> Check:
     """The failed check of all nodes, as it stands in one node's report once it is known who is at fault."""
     if node in faults:
         return replace(check, found=f"{check.found}; it fails with both neighbours", is_shared=False)

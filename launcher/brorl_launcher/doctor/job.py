@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from brorl_launcher.doctor import collective
-from brorl_launcher.doctor.collective import LEAST, Pair, blamed, find_fault
+from brorl_launcher.doctor.collective import LEAST, Pair, find_fault, with_blame
 from brorl_launcher.doctor.probe import call_within
 from brorl_launcher.doctor.rendezvous import NodeRank, NoTorchError, Rendezvous, join_rendezvous
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, named
@@ -247,7 +247,7 @@ def _all_reduce(
 
         faults = find_fault(this, rendezvous, good, try_pair, longest)
         if together.status == FAIL:
-            together = blamed(together, this.node, faults)
+            together = with_blame(together, this.node, faults)
     return [mine, together]
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from brorl_launcher.doctor import rendezvous
-from brorl_launcher.doctor.collective import Pair, blamed, find_fault, nodes_at_fault, pair_rounds
+from brorl_launcher.doctor.collective import Pair, find_fault, nodes_at_fault, pair_rounds, with_blame
 from brorl_launcher.doctor.rendezvous import NodeRank, join_rendezvous
 from brorl_launcher.doctor.report import FAIL, OK, Check, NodeReport
 
@@ -33,10 +33,10 @@ def test_who_fails_with_both_neighbours_is_at_fault_unless_all_do() -> None:
 
 
 def test_the_one_at_fault_is_refused_and_the_others_are_not() -> None:
-    reports = {node: NodeReport(node, [blamed(FAILED, node, ["b"])]) for node in "ab"}
+    reports = {node: NodeReport(node, [with_blame(FAILED, node, ["b"])]) for node in "ab"}
     assert (reports["a"].is_ok, reports["b"].is_ok) == (True, False)
     assert "at fault: b" in reports["a"].checks[0].found
-    assert NodeReport("a", [blamed(FAILED, "a", [])]).is_ok
+    assert NodeReport("a", [with_blame(FAILED, "a", [])]).is_ok
 
 
 def test_nodes_in_step_agree_on_who_is_at_fault_and_others_only_listen(monkeypatch: pytest.MonkeyPatch) -> None:
