@@ -20,7 +20,7 @@ from typing import Any
 
 from brorl_launcher.doctor.probe import Probe, ProbeResult, answer_probe
 from brorl_launcher.doctor.rendezvous import NodeRank, Rendezvous, wait_for_ranks
-from brorl_launcher.doctor.report import FAIL, OK, Check, named
+from brorl_launcher.doctor.report import FAIL, OK, Check, join_names
 
 LOCAL = "all-reduce, node"
 GLOBAL = "all-reduce, job"

@@ -19,7 +19,7 @@ from brorl_launcher.doctor import collective
 from brorl_launcher.doctor.collective import LEAST, Pair, find_fault, with_blame
 from brorl_launcher.doctor.probe import call_within
 from brorl_launcher.doctor.rendezvous import NodeRank, NoTorchError, Rendezvous, join_rendezvous
-from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, named
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, join_names
 from nemo_brorl.core.errors import ResourceError
 
 NAME = "shared folder"
