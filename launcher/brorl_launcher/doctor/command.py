@@ -29,7 +29,7 @@ from brorl_launcher.doctor.report import (
     WARN,
     Check,
     NodeReport,
-    advices,
+    advice_lines,
     table_header,
     table_rows,
     write_json,
@@ -158,7 +158,7 @@ def show(verdict: DoctorVerdict, num_nodes: int) -> None:
     header = table_header(reports)
     rows = table_rows(reports)
     console.table(header, rows, text_columns=range(len(header)), styles=STYLES)
-    found = advices(reports)
+    found = advice_lines(reports)
     if found:
         console.line("\nwhat to do:")
         for text in found:

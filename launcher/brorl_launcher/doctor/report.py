@@ -127,7 +127,7 @@ def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
     return rows
 
 
-def advices(reports: Sequence[NodeReport]) -> list[str]:
+def advice_lines(reports: Sequence[NodeReport]) -> list[str]:
     """What to do, a line each, failures first, the same advice once."""
     failures: dict[str, None] = {}
     warnings: dict[str, None] = {}
