@@ -92,7 +92,7 @@ def examine_node(
     checks += data_files.check_data(config)
     checks += data_files.check_constants(config)
     checks += sandbox.check_sandbox(config)
-    return NodeReport(this.node, checks, versions.facts())
+    return NodeReport(this.node, checks, versions.version_facts())
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -167,7 +167,7 @@ def conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
         yield f"transformer-engine {engine} needs cuBLAS 13.2 and nvidia-cublas is {cublas}"
 
 
-def facts() -> dict[str, str]:
+def version_facts() -> dict[str, str]:
     """What must be the same on all nodes of a job: packages, and the code itself."""
     installed = installed_versions()
     found = {"python": platform.python_version()}
