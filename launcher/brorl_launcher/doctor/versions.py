@@ -57,7 +57,7 @@ def check_packages(config: BroRLConfig) -> Iterator[Check]:
     kind = "gpu" if config.trainer.num_gpus else "cpu"
     path = find_list(kind)
     listed = read_list(path) if path else {}
-    yield compare_needed(needed(config), installed, listed, kind)
+    yield compare_needed(needed_packages(config), installed, listed, kind)
     broken = list(conflicts(installed, torch_pin(installed), kind))
     if broken:
         advice = f"install the list requirements/{kind}.txt: scripts/install.sh {kind}"
@@ -95,7 +95,7 @@ def try_imports(wanted: dict[str, Any]) -> dict[str, Any]:
     return {"fault": ""}
 
 
-def needed(config: BroRLConfig) -> list[str]:
+def needed_packages(config: BroRLConfig) -> list[str]:
     """Packages without which these settings do not run."""
     found = list(NEEDED)
     if config.trainer.num_gpus:
