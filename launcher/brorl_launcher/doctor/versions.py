@@ -58,7 +58,7 @@ def check_packages(config: BroRLConfig) -> Iterator[Check]:
     path = find_list(kind)
     listed = read_list(path) if path else {}
     yield compare_needed(needed_packages(config), installed, listed, kind)
-    broken = list(conflicts(installed, torch_pin(installed), kind))
+    broken = list(known_conflicts(installed, torch_pin(installed), kind))
     if broken:
         advice = f"install the list requirements/{kind}.txt: scripts/install.sh {kind}"
         yield Check("versions fit", FAIL, "; ".join(broken), advice)
@@ -149,7 +149,7 @@ def compare_rest(installed: Versions, listed: Versions, kind: str) -> Check:
     return Check("packages", WARN, f"{text}: {', '.join(differing[:MAX_NAMED])}{more}")
 
 
-def conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
+def known_conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
     """Combinations that were seen not to load."""
     torch = installed.get("torch", "")
     if pin and torch and _base(torch) != pin:
