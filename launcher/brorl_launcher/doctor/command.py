@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brorl_launcher.doctor import data_files, gpus, machine, model_files, sandbox, versions
-from brorl_launcher.doctor.job import DoctorVerdict, Wanted, examine_job
+from brorl_launcher.doctor.job import DoctorVerdict, JobCheckSettings, examine_job
 from brorl_launcher.doctor.rendezvous import NodeRank, own_name, rank_in_job, single_node
 from brorl_launcher.doctor.report import (
     FAIL,
@@ -139,7 +139,7 @@ def examine(
     if reports is None and options.job:
         reports = folder
     gpus = config.trainer.gpus_per_node if config.trainer.num_gpus else 0
-    wanted = Wanted(folder, reports, gpus, options.deadline, options.all_reduce)
+    wanted = JobCheckSettings(folder, reports, gpus, options.deadline, options.all_reduce)
     return examine_job(this, wanted, lambda: examine_node(config, this, ports))
 
 

@@ -126,7 +126,7 @@ def _path(folder: Path, node: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JobCheckSettings:
     """What the job's checks need to know."""
 
     shared: Path  # a folder below the run folder
@@ -163,7 +163,7 @@ class DoctorVerdict:
 
 def examine_job(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     look: Callable[[], NodeReport],
 ) -> DoctorVerdict:
     """Meet, `look` at this node, then at the others, and write `<node>.json` into `wanted.reports`.
@@ -185,7 +185,7 @@ def examine_job(
 
 def _examine_together(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     look: Callable[[], NodeReport],
     rendezvous: Rendezvous,
     word: str,
@@ -216,7 +216,7 @@ def _examine_together(
 
 def _all_reduce(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     rendezvous: Rendezvous,
 ) -> list[Check]:
     """All-reduces: on the node alone; then over all nodes on which that went well, since another one would only make
@@ -251,7 +251,7 @@ def _all_reduce(
     return [mine, together]
 
 
-def _write(wanted: Wanted, reports: Sequence[NodeReport]) -> None:
+def _write(wanted: JobCheckSettings, reports: Sequence[NodeReport]) -> None:
     if wanted.reports is not None:
         for report in reports:
             report.write(wanted.reports)
@@ -259,7 +259,7 @@ def _write(wanted: Wanted, reports: Sequence[NodeReport]) -> None:
 
 def _verdict(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     gathered: Mapping[int, Any],
     offsets: Mapping[int, float],
 ) -> DoctorVerdict:
@@ -330,7 +330,7 @@ def _absentee(node: str, reports: Path | None) -> NodeReport:
 
 def _alone(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     report: NodeReport,
     reason: ResourceError,
 ) -> DoctorVerdict:

@@ -15,7 +15,7 @@ from brorl_launcher.doctor import job, rendezvous
 from brorl_launcher.doctor.job import (
     CLOCK_FAIL_S,
     DoctorVerdict,
-    Wanted,
+    JobCheckSettings,
     check_clock,
     check_same,
     examine_job,
@@ -45,7 +45,7 @@ def run_nodes(
 
     def be(rank: int, port: int) -> None:
         check = (looks or {}).get(rank, Check("disk", OK, "enough"))
-        wanted = Wanted(
+        wanted = JobCheckSettings(
             folders[rank] / "doctor", folders[rank] / "reports", num_gpus=0, rendezvous_s=2.0, all_reduce_s=0
         )
         this = NodeRank(rank, nodes, "127.0.0.1", port)
