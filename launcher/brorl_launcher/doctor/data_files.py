@@ -161,7 +161,7 @@ def check_constants(config: BroRLConfig) -> Iterator[Check]:
         yield Check(CONSTANTS, OK, "no task pays for one of twenty")
 
 
-def paid(wanted: dict[str, Any]) -> dict[str, Any]:
+def find_paid_constants(wanted: dict[str, Any]) -> dict[str, Any]:
     """`sentences` about tasks that pay for one."""
     from nemo_brorl.evaluation.constant_answers import check_constants as find_paid
 
@@ -176,4 +176,4 @@ def _settings(section: type, values: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    answer_probe({"source": look_at_source, "paid": paid})
+    answer_probe({"source": look_at_source, "paid": find_paid_constants})
