@@ -67,7 +67,7 @@ def _of_run(folder: Path) -> Target:
 
 
 def _with_jobs(folder: Path | None, ids: list[str]) -> Target:
-    queued = slurm.queued(ids)
+    queued = slurm.queued_jobs(ids)
     last = ids[-MAX_ENDED:]
     found = queued or slurm.accounted(last)
     jobs = [found[identity] for identity in ids if identity in found]
@@ -168,7 +168,7 @@ def live_jobs(folders: Folders) -> list[slurm.SlurmJob]:
     ids = job_ids(folders.run)
     if not ids or not slurm.has_slurm("squeue"):
         return []
-    queued = slurm.queued(ids)
+    queued = slurm.queued_jobs(ids)
     return [queued[identity] for identity in ids if identity in queued]
 
 

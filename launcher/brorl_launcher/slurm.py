@@ -138,7 +138,7 @@ def submit(
     return identity
 
 
-def queued(ids: Sequence[str]) -> dict[str, SlurmJob]:
+def queued_jobs(ids: Sequence[str]) -> dict[str, SlurmJob]:
     """Those of these jobs that wait or run, by id. Raises ResourceError when Slurm cannot be asked."""
     if not ids:
         return {}
