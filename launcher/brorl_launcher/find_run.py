@@ -69,7 +69,7 @@ def _of_run(folder: Path) -> Target:
 def _with_jobs(folder: Path | None, ids: list[str]) -> Target:
     queued = slurm.queued_jobs(ids)
     last = ids[-MAX_ENDED:]
-    found = queued or slurm.accounted(last)
+    found = queued or slurm.ended_jobs(last)
     jobs = [found[identity] for identity in ids if identity in found]
     restarts = {job.id: restarts_of(job.id) for job in jobs}
     notes = () if jobs else (f"remembers nothing of {', '.join(last)}",)

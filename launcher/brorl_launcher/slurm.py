@@ -151,7 +151,7 @@ def queued_jobs(ids: Sequence[str]) -> dict[str, SlurmJob]:
     return {job.id: job for job in jobs if not job.has_ended}
 
 
-def accounted(ids: Sequence[str]) -> dict[str, SlurmJob]:
+def ended_jobs(ids: Sequence[str]) -> dict[str, SlurmJob]:
     """What accounting, where there is any, or the controller's own memory says of jobs that have ended."""
     found = {}
     for identity in ids:
