@@ -81,7 +81,7 @@ def _of_job(identity: str) -> Target:
     if not slurm.has_slurm("scontrol"):
         raise ConfigError(f"{identity}: there is no Slurm on this machine to ask for a job: write its run folder")
     shown = slurm.show_job(identity)
-    folder = run_of_script(shown.get("Command", "") or _script_in(slurm.submitted_as(identity)))
+    folder = run_of_script(shown.get("Command", "") or _script_in(slurm.submit_command_line(identity)))
     if folder is not None and folder.is_dir():
         return _of_run(folder)
     settings = Path(shown.get("WorkDir", "")) / JOBS / identity / SETTINGS

@@ -198,7 +198,7 @@ def show_job(identity: str) -> dict[str, str]:
     return fields
 
 
-def submitted_as(identity: str) -> str:
+def submit_command_line(identity: str) -> str:
     """The command line that submitted a job, from accounting; "" where it is not known."""
     if not has_slurm("sacct"):
         return ""
