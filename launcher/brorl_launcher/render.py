@@ -192,7 +192,7 @@ def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
 def _ask_slurm(site: Site, script: str) -> str:
     """What Slurm says to the job, without running it. Raises ConfigError or ResourceError when it would not take it."""
     try:
-        known = slurm.partitions()
+        known = slurm.partition_names()
         wanted = filter(None, (site.partition or "").split(","))
         unknown = [name for name in wanted if name not in known]
         if known and unknown:

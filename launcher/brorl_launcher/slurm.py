@@ -207,7 +207,7 @@ def submit_command_line(identity: str) -> str:
     ).stdout.strip()
 
 
-def partitions() -> list[str]:
+def partition_names() -> list[str]:
     """Names of this cluster's partitions; none where Slurm cannot be asked."""
     if not has_slurm("sinfo"):
         return []
