@@ -41,7 +41,7 @@ def find_target(name: str) -> Target:
     if folder.is_dir():
         if not any((folder / sign).exists() for sign in SIGNS):
             raise ConfigError(f"{name}: is no run folder: it has none of {', '.join(SIGNS)}")
-        return _of_run(folder)
+        return _target_of_run(folder)
     if not re.fullmatch(r"\d+", name):
         raise ConfigError(
             f"{name}: there is no such folder, and a job is a number: write a run folder, or the number that `squeue "
@@ -50,7 +50,7 @@ def find_target(name: str) -> Target:
     return _of_job(name)
 
 
-def _of_run(folder: Path) -> Target:
+def _target_of_run(folder: Path) -> Target:
     ids = job_ids(folder)
     if not ids:
         return Target(folder)
@@ -83,7 +83,7 @@ def _of_job(identity: str) -> Target:
     shown = slurm.show_job(identity)
     folder = run_of_script(shown.get("Command", "") or _script_in(slurm.submit_command_line(identity)))
     if folder is not None and folder.is_dir():
-        return _of_run(folder)
+        return _target_of_run(folder)
     settings = Path(shown.get("WorkDir", "")) / JOBS / identity / SETTINGS
     target = _with_jobs(_run_in_settings(settings), [identity])
     if not target.jobs:
