@@ -47,7 +47,7 @@ def find_target(name: str) -> Target:
             f"{name}: there is no such folder, and a job is a number: write a run folder, or the number that `squeue "
             "--me` shows"
         )
-    return _of_job(name)
+    return _target_of_job(name)
 
 
 def _target_of_run(folder: Path) -> Target:
@@ -76,7 +76,7 @@ def _with_jobs(folder: Path | None, ids: list[str]) -> Target:
     return Target(folder, tuple(jobs), restarts, notes)
 
 
-def _of_job(identity: str) -> Target:
+def _target_of_job(identity: str) -> Target:
     """Raises ConfigError when nothing is known of the job."""
     if not slurm.has_slurm("scontrol"):
         raise ConfigError(f"{identity}: there is no Slurm on this machine to ask for a job: write its run folder")
