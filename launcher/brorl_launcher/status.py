@@ -161,7 +161,7 @@ def _now(target: Target, run: RunStatus, now: float) -> list[str]:
             texts.append(f"late: {', '.join(beat.late)}")
         return texts
     if beat is not None:
-        silence = age(now - beat.written_at)
+        silence = format_duration(now - beat.written_at)
         if beat.state == "ended":
             texts.append(f"the driver ended {silence} ago")
         elif beat.state == "failed":
@@ -240,7 +240,7 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def age(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration as a person says it."""
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f} s"

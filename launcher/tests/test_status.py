@@ -15,7 +15,7 @@ from brorl_launcher.find_run import Target, find_target, run_of_script
 from brorl_launcher.launch_folder import Folders, note_job
 from brorl_launcher.run_state import MARKER, last_rows, read_run
 from brorl_launcher.slurm import SlurmJob
-from brorl_launcher.status import age, job_text, shares
+from brorl_launcher.status import format_duration, job_text, shares
 
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
@@ -258,7 +258,7 @@ def test_how_a_job_is_said() -> None:
 
 
 def test_durations_as_people_say_them() -> None:
-    assert [age(seconds) for seconds in (-3, 2.34, 59, 95, 3_700, 90_000)] == [
+    assert [format_duration(seconds) for seconds in (-3, 2.34, 59, 95, 3_700, 90_000)] == [
         "0.0 s",
         "2.3 s",
         "59 s",
