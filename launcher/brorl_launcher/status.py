@@ -203,7 +203,7 @@ def _progress_lines(run: RunStatus) -> list[str]:
     return lines
 
 
-def shares(rows: Sequence[Row]) -> str:
+def largest_stage_shares(rows: Sequence[Row]) -> str:
     """Where the time of the last steps goes: the largest three stages."""
     sums = dict.fromkeys(SHOWN_PARTS, 0.0)
     total = 0.0

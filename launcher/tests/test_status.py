@@ -15,7 +15,7 @@ from brorl_launcher.find_run import Target, find_target, run_of_script
 from brorl_launcher.launch_folder import Folders, note_job
 from brorl_launcher.run_state import MARKER, last_rows, read_run
 from brorl_launcher.slurm import SlurmJob
-from brorl_launcher.status import format_duration, job_text, shares
+from brorl_launcher.status import format_duration, job_text, largest_stage_shares
 
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
@@ -269,7 +269,7 @@ def test_durations_as_people_say_them() -> None:
 
 
 def test_shares_without_timed_steps_are_empty() -> None:
-    assert shares([{"step": 0, "time/validate_s": 3.0}]) == ""
+    assert largest_stage_shares([{"step": 0, "time/validate_s": 3.0}]) == ""
 
 
 def test_checkpoints_are_marked_as_training_marks_them() -> None:
