@@ -98,7 +98,7 @@ def describe(target: Target, run: RunStatus | None, now: float) -> list[str]:
     lines = [_line("run", folder), *_job_lines(target)]
     if run is None:
         return lines
-    lines += [_line("now", text) for text in _now(target, run, now)]
+    lines += [_line("now", text) for text in _activity_lines(target, run, now)]
     lines += _progress_lines(run)
     if run.rows:
         lines += ["", *step_table(run.rows[-SHOWN_ROWS:])]
@@ -149,7 +149,7 @@ def why_it_waits(job: slurm.SlurmJob) -> str:
     return reason
 
 
-def _now(target: Target, run: RunStatus, now: float) -> list[str]:
+def _activity_lines(target: Target, run: RunStatus, now: float) -> list[str]:
     """Lines on what the run does at the moment, as far as its heartbeat or its log says."""
     if run.is_finished:
         return [f"finished: step {run.checkpoint} has its checkpoint"]
