@@ -79,12 +79,12 @@ def main(argv: Sequence[str]) -> int:
 
 def is_going_on(target: Target, run: RunStatus | None, now: float) -> bool:
     """Whether there is anything to watch: a job in the queue, or a heartbeat."""
-    if run is not None and _beats(run, now):
+    if run is not None and _is_heartbeat_fresh(run, now):
         return True
     return any(not job.has_ended for job in target.jobs)
 
 
-def _beats(run: RunStatus, now: float) -> bool:
+def _is_heartbeat_fresh(run: RunStatus, now: float) -> bool:
     """Whether the driver writes a heartbeat."""
     beat = run.heartbeat
     return beat is not None and beat.state in ("running", "stalled") and now - beat.written_at < OLD_S
@@ -155,7 +155,7 @@ def _activity_lines(target: Target, run: RunStatus, now: float) -> list[str]:
         return [f"finished: step {run.checkpoint} has its checkpoint"]
     beat = run.heartbeat
     texts = []
-    if beat is not None and _beats(run, now):
+    if beat is not None and _is_heartbeat_fresh(run, now):
         texts.append(_beat_text(beat))
         if beat.late:
             texts.append(f"late: {', '.join(beat.late)}")
