@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         os.execvp("srun", [*command, "--pty", "bash", "-i"])
     if options.logs is not None:
         return show_node_logs(target, options.logs, options.lines, options.host)
-    return follow(target, options.target, options.lines, not options.no_follow)
+    return follow_log(target, options.target, options.lines, not options.no_follow)
 
 
 def running_job(target: Target) -> slurm.SlurmJob:
@@ -169,7 +169,7 @@ def kept_logs(target: Target, node: str) -> list[Path]:
     return sorted(path for path in newest.rglob(f"ray_{node}*") if path.is_file())
 
 
-def follow(
+def follow_log(
     target: Target,
     name: str,
     lines: int,
