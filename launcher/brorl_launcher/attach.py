@@ -187,7 +187,7 @@ def follow_log(
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
     if goes_on:
-        for text in grow(log, lambda: _goes_on(name)):
+        for text in read_appended_text(log, lambda: _goes_on(name)):
             sys.stdout.write(text)
             sys.stdout.flush()
     return 0
@@ -202,7 +202,7 @@ def _goes_on(name: str) -> bool:
     return is_going_on(target, run, time.time())
 
 
-def grow(
+def read_appended_text(
     path: Path,
     goes_on: Callable[[], bool],
     poll_s: float = POLL_S,

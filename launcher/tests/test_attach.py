@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from brorl_launcher import attach
-from brorl_launcher.attach import grow, last_lines
+from brorl_launcher.attach import last_lines, read_appended_text
 from brorl_launcher.job.ray_node import session_name
 from brorl_launcher.launch_folder import Folders, note_job
 from brorl_launcher.packages import code_root
@@ -52,7 +52,7 @@ def test_following_ends_with_the_job(
             file.write("four\n")
         return next(answers)
 
-    assert "".join(grow(log, goes_on, poll_s=0.0, ask_s=0.0)) == "four\nfour\n"
+    assert "".join(read_appended_text(log, goes_on, poll_s=0.0, ask_s=0.0)) == "four\nfour\n"
 
 
 def test_a_log_that_was_cut_is_read_from_its_start(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_log_that_was_cut_is_read_from_its_start(tmp_path: Path) -> None:
             log.write_text("new\n")
         return next(answers)
 
-    assert "".join(grow(log, goes_on, poll_s=0.0, ask_s=0.0)) == "new\n"
+    assert "".join(read_appended_text(log, goes_on, poll_s=0.0, ask_s=0.0)) == "new\n"
 
 
 def test_a_run_that_has_no_log_yet_says_what_its_job_waits_for(run: Path, slurm: FakeSlurm) -> None:
