@@ -187,13 +187,13 @@ def follow_log(
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
     if goes_on:
-        for text in read_appended_text(log, lambda: _goes_on(name)):
+        for text in read_appended_text(log, lambda: _is_still_going_on(name)):
             sys.stdout.write(text)
             sys.stdout.flush()
     return 0
 
 
-def _goes_on(name: str) -> bool:
+def _is_still_going_on(name: str) -> bool:
     try:
         target = find_target(name)
     except ResourceError:  # Slurm's controller is busy, or starts anew: ask again later
