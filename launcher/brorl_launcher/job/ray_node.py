@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     except (OSError, ResourceError) as error:
         return refuse(str(error))
     if options.join is None:
-        tell(f"up head {address}")
+        send_event(f"up head {address}")
     with RayNode(node_name(), options.logs, folder) as node:
         return node.run(ray_command(options, address, ports, folder), options.join)
 
@@ -174,7 +174,7 @@ class RayNode:
             sys.stderr.write(f"{self.name}: Ray did not start within its own 30 s (try {number} of {START_TRIES})\n")
             sys.stderr.flush()
             self._clear()
-        tell(f"dead {self.name} Ray ended by itself with exit code {code}")
+        send_event(f"dead {self.name} Ray ended by itself with exit code {code}")
         self._show_logs()
         return 1
 
@@ -243,7 +243,7 @@ def node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
-def tell(event: str) -> None:
+def send_event(event: str) -> None:
     """Put an event into the job's queue."""
     sys.stdout.write(event + "\n")
     sys.stdout.flush()
@@ -251,7 +251,7 @@ def tell(event: str) -> None:
 
 def refuse(reason: str) -> int:
     """Say why Ray cannot be started on this node."""
-    tell(f"dead {node_name()} {reason}")
+    send_event(f"dead {node_name()} {reason}")
     return USER_ERROR
 
 
