@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
         ports = RayPorts(options.ports)
         check_ports(ports, is_head=options.join is None)
     except (OSError, ResourceError) as error:
-        return refuse(str(error))
+        return report_start_failure(str(error))
     if options.join is None:
         send_event(f"up head {address}")
     with RayNode(node_name(), options.logs, folder) as node:
@@ -249,7 +249,7 @@ def send_event(event: str) -> None:
     sys.stdout.flush()
 
 
-def refuse(reason: str) -> int:
+def report_start_failure(reason: str) -> int:
     """Say why Ray cannot be started on this node."""
     send_event(f"dead {node_name()} {reason}")
     return USER_ERROR
