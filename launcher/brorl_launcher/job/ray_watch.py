@@ -118,14 +118,14 @@ class Knocks:
     def lost(self) -> str:
         """Knock once at each. Event of one that is lost; "" where there is none."""
         for name in self._names:
-            error = silence(name, self._port)
+            error = unreachable_reason(name, self._port)
             self._unanswered[name] = self._unanswered[name] + 1 if error else 0
             if self._unanswered[name] == MAX_KNOCKS:
                 return f"lost {name} does not answer ({error}), and has not joined Ray"
         return ""
 
 
-def silence(name: str, port: int) -> str:
+def unreachable_reason(name: str, port: int) -> str:
     """Why nobody answers at a host: neither a server nor, where there is none, the host itself; "" where somebody does,
     or where the name has no address, and so says nothing."""
     try:
