@@ -140,8 +140,8 @@ def unreachable_reason(name: str, port: int) -> str:
 def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:
     """Nodes that have not joined. Nodes whose host has another name than Slurm gives it are taken for any of the
     others."""
-    hosts = [short(node["NodeManagerHostname"]) for node in nodes if node["Alive"]]
-    absent = [name for name in names if short(name) not in hosts]
+    hosts = [without_domain(node["NodeManagerHostname"]) for node in nodes if node["Alive"]]
+    absent = [name for name in names if without_domain(name) not in hosts]
     strangers = len(hosts) - (len(names) - len(absent))
     return absent[max(strangers, 0) :]
 
@@ -178,7 +178,7 @@ def watch() -> str:
 
 def failure_event(node: Mapping[str, Any]) -> str:
     """Event of a node that is gone. `lost`: the host does not answer; `dead`: it does, and only Ray is gone there."""
-    name, address = short(node["NodeManagerHostname"]), node["NodeManagerAddress"]
+    name, address = without_domain(node["NodeManagerHostname"]), node["NodeManagerAddress"]
     reason = node.get("DeathReasonMessage") or "Ray says that it is dead"
     try:
         socket.create_connection((address, node["NodeManagerPort"]), timeout=PROBE_S).close()
@@ -189,7 +189,7 @@ def failure_event(node: Mapping[str, Any]) -> str:
     return f"dead {name} ({address}): {reason}"
 
 
-def short(name: str) -> str:
+def without_domain(name: str) -> str:
     """A host's name without its domain."""
     return name.partition(".")[0]
 
