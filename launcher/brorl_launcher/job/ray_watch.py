@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     with Knocks(options.nodes, port, end):
         connect(options.address)
         wait_for(options.nodes)
-    wrong = what_is_wrong(ray.nodes(), len(options.nodes), options.gpus)
+    wrong = cluster_fault(ray.nodes(), len(options.nodes), options.gpus)
     if wrong:
         sys.stderr.write(wrong + "\n")
         return WRONG
@@ -146,7 +146,7 @@ def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:
     return absent[max(strangers, 0) :]
 
 
-def what_is_wrong(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
+def cluster_fault(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
     """Fault of a cluster that is complete; "" where there is none."""
     addresses = []
     too_few = []
