@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     port = RayPorts(int(options.address.rpartition(":")[2])).services(is_head=False)["node-manager-port"]
     with Knocks(options.nodes, port, end):
         connect(options.address)
-        wait_for(options.nodes)
+        wait_for_nodes(options.nodes)
     wrong = cluster_fault(ray.nodes(), len(options.nodes), options.gpus)
     if wrong:
         sys.stderr.write(wrong + "\n")
@@ -74,7 +74,7 @@ def connect(address: str) -> None:
             time.sleep(LOOK_S)
 
 
-def wait_for(names: Sequence[str]) -> None:
+def wait_for_nodes(names: Sequence[str]) -> None:
     """Wait until as many nodes as these are there."""
     said_at = time.monotonic()
     while True:
