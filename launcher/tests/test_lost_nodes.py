@@ -78,7 +78,7 @@ def test_a_node_that_is_lost_before_it_has_joined_ray_is_named(monkeypatch: pyte
     monkeypatch.setattr(ray_watch, "PROBE_S", 0.2)
     monkeypatch.setattr(ray_watch, "KNOCK_S", 0.0)
     events: Queue[str] = Queue()
-    with deaf_host() as port, ray_watch.Knocks(["127.0.0.1"], port, events.put):
+    with deaf_host() as port, ray_watch.HostProbes(["127.0.0.1"], port, events.put):
         event = events.get(timeout=60)
     assert event == "lost 127.0.0.1 does not answer (timed out), and has not joined Ray"
 

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         os._exit(1)
 
     port = RayPorts(int(options.address.rpartition(":")[2])).services(is_head=False)["node-manager-port"]
-    with Knocks(options.nodes, port, end):
+    with HostProbes(options.nodes, port, end):
         connect(options.address)
         wait_for_nodes(options.nodes)
     wrong = cluster_fault(ray.nodes(), len(options.nodes), options.gpus)
@@ -89,7 +89,7 @@ def wait_for_nodes(names: Sequence[str]) -> None:
         time.sleep(LOOK_S)
 
 
-class Knocks:
+class HostProbes:
     """A thread that knocks at hosts while Ray starts on them, and tells of the first one that does not answer again and
     again. A context."""
 
@@ -101,7 +101,7 @@ class Knocks:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="knocks", daemon=True)
 
-    def __enter__(self) -> Knocks:
+    def __enter__(self) -> HostProbes:
         self._thread.start()
         return self
 
