@@ -71,7 +71,7 @@ def cloud_job(config: BroRLConfig, site: Site, volume: str | None) -> CloudJob:
     return CloudJob(config, site, site.container.replace("#", "/"), found[1], found[2])
 
 
-def rendered(job: CloudJob, kind: str) -> str:
+def render_cloud_job(job: CloudJob, kind: str) -> str:
     """The file's text."""
     documents = ray_job(job) if kind == "rayjob" else [sky_task(job)]
     texts = [yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120) for document in documents]

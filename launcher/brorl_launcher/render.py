@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from brorl_launcher import slurm
-from brorl_launcher.cloud import KINDS, cloud_job, rendered
+from brorl_launcher.cloud import KINDS, cloud_job, render_cloud_job
 from brorl_launcher.code_snapshot import CodeSnapshot, Revision
 from brorl_launcher.command_line import JobRequest, job_parser, read_request
 from brorl_launcher.find_run import refuse_live
@@ -74,7 +74,7 @@ def render_for_cloud(request: JobRequest, kind: str, volume: str | None) -> str:
     if request.with_plan:
         for note in check_plan(config, site, request):
             sys.stderr.write(f"note: {note}\n")
-    return rendered(job, kind)
+    return render_cloud_job(job, kind)
 
 
 def make_job(request: JobRequest, is_dry: bool) -> Prepared:
