@@ -10,10 +10,10 @@ from brorl_launcher.planner.proposals import (
     MOST_UTILIZATION,
     advice,
     fewest_nodes,
+    format_override_value,
     propose,
     remedies,
     with_changes,
-    written,
 )
 from brorl_launcher.planner.workload import ASSUMED
 
@@ -37,7 +37,13 @@ def test_changes_make_a_copy() -> None:
 
 
 def test_values_are_written_as_hydra_reads_them() -> None:
-    assert [written(value) for value in (None, True, 0.8, 16384, "full")] == ["null", "true", "0.8", "16384", "full"]
+    assert [format_override_value(value) for value in (None, True, 0.8, 16384, "full")] == [
+        "null",
+        "true",
+        "0.8",
+        "16384",
+        "full",
+    ]
 
 
 def test_proposals_keep_all_rules_fit_with_room_to_spare_and_are_no_slower() -> None:

@@ -41,7 +41,7 @@ class Proposal:
         return " ".join(f"{key}={written(value)}" for key, value in self.changes.items())
 
 
-def written(value: Any) -> str:
+def format_override_value(value: Any) -> str:
     """A value as Hydra reads it."""
     if value is None:
         return "null"
