@@ -200,7 +200,7 @@ def _with_largest_share(search: _Search, changes: dict[str, Any]) -> Proposal | 
     plan = search.plan(changes)
     if not plan.fits or not _keeps_rules(plan.config):
         return None
-    return Proposal(plan, _that_differ(search.config, changes))
+    return Proposal(plan, _changes_that_differ(search.config, changes))
 
 
 def _engine_share(plan: Plan) -> float:
@@ -230,7 +230,7 @@ def _keeps_rules(config: BroRLConfig) -> bool:
     return True
 
 
-def _that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any]:
+def _changes_that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any]:
     """Changes that are not the config's settings already."""
     differing = {}
     for key, value in changes.items():
@@ -250,7 +250,7 @@ def remedies(plan: Plan, lengths: Lengths) -> list[Proposal]:
         hardware = replace(plan.hardware, num_nodes=config.trainer.num_nodes)
         better = make_plan(config, hardware, lengths, plan.shape)
         if better.fits:
-            found.append(Proposal(better, _that_differ(plan.config, changes)))
+            found.append(Proposal(better, _changes_that_differ(plan.config, changes)))
     return found
 
 
