@@ -20,7 +20,7 @@ from brorl_launcher.launch_folder import Folders
 from brorl_launcher.packages import code_root
 from brorl_launcher.planner.hardware import gpu_hardware
 from brorl_launcher.planner.plan import make_plan
-from brorl_launcher.planner.proposals import advice
+from brorl_launcher.planner.proposals import advice_to_fit
 from brorl_launcher.site import Site, load_site, seconds_of
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.model_rules import check_model_rules

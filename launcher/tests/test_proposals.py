@@ -8,7 +8,7 @@ from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.proposals import (
     HEADROOM_GIB,
     MOST_UTILIZATION,
-    advice,
+    advice_to_fit,
     fewest_nodes,
     format_override_value,
     propose,
@@ -84,7 +84,7 @@ def test_single_changes_that_help_are_listed_and_only_those() -> None:
     assert all(
         "gpu_memory_utilization" not in overrides for overrides in found
     )  # the engines are asleep when memory is short
-    assert advice(plan).startswith("what would fit: policy.tokens_per_micro_batch=16384; or ")
+    assert advice_to_fit(plan).startswith("what would fit: policy.tokens_per_micro_batch=16384; or ")
 
 
 def test_too_large_a_share_for_engines_is_told_the_largest_that_fits() -> None:

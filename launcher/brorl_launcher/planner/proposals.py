@@ -254,7 +254,7 @@ def remedies(plan: Plan, lengths: Lengths) -> list[Proposal]:
     return found
 
 
-def advice(plan: Plan, lengths: Lengths = ASSUMED) -> str:
+def advice_to_fit(plan: Plan, lengths: Lengths = ASSUMED) -> str:
     """What would make a plan fit, for an error message: single changes, else the fastest layout of these devices, else
     of more."""
     found = remedies(plan, lengths) or propose(plan.config, plan.hardware, lengths, plan.shape, 1)
