@@ -79,7 +79,7 @@ class _Search:
         return make_plan(config, self.hardware, self.lengths, self.shape)
 
 
-def propose(
+def propose_layouts(
     config: BroRLConfig,
     hardware: Hardware,
     lengths: Lengths,
@@ -257,7 +257,7 @@ def remedies(plan: Plan, lengths: Lengths) -> list[Proposal]:
 def advice_to_fit(plan: Plan, lengths: Lengths = ASSUMED) -> str:
     """What would make a plan fit, for an error message: single changes, else the fastest layout of these devices, else
     of more."""
-    found = remedies(plan, lengths) or propose(plan.config, plan.hardware, lengths, plan.shape, 1)
+    found = remedies(plan, lengths) or propose_layouts(plan.config, plan.hardware, lengths, plan.shape, 1)
     if not found:
         more = fewest_nodes(plan, lengths)
         if more is None:
@@ -295,7 +295,7 @@ def fewest_nodes(plan: Plan, lengths: Lengths) -> Proposal | None:
     while nodes < _MOST_NODES:
         nodes *= 2
         config = with_changes(plan.config, {"trainer.num_nodes": nodes})
-        best = propose(config, replace(plan.hardware, num_nodes=nodes), lengths, plan.shape, 1)
+        best = propose_layouts(config, replace(plan.hardware, num_nodes=nodes), lengths, plan.shape, 1)
         if best:
             return Proposal(best[0].plan, {"trainer.num_nodes": nodes, **best[0].changes})
     return None
