@@ -43,7 +43,7 @@ class Term:
         return self.gib.get(moment, 0.0)
 
 
-def term(name: str, note: str, **gib: float) -> Term:
+def policy_term(name: str, note: str, **gib: float) -> Term:
     """One of the policy's terms by its moments."""
     return Term(name, MappingProxyType(dict(gib)), note)
 
@@ -67,7 +67,7 @@ class DeviceMemory:
 
     def peak(self, moment: str, role: str | None = None) -> float:
         """GiB at a moment, of everything or of one role."""
-        return sum(term.at(moment) for term in self.terms if role in (None, term.role))
+        return sum(policy_term.at(moment) for policy_term in self.terms if role in (None, policy_term.role))
 
     @property
     def worst(self) -> str:
@@ -79,7 +79,7 @@ class DeviceMemory:
         return self.peak(self.worst) <= self.capacity_gib
 
     def largest(self, moment: str) -> Term:
-        return max(self.terms, key=lambda term: term.at(moment))
+        return max(self.terms, key=lambda policy_term: policy_term.at(moment))
 
 
 @dataclass(frozen=True)
@@ -191,24 +191,28 @@ def _policy_terms(
     row_note = f"{tokens:,.0f} tokens a micro-batch, recompute {config.policy.recompute or 'none'}"
     lost = FRAGMENTATION * (activations + backward)
     found = [
-        term("weights", parameters, **weights),
-        term("gradients", "fp32", **gradients),
-        term("master weights, Adam", f"over {layout.replicas} replicas", **optimizer),
-        term("activations", row_note, update=activations),
-        term("backward pass", "log-probs, or a layer's scratch and what is computed again", update=backward),
-        term("fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=lost),
-        term("contexts, NCCL", f"{num_communicators(layout)} communicators", **moments(contexts, False)),
-        term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", start=buckets, publish=buckets),
+        policy_term("weights", parameters, **weights),
+        policy_term("gradients", "fp32", **gradients),
+        policy_term("master weights, Adam", f"over {layout.replicas} replicas", **optimizer),
+        policy_term("activations", row_note, update=activations),
+        policy_term("backward pass", "log-probs, or a layer's scratch and what is computed again", update=backward),
+        policy_term("fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=lost),
+        policy_term("contexts, NCCL", f"{num_communicators(layout)} communicators", **moments(contexts, False)),
+        policy_term(
+            "weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", start=buckets, publish=buckets
+        ),
     ]
     if not RunSizes.from_config(config).gives_memory_back:
         kept = activations + backward + lost
-        found.append(term("kept by torch", "freed after the update, for the next one", generate=kept, publish=kept))
+        found.append(
+            policy_term("kept by torch", "freed after the update, for the next one", generate=kept, publish=kept)
+        )
     if held.fp8_copies:
-        found.insert(1, term("FP8 weights", "a copy for each direction", update=held.fp8_copies / GIB))
+        found.insert(1, policy_term("FP8 weights", "a copy for each direction", update=held.fp8_copies / GIB))
     if held.reference:
         rows = shape.padded_vocab_size(layout.tensor) // layout.tensor
         largest = rows * shape.hidden_size * NUMBER_BYTES[config.policy.precision] / GIB
-        found.append(term("reference", "in host memory; one tensor at a time here", update=largest))
+        found.append(policy_term("reference", "in host memory; one tensor at a time here", update=largest))
     return found
 
 
