@@ -147,14 +147,14 @@ def gpu_memory(
         if engines.is_colocated:
             fullest.append(DeviceMemory("GPU", (*learning, *generating), hardware.memory_gib))
         else:
-            fullest.append(DeviceMemory("policy GPU", _only(learning, "update"), hardware.memory_gib))
+            fullest.append(DeviceMemory("policy GPU", _at_moment_only(learning, "update"), hardware.memory_gib))
     policy = max(fullest, key=lambda memory: memory.peak(memory.worst))
     if engines.is_colocated:
         return (policy,)
-    return (policy, DeviceMemory("engine GPU", _only(generating, "generate"), hardware.memory_gib))
+    return (policy, DeviceMemory("engine GPU", _at_moment_only(generating, "generate"), hardware.memory_gib))
 
 
-def _only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
+def _at_moment_only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
     """Terms at one moment alone."""
     kept = []
     for part in terms:
