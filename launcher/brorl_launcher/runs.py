@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         if not folder.is_dir():
             raise DataError(f"{folder} is no folder: write where run folders are, brorl runs FOLDER")
         for run in run_folders(folder):
-            found.append(summary(run, time.time()))
+            found.append(summarize_run(run, time.time()))
     if options.json:
         sys.stdout.write(json.dumps([asdict(run) for run in found]) + "\n")
         return 0
@@ -94,7 +94,7 @@ def run_folders(folder: Path) -> Iterator[Path]:
         names[:] = sorted(name for name in names if not name.startswith(".")) if depth < MAX_DEPTH else []
 
 
-def summary(
+def summarize_run(
     folder: Path,
     now: float,
 ) -> RunSummary:
