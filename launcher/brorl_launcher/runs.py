@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     console = Console()
     if found:
-        console.table(HEADER, [cells(run) for run in found], text_columns=(0, 1))
+        console.table(HEADER, [table_cells(run) for run in found], text_columns=(0, 1))
     else:
         console.line(f"no run below {', '.join(map(str, folders))}")
     return 0
@@ -183,7 +183,7 @@ def _mean(
     return sum(known) / len(known) if known else None
 
 
-def cells(run: RunSummary) -> list[str]:
+def table_cells(run: RunSummary) -> list[str]:
     """The line of a table."""
     step = "" if run.step is None else f"{run.step:,}/{'?' if run.max_steps is None else f'{run.max_steps:,}'}"
     score = "" if run.pass_at_1 is None else f"{run.pass_at_1:.1%}"

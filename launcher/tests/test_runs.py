@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_launcher.runs import cells, main, run_folders, summarize_run
+from brorl_launcher.runs import main, run_folders, summarize_run, table_cells
 
 from nemo_brorl.core.errors import DataError
 
@@ -73,11 +73,11 @@ def test_numbers_of_a_run(tmp_path: Path) -> None:
     found = summarize_run(run, NOW)
     assert (found.step, found.max_steps, found.pass_at_1, found.first_pass_at_1) == (4, 20, 0.5, 0.25)
     assert (found.hours, found.gpus, found.samples_per_s) == (2.0, 16, 500.0)
-    assert cells(found)[:7] == [str(run), "running", "4/20", "50.0% ± 2.0%", "25.0%", "500", "32.0 GPU h"]
+    assert table_cells(found)[:7] == [str(run), "running", "4/20", "50.0% ± 2.0%", "25.0%", "500", "32.0 GPU h"]
 
 
 def test_without_gpus_the_cost_is_in_hours_of_nodes(tmp_path: Path) -> None:
-    assert cells(summarize_run(make_run(tmp_path / "run", rows=4), NOW))[6] == "4.00 node h"
+    assert table_cells(summarize_run(make_run(tmp_path / "run", rows=4), NOW))[6] == "4.00 node h"
 
 
 BROKEN: dict[str, Any] = {
