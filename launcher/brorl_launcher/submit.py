@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         folders, arguments = _written_job(options, parser), tuple(options.overrides)
     ids = submit_chain(folders, options.chain, arguments)
-    sys.stdout.write(where_to_look(folders, ids))
+    sys.stdout.write(next_commands(folders, ids))
     return 0
 
 
@@ -101,7 +101,7 @@ def submit_chain(folders: Folders, number: int, arguments: Sequence[str]) -> lis
     return ids
 
 
-def where_to_look(folders: Folders, ids: Sequence[str]) -> str:
+def next_commands(folders: Folders, ids: Sequence[str]) -> str:
     """What to type next."""
     run = folders.run
     rows = [
