@@ -77,7 +77,7 @@ def _is_job(row: Any) -> bool:
     return isinstance(arguments, list) and all(isinstance(argument, str) for argument in arguments)
 
 
-def note_job(
+def record_job(
     folders: Folders,
     job: str,
     after: str | None,

@@ -12,7 +12,7 @@ from brorl_launcher import slurm
 from brorl_launcher.command_line import job_parser, read_request
 from brorl_launcher.find_run import refuse_live
 from brorl_launcher.job_script import CHAIN_VARIABLE
-from brorl_launcher.launch_folder import Folders, note_job
+from brorl_launcher.launch_folder import Folders, record_job
 from brorl_launcher.render import make_job
 from brorl_launcher.run_state import read_run
 from nemo_brorl.core.errors import ConfigError, ResourceError
@@ -96,7 +96,7 @@ def submit_chain(folders: Folders, number: int, arguments: Sequence[str]) -> lis
         except ResourceError as error:
             kept = f" {', '.join(ids)} are submitted and stay: `scancel {' '.join(ids)}` takes them back" if ids else ""
             raise ResourceError(f"{error}{kept}") from error
-        note_job(folders, job, after, arguments)
+        record_job(folders, job, after, arguments)
         ids.append(job)
     return ids
 

@@ -11,7 +11,7 @@ import pytest
 from brorl_launcher import attach
 from brorl_launcher.attach import last_lines, read_appended_text
 from brorl_launcher.job.ray_node import session_name
-from brorl_launcher.launch_folder import Folders, note_job
+from brorl_launcher.launch_folder import Folders, record_job
 from brorl_launcher.packages import code_root
 
 from nemo_brorl.core.errors import ConfigError, ResourceError
@@ -28,7 +28,7 @@ def run(tmp_path: Path, slurm: FakeSlurm) -> Path:
     (folder / "logs").mkdir()
     (folder / "logs" / "slurm-101.log").write_text("one\ntwo\nthree\n")
     (folder / "launch" / "job.sbatch").write_text("export BRORL_RUN=x\n")
-    note_job(Folders(folder), "101", None, [])
+    record_job(Folders(folder), "101", None, [])
     slurm.queue("101|RUNNING|0:10|4:00:00|N/A|3|node[2-4]|None")
     slurm.hostnames("node2", "node3", "node4")
     return folder

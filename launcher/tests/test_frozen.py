@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from brorl_launcher.code_snapshot import CodeSnapshot, Revision
 from brorl_launcher.frozen import absolute_paths, check_yaml, freeze, shell_command
-from brorl_launcher.launch_folder import Folders, note_job, read_jobs
+from brorl_launcher.launch_folder import Folders, read_jobs, record_job
 from brorl_launcher.packages import PLACES, code_root
 
 from nemo_brorl.config.data import DomainConfig
@@ -171,9 +171,9 @@ def test_a_package_that_is_installed_inside_somebody_s_repository_is_copied(tmp_
 
 def test_a_second_launch_keeps_the_first_one(tmp_path: Path, checkout: Path) -> None:
     folders = freeze_run(tmp_path / "run", BroRLConfig(), checkout)
-    note_job(folders, "1", None, [])
+    record_job(folders, "1", None, [])
     freeze_run(tmp_path / "run", BroRLConfig(), checkout)
-    note_job(folders, "2", "1", ["trainer.max_steps=3"])
+    record_job(folders, "2", "1", ["trainer.max_steps=3"])
     assert [path.name for path in folders.all_launches()] == ["launch_1", "launch"]
     assert folders.job_ids() == ["1", "2"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from brorl_launcher import status
 from brorl_launcher.find_run import Target, find_target, run_of_script
-from brorl_launcher.launch_folder import Folders, note_job
+from brorl_launcher.launch_folder import Folders, record_job
 from brorl_launcher.run_state import MARKER, last_rows, read_run
 from brorl_launcher.slurm import SlurmJob
 from brorl_launcher.status import format_duration, job_text, largest_stage_shares
@@ -129,8 +129,8 @@ def test_a_run_beyond_its_written_settings_does_not_know_its_end(
 
 def test_the_last_job_s_arguments_say_where_the_run_ends(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [make_row(25)])
-    note_job(Folders(run), "101", None, [])
-    note_job(Folders(run), "102", None, ["trainer.seed=1", "trainer.max_steps=40"])
+    record_job(Folders(run), "101", None, [])
+    record_job(Folders(run), "102", None, ["trainer.seed=1", "trainer.max_steps=40"])
     assert read_run(run).max_steps == 40
 
 
@@ -147,7 +147,7 @@ def test_the_jobs_of_a_run_with_slurm_s_reasons_in_words(
 ) -> None:
     run = make_run(tmp_path / "run")
     for job, after in (("101", None), ("102", "101")):
-        note_job(Folders(run), job, after, [])
+        record_job(Folders(run), job, after, [])
     slurm.queue(
         "101|RUNNING|3:12:44|4:00:00|2030-01-01T00:00:00|8|node[0-7]|None",
         "102|PENDING|0:00|4:00:00|N/A|8||Dependency",
@@ -166,7 +166,7 @@ def test_jobs_that_have_ended_are_asked_for_one_by_one(
     tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path / "run")
-    note_job(Folders(run), "101", None, [])
+    record_job(Folders(run), "101", None, [])
     assert "slurm      remembers nothing of 101" in shown(run, capsys)
     slurm.remember(
         101,
