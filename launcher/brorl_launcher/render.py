@@ -77,7 +77,7 @@ def render_for_cloud(request: JobRequest, kind: str, volume: str | None) -> str:
     return render_cloud_job(job, kind)
 
 
-def make_job(request: JobRequest, is_dry: bool) -> Prepared:
+def make_job(request: JobRequest, is_dry: bool) -> PreparedJob:
     """Check a job, say what is to be said of it on standard error, and unless `is_dry` write it. Raises BroRLError."""
     job = read_job(request)
     if not is_dry:
@@ -93,7 +93,7 @@ def make_job(request: JobRequest, is_dry: bool) -> Prepared:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedJob:
     """A job that was found to be in order, as far as can be said from here."""
 
     job: JobPlan
@@ -120,7 +120,7 @@ def read_job(request: JobRequest) -> JobPlan:
     return JobPlan(folders, config, site, interpreter, Revision(None))
 
 
-def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared:
+def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> PreparedJob:
     """Ask the planner, git and Slurm. Raises ConfigError for code that must not be frozen, ResourceError for a job that
     cannot run."""
     notes = list(_unseen_paths(job.config, job.site))
@@ -142,7 +142,7 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
     script = job_script(job)
     if request.with_test and slurm.has_slurm():
         notes.append(_ask_slurm(job.site, script))
-    return Prepared(job, script, tuple(notes))
+    return PreparedJob(job, script, tuple(notes))
 
 
 def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str]:
