@@ -191,7 +191,7 @@ def table_cells(run: RunSummary) -> list[str]:
         score += f" ± {run.standard_error:.1%}"
     first = "" if run.first_pass_at_1 is None else f"{run.first_pass_at_1:.1%}"
     rate = "" if run.samples_per_s is None else f"{run.samples_per_s:,.0f}"
-    sign = "" if run.last_sign_s is None else f"{age(run.last_sign_s)} ago"
+    sign = "" if run.last_sign_s is None else f"{format_duration(run.last_sign_s)} ago"
     return [run.folder, run.state, step, score, first, rate, _cost(run), sign]
 
 

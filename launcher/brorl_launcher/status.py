@@ -179,7 +179,9 @@ def _activity_lines(target: Target, run: RunStatus, now: float) -> list[str]:
 def _beat_text(beat: HeartbeatFile) -> str:
     detail = f" ({beat.detail})" if beat.detail else ""
     stalled = ", STALLED" if beat.state == "stalled" else ""
-    return f"{beat.stage}{detail} for {age(beat.stage_s)}, moved {age(beat.silent_s)} ago{stalled}"
+    return (
+        f"{beat.stage}{detail} for {format_duration(beat.stage_s)}, moved {format_duration(beat.silent_s)} ago{stalled}"
+    )
 
 
 def _progress_lines(run: RunStatus) -> list[str]:
@@ -188,17 +190,17 @@ def _progress_lines(run: RunStatus) -> list[str]:
         last = "?" if run.max_steps is None else f"{run.max_steps:,}"
         text = f"{run.step:,} of {last}"
         if run.step_s:
-            text += f", {age(run.step_s)} a step{shares(run.rows)}"
+            text += f", {format_duration(run.step_s)} a step{largest_stage_shares(run.rows)}"
         lines.append(_line("step", text))
     validations = [row for row in run.rows if row.get("validation/pass_at_1") is not None]
     if validations:
         row = validations[-1]
         lines.append(_line("validation", f"pass@1 {row['validation/pass_at_1']:.1%} after step {row['step']}"))
     if run.remaining_s and not run.is_finished:
-        lines.append(_line("remaining", f"about {age(run.remaining_s)} of training at this pace"))
+        lines.append(_line("remaining", f"about {format_duration(run.remaining_s)} of training at this pace"))
     saved = "none yet" if run.checkpoint is None else f"step {run.checkpoint:,}"
     if run.checkpoint_age_s is not None:
-        saved += f", {age(run.checkpoint_age_s)} ago"
+        saved += f", {format_duration(run.checkpoint_age_s)} ago"
     lines.append(_line("checkpoint", saved))
     return lines
 

@@ -138,7 +138,7 @@ def _judge(name: str, ring: Ring, answers: Sequence[ProbeResult]) -> Check:
     if missing and not (reason and is_own_fault):
         indices = {rank // ring.per_node for rank in missing}
         late = [ring.nodes[index] for index in sorted(indices)]
-        found = f"{named(late)} did not come ({len(missing)} of {ring.size} ranks)"
+        found = f"{join_names(late)} did not come ({len(missing)} of {ring.size} ranks)"
         return Check(name, FAIL, found, "look there first", is_shared=not is_own_fault)
     ranks = f"{ring.backend} over {ring.size} ranks"
     if reason:

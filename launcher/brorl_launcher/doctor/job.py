@@ -231,13 +231,13 @@ def _all_reduce(
     good = [node for node in this.nodes if alone.get(node) == OK]
     bad = [node for node in this.nodes if node not in good]
     if len(good) < 2 or this.nodes[0] not in good:
-        not_tried = Check(collective.GLOBAL, WARN, f"not tried, for {named(bad)}")
+        not_tried = Check(collective.GLOBAL, WARN, f"not tried, for {join_names(bad)}")
         return [mine, not_tried]
     together = Check(collective.GLOBAL, WARN, "not tried here")
     if this.node in good:
         together = collective.check_job(this, good, wanted.num_gpus, wanted.all_reduce_s)
         if bad:
-            found = f"{together.found} (without {named(bad)})"
+            found = f"{together.found} (without {join_names(bad)})"
             together = replace(together, found=found)
     statuses = rendezvous.exchange(together.status, longest)
     if FAIL in statuses.values() and len(good) >= LEAST:

@@ -67,7 +67,7 @@ class DeviceMemory:
 
     def peak(self, moment: str, role: str | None = None) -> float:
         """GiB at a moment, of everything or of one role."""
-        return sum(policy_term.at(moment) for policy_term in self.terms if role in (None, policy_term.role))
+        return sum(term.at(moment) for term in self.terms if role in (None, term.role))
 
     @property
     def worst(self) -> str:
@@ -79,7 +79,7 @@ class DeviceMemory:
         return self.peak(self.worst) <= self.capacity_gib
 
     def largest(self, moment: str) -> Term:
-        return max(self.terms, key=lambda policy_term: policy_term.at(moment))
+        return max(self.terms, key=lambda term: term.at(moment))
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Proposal:
     @property
     def overrides(self) -> str:
         """Settings as on the command line."""
-        return " ".join(f"{key}={written(value)}" for key, value in self.changes.items())
+        return " ".join(f"{key}={format_override_value(value)}" for key, value in self.changes.items())
 
 
 def format_override_value(value: Any) -> str:
