@@ -133,7 +133,7 @@ def test_the_papers_rollouts_take_about_as_long_as_they_did() -> None:
     assumed."""
     config = load_config("brorl_64gpu")
     plan = make_plan(config, configured_hardware(config))
-    assert plan.work.sampled / plan.time.of("generate") == pytest.approx(72.4, rel=0.5)
+    assert plan.work.sampled / plan.time.stage_seconds("generate") == pytest.approx(72.4, rel=0.5)
 
 
 def test_what_is_computed_anew_takes_its_share_of_a_forward_pass() -> None:

@@ -199,7 +199,7 @@ class StepTime:
     def seconds(self) -> float:
         return sum(stage.seconds for stage in self.stages)
 
-    def of(self, name: str) -> float:
+    def stage_seconds(self, name: str) -> float:
         """Seconds of a stage; 0 when there is none of this name."""
         return sum(stage.seconds for stage in self.stages if stage.name == name)
 
