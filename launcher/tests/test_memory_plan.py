@@ -142,7 +142,7 @@ def test_memory_that_torch_keeps_is_counted_where_the_policy_does_not_give_it_ba
     awake = planned("brorl_64gpu", "generation.sleep=off").devices[0]
     kept = awake.peak("publish", "policy") - sleeping.peak("publish", "policy")
     freed = sum(
-        part.at("update") for part in awake.terms if part.name in ("activations", "backward pass", "fragmentation")
+        part.gib_at("update") for part in awake.terms if part.name in ("activations", "backward pass", "fragmentation")
     )
     assert kept == pytest.approx(freed)
     assert kept > 30

@@ -39,7 +39,7 @@ class Term:
     note: str
     role: str = "policy"  # whose it is: policy, engine
 
-    def at(self, moment: str) -> float:
+    def gib_at(self, moment: str) -> float:
         return self.gib.get(moment, 0.0)
 
 
@@ -67,7 +67,7 @@ class DeviceMemory:
 
     def peak(self, moment: str, role: str | None = None) -> float:
         """GiB at a moment, of everything or of one role."""
-        return sum(term.at(moment) for term in self.terms if role in (None, term.role))
+        return sum(term.gib_at(moment) for term in self.terms if role in (None, term.role))
 
     @property
     def worst(self) -> str:
@@ -79,7 +79,7 @@ class DeviceMemory:
         return self.peak(self.worst) <= self.capacity_gib
 
     def largest(self, moment: str) -> Term:
-        return max(self.terms, key=lambda term: term.at(moment))
+        return max(self.terms, key=lambda term: term.gib_at(moment))
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _at_moment_only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
     """Terms at one moment alone."""
     kept = []
     for part in terms:
-        kept.append(replace(part, gib=MappingProxyType({moment: part.at(moment)})))
+        kept.append(replace(part, gib=MappingProxyType({moment: part.gib_at(moment)})))
     return tuple(kept)
 
 

@@ -110,7 +110,7 @@ def refusal_of(
             largest = memory.largest(moment)
             found.append(
                 f"a {memory.role} has {memory.capacity_gib:.1f} GiB and needs {memory.peak(moment):.1f} at the "
-                f"moment '{moment}', most of it {largest.name} ({largest.at(moment):.1f} GiB, {largest.note})"
+                f"moment '{moment}', most of it {largest.name} ({largest.gib_at(moment):.1f} GiB, {largest.note})"
             )
     if engine.cache_tokens < max_model_len(config):
         found.append(

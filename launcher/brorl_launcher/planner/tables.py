@@ -41,7 +41,7 @@ def print_device(console: Console, memory: DeviceMemory) -> None:
     rows = []
     for term in memory.terms:
         if any(term.gib.values()):
-            sizes = [_gib(term.at(moment)) for moment in memory.moments]
+            sizes = [_gib(term.gib_at(moment)) for moment in memory.moments]
             rows.append([term.name, *sizes, term.note])
     peaks = [_gib(memory.peak(moment)) for moment in memory.moments]
     rows.append(["all", *peaks, f"of {memory.capacity_gib:.1f}"])
