@@ -70,13 +70,13 @@ class DeviceMemory:
         return sum(term.gib_at(moment) for term in self.terms if role in (None, term.role))
 
     @property
-    def worst(self) -> str:
+    def worst_moment(self) -> str:
         """The moment that needs most."""
         return max(MOMENTS, key=self.peak)
 
     @property
     def fits(self) -> bool:
-        return self.peak(self.worst) <= self.capacity_gib
+        return self.peak(self.worst_moment) <= self.capacity_gib
 
     def largest(self, moment: str) -> Term:
         return max(self.terms, key=lambda term: term.gib_at(moment))
@@ -148,7 +148,7 @@ def gpu_memory(
             fullest.append(DeviceMemory("GPU", (*learning, *generating), hardware.memory_gib))
         else:
             fullest.append(DeviceMemory("policy GPU", _at_moment_only(learning, "update"), hardware.memory_gib))
-    policy = max(fullest, key=lambda memory: memory.peak(memory.worst))
+    policy = max(fullest, key=lambda memory: memory.peak(memory.worst_moment))
     if engines.is_colocated:
         return (policy,)
     return (policy, DeviceMemory("engine GPU", _at_moment_only(generating, "generate"), hardware.memory_gib))

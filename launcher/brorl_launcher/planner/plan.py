@@ -65,7 +65,7 @@ class Plan:
             return f"does not fit: {self.refusal}"
         peaks = []
         for memory in self.devices:
-            peaks.append(f"{memory.role} {memory.peak(memory.worst):.1f} of {memory.capacity_gib:.1f} GiB")
+            peaks.append(f"{memory.role} {memory.peak(memory.worst_moment):.1f} of {memory.capacity_gib:.1f} GiB")
         return (
             f"fits: {', '.join(peaks)} at worst; node {self.node.peak:.0f} of {self.node.capacity_gib:.0f} GiB; a step "
             f"about {self.time.seconds:,.0f} s, {self.config.trainer.max_steps} steps "
@@ -106,7 +106,7 @@ def refusal_of(
     found = list(misfits(config, shape))
     for memory in devices:
         if not memory.fits:
-            moment = memory.worst
+            moment = memory.worst_moment
             largest = memory.largest(moment)
             found.append(
                 f"a {memory.role} has {memory.capacity_gib:.1f} GiB and needs {memory.peak(moment):.1f} at the "
