@@ -48,7 +48,7 @@ class CloudJob:
         return letters[:MAX_NAME].strip("-") or "brorl"
 
     @property
-    def train(self) -> str:
+    def train_command(self) -> str:
         """The command, by settings that lie in `SETTINGS`."""
         python = self.site.python or PYTHON
         return f"{python} -m nemo_brorl train --config-path {SETTINGS} --config-name config"
@@ -105,7 +105,7 @@ def ray_job(job: CloudJob) -> list[dict[str, Any]]:
         }
         cluster["workerGroupSpecs"] = [group]
     spec: dict[str, Any] = {
-        "entrypoint": job.train,
+        "entrypoint": job.train_command,
         "shutdownAfterJobFinishes": True,
         "rayClusterSpec": cluster,
     }
@@ -195,7 +195,7 @@ export RAY_ADDRESS="$head:{RAY_PORT}"
 until [ "$({python} -c 'import ray; ray.init(log_to_driver=False); print(len(ray.nodes()))')" = "$SKYPILOT_NUM_NODES" ]
 do sleep 2; done
 status=0
-{job.train} || status=$?
+{job.train_command} || status=$?
 {ray} stop
 exit $status
 """
