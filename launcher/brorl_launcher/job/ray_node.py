@@ -148,7 +148,7 @@ class RayNode:
         shutil.rmtree(self.folder, ignore_errors=True)  # of an earlier try that was cut off
         return self
 
-    def wait_for(self, head: str) -> None:
+    def wait_for_head(self, head: str) -> None:
         """Until the head listens, however long it takes: `ray start` gives up after seconds. The job's deadline ends a
         wait in vain."""
         host, _, port = head.rpartition(":")
@@ -164,7 +164,7 @@ class RayNode:
         self.logs.mkdir(parents=True, exist_ok=True)
         for number in range(1, START_TRIES + 1):
             if head is not None:
-                self.wait_for(head)
+                self.wait_for_head(head)
             code, said = self._run_once(command)
             if self.is_asked_to_end:
                 return 0
