@@ -110,12 +110,12 @@ class HostProbes:
 
     def _run(self) -> None:
         while not self._closed.wait(KNOCK_S):
-            lost = self.lost()
+            lost = self.probe_all()
             if lost and not self._closed.is_set():
                 self._on_loss(lost)
                 return
 
-    def lost(self) -> str:
+    def probe_all(self) -> str:
         """Knock once at each. Event of one that is lost; "" where there is none."""
         for name in self._names:
             error = unreachable_reason(name, self._port)
