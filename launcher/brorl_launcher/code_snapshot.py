@@ -15,7 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 
-from brorl_launcher.packages import PACKAGE, PLACES
+from brorl_launcher.packages import FOLDER_OF_PACKAGE, PACKAGE
 from nemo_brorl.config.load import shipped_folder
 from nemo_brorl.core.errors import ConfigError
 
@@ -94,7 +94,7 @@ class CodeSnapshot:
         folder.mkdir(parents=True)
         if self.revision.commit is None:
             left_out = shutil.ignore_patterns("__pycache__")
-            for package, place in PLACES.items():
+            for package, place in FOLDER_OF_PACKAGE.items():
                 shutil.copytree(self.root / package, folder / place / package, ignore=left_out)
             shutil.copytree(shipped_folder(), folder / "conf")
         else:

@@ -8,7 +8,7 @@ import nemo_brorl
 
 PACKAGE = "nemo_brorl"
 # The folder of a checkout that holds each package. Where they are installed they lie beside each other.
-PLACES = {PACKAGE: ".", "brorl_launcher": "launcher", "brorl_lab": "lab", "brorl_graders": "graders"}
+FOLDER_OF_PACKAGE = {PACKAGE: ".", "brorl_launcher": "launcher", "brorl_lab": "lab", "brorl_graders": "graders"}
 
 
 def code_root() -> Path:
@@ -20,7 +20,7 @@ def package_folders() -> list[Path]:
     """Return the folder of every package of ours, in a checkout or installed."""
     root = code_root()
     found = []
-    for package, place in PLACES.items():
+    for package, place in FOLDER_OF_PACKAGE.items():
         for folder in (root / place / package, root / package):
             if folder.is_dir():
                 found.append(folder)
