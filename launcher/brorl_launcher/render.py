@@ -161,8 +161,8 @@ def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str
         path = [] if request.config_path is None else ["--config-path", str(request.config_path)]
         command = shlex.join(["plan", "--config-name", request.config_name, *path, *request.overrides])
         raise ResourceError(
-            f"this run does not fit: {plan.refusal}; {advice_to_fit(plan)}. `brorl {command}` has the terms; `--no-plan` goes "
-            "on all the same"
+            f"this run does not fit: {plan.refusal}; {advice_to_fit(plan)}. `brorl {command}` has the terms; "
+            "`--no-plan` goes on all the same"
         )
     return [plan.summary()]
 
