@@ -31,7 +31,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Compared:
+class BenchmarkComparison:
     """One benchmark, or all: a model against another, prompt by prompt."""
 
     num_prompts: int
@@ -64,7 +64,7 @@ def share_right(digits: str) -> float:
     return digits.count("1") / len(digits)
 
 
-def compare(other: Evaluated, this: Evaluated, num_resamples: int) -> dict[str, Compared]:
+def compare(other: Evaluated, this: Evaluated, num_resamples: int) -> dict[str, BenchmarkComparison]:
     """Compare by benchmark; of several also "all prompts" and "mean of benchmarks".
 
     Raises CheckpointError when the two were asked other questions, or asked otherwise; the message says what differs.
@@ -86,11 +86,11 @@ def compare(other: Evaluated, this: Evaluated, num_resamples: int) -> dict[str, 
     return compared
 
 
-def _compared(strata: Sequence[Float64], confidence: float, num_resamples: int) -> Compared:
+def _compared(strata: Sequence[Float64], confidence: float, num_resamples: int) -> BenchmarkComparison:
     """`strata`: per stratum [prompts, 2]."""
     differences = [values[:, 1] - values[:, 0] for values in strata]
     signs = np.sign(np.concatenate(differences))
-    return Compared(
+    return BenchmarkComparison(
         num_prompts=len(signs),
         before=mean_of_means([values[:, 0] for values in strata]),
         after=mean_of_means([values[:, 1] for values in strata]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from brorl_lab.commands.compare import comparison_rows
-from brorl_lab.paired_evaluations import Compared, compare, read_evaluation
+from brorl_lab.paired_evaluations import BenchmarkComparison, compare, read_evaluation
 
 from nemo_brorl.__main__ import main as brorl
 from nemo_brorl.core.errors import CheckpointError
@@ -35,7 +35,7 @@ def put(folder: Path, right: dict[str, list[str]], questions: str = "q", **setti
     return path
 
 
-def compared(folder: Path, before: dict[str, list[str]], after: dict[str, list[str]]) -> dict[str, Compared]:
+def compared(folder: Path, before: dict[str, list[str]], after: dict[str, list[str]]) -> dict[str, BenchmarkComparison]:
     paths = [put(folder / "base", before), put(folder / "trained", after)]
     one, other = [read_evaluation(path) for path in paths]
     return compare(one, other, RESAMPLES)
