@@ -21,7 +21,7 @@ Successes = dict[str, float]  # by uid: share of a prompt's samples that are rig
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationScores:
     """What an evaluation found."""
 
     model: str
@@ -43,14 +43,14 @@ class BenchmarkComparison:
     losses: int
 
 
-def read_evaluation(path: Path) -> Evaluated:
+def read_evaluation(path: Path) -> EvaluationScores:
     """Read an evaluation.json. Raises CheckpointError where there is none of this version."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         successes: dict[str, Successes] = {}
         for name, item in record["benchmarks"].items():
             successes[name] = {uid: share_right(digits) for uid, digits in item["prompts"].items()}
-        return Evaluated(record["model"], record["confidence"], record["benchmarks"], successes)
+        return EvaluationScores(record["model"], record["confidence"], record["benchmarks"], successes)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error}): write the path of an evaluation.json") from error
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
@@ -64,7 +64,7 @@ def share_right(digits: str) -> float:
     return digits.count("1") / len(digits)
 
 
-def compare(other: Evaluated, this: Evaluated, num_resamples: int) -> dict[str, BenchmarkComparison]:
+def compare(other: EvaluationScores, this: EvaluationScores, num_resamples: int) -> dict[str, BenchmarkComparison]:
     """Compare by benchmark; of several also "all prompts" and "mean of benchmarks".
 
     Raises CheckpointError when the two were asked other questions, or asked otherwise; the message says what differs.
@@ -101,7 +101,7 @@ def _compared(strata: Sequence[Float64], confidence: float, num_resamples: int) 
     )
 
 
-def _misfits(other: Evaluated, this: Evaluated) -> list[str]:
+def _misfits(other: EvaluationScores, this: EvaluationScores) -> list[str]:
     """What keeps two evaluations from being compared."""
     found = []
     for name in sorted(this.benchmarks.keys() - other.benchmarks.keys()):
