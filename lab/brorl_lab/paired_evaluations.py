@@ -64,7 +64,9 @@ def share_right(digits: str) -> float:
     return digits.count("1") / len(digits)
 
 
-def compare(other: EvaluationScores, this: EvaluationScores, num_resamples: int) -> dict[str, BenchmarkComparison]:
+def compare_evaluations(
+    other: EvaluationScores, this: EvaluationScores, num_resamples: int
+) -> dict[str, BenchmarkComparison]:
     """Compare by benchmark; of several also "all prompts" and "mean of benchmarks".
 
     Raises CheckpointError when the two were asked other questions, or asked otherwise; the message says what differs.
