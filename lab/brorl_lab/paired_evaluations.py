@@ -80,15 +80,15 @@ def compare_evaluations(
         pairs[name] = np.array([(theirs[uid], success) for uid, success in successes.items()])
     compared = {}
     for name, values in pairs.items():
-        compared[name] = _compared([values], this.confidence, num_resamples)
+        compared[name] = _compare_strata([values], this.confidence, num_resamples)
     if len(pairs) > 1:
         strata = list(pairs.values())
-        compared[ALL_PROMPTS] = _compared([np.concatenate(strata)], this.confidence, num_resamples)
-        compared[MEAN_OF_BENCHMARKS] = _compared(strata, this.confidence, num_resamples)
+        compared[ALL_PROMPTS] = _compare_strata([np.concatenate(strata)], this.confidence, num_resamples)
+        compared[MEAN_OF_BENCHMARKS] = _compare_strata(strata, this.confidence, num_resamples)
     return compared
 
 
-def _compared(strata: Sequence[Float64], confidence: float, num_resamples: int) -> BenchmarkComparison:
+def _compare_strata(strata: Sequence[Float64], confidence: float, num_resamples: int) -> BenchmarkComparison:
     """`strata`: per stratum [prompts, 2]."""
     differences = [values[:, 1] - values[:, 0] for values in strata]
     signs = np.sign(np.concatenate(differences))
