@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         sys.stdout.write(as_json(settings, known, step) + "\n")
     else:
-        show(Console(), settings, known, step)
+        print_comparison(Console(), settings, known, step)
     return 0
 
 
@@ -183,7 +183,7 @@ def compared_metric(
     return MetricComparison(name, mean_a, mean_b, spread_a, spread_b)
 
 
-def show(
+def print_comparison(
     console: Console,
     settings: Sequence[tuple[str, str, str]],
     compared: Sequence[MetricComparison],
