@@ -187,7 +187,7 @@ def _reset_steps(run_folder: Path) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReplayArguments:
     """What the command line asks for."""
 
     run_folder: Path
@@ -205,7 +205,7 @@ def main(argv: Sequence[str]) -> int:
     return replay(asked, Console())
 
 
-def parse(argv: Sequence[str]) -> Asked:
+def parse(argv: Sequence[str]) -> ReplayArguments:
     """The command line. Exits with 2 for a wrong option."""
     parser = argparse.ArgumentParser(prog="brorl replay", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
@@ -230,10 +230,10 @@ def parse(argv: Sequence[str]) -> Asked:
     if not 1 <= options.step <= last:
         parser.error(f"--step {options.step} --through {last}: write a step from 1, and one that is not before it")
     overrides = (*options.set, *options.overrides)
-    return Asked(options.run, options.step, last, options.export, overrides, tuple(options.trust))
+    return ReplayArguments(options.run, options.step, last, options.export, overrides, tuple(options.trust))
 
 
-def replay(asked: Asked, console: Console) -> int:
+def replay(asked: ReplayArguments, console: Console) -> int:
     """Learn the steps again and show what came of each. Raises ConfigError, DataError, CheckpointError."""
     recorded = settings_of(asked.run_folder)
     config = settings_of(asked.run_folder, asked.overrides)
@@ -267,7 +267,7 @@ def settings_of(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
 
 
 def learn(
-    asked: Asked,
+    asked: ReplayArguments,
     start: Start,
     recorded: BroRLConfig,
     config: BroRLConfig,
@@ -318,7 +318,7 @@ def policy_of(config: BroRLConfig, start: Start) -> Iterator[Policy]:
         yield policy
 
 
-def show(asked: Asked, reports: Sequence[UpdateReport], console: Console) -> int:
+def show(asked: ReplayArguments, reports: Sequence[UpdateReport], console: Console) -> int:
     """A table for every step. Returns how many numbers are not those of the run."""
     num_different = 0
     for step, report in enumerate(reports, start=asked.first):
@@ -351,7 +351,7 @@ def _number(value: float | None) -> str:
     return f"{value:.6g}"
 
 
-def _introduction(asked: Asked, start: Start) -> str:
+def _introduction(asked: ReplayArguments, start: Start) -> str:
     where = f"the checkpoint of step {start.step}" if start.checkpoint else "the model that the run began with"
     steps = f"step {asked.first}" if asked.first == asked.last else f"steps {asked.first} to {asked.last}"
     text = f"{steps} of {asked.run_folder}, from {where}, "

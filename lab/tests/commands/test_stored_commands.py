@@ -55,7 +55,7 @@ def test_steps_that_are_none_are_refused(steps: list[str], capsys: pytest.Captur
 def shown(folder: Path, loss: float, *overrides: str) -> int:
     """Numbers that differ, of a replay of step 1 whose loss was 0.5."""
     (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "policy/loss": 0.5}) + "\n")
-    asked = replay.Asked(folder, 1, 1, None, overrides)
+    asked = replay.ReplayArguments(folder, 1, 1, None, overrides)
     return replay.show(asked, [UpdateReport(1, {"policy/loss": loss}, {}, 1, 0)], Console())
 
 
