@@ -49,20 +49,20 @@ SHOWN = {
 
 
 @dataclass(frozen=True)
-class Start:
+class ReplayStart:
     """Where a replay begins."""
 
     step: int  # the last one whose update the weights have seen
     checkpoint: Path | None  # None: the model that the run began with
 
 
-def find_start(run_folder: Path, first: int, last: int) -> Start:
+def find_start(run_folder: Path, first: int, last: int) -> ReplayStart:
     """The newest checkpoint before step `first`. Raises DataError unless all steps from there to `last` are stored with
     all of their groups."""
-    start = Start(0, None)
+    start = ReplayStart(0, None)
     for folder in Checkpoints(run_folder / "checkpoints", keep=1).complete():
         if step_of(folder) < first:
-            start = Start(step_of(folder), folder)
+            start = ReplayStart(step_of(folder), folder)
             break
     stored = stored_steps(run_folder)
     needed = set(range(start.step + 1, last + 1))
@@ -268,7 +268,7 @@ def settings_of(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
 
 def learn(
     asked: ReplayArguments,
-    start: Start,
+    start: ReplayStart,
     recorded: BroRLConfig,
     config: BroRLConfig,
 ) -> list[UpdateReport]:
@@ -292,10 +292,10 @@ def learn(
 
 def catch_up(
     unchanged: Replay,
-    start: Start,
+    start: ReplayStart,
     first: int,
     scratch: Path,
-) -> Start:
+) -> ReplayStart:
     """The weights before step `first`, learnt as the run did, as a checkpoint in `scratch`."""
     folder = scratch / "policy"
     folder.mkdir()
@@ -304,11 +304,11 @@ def catch_up(
             unchanged.learn(policy, step)
         policy.begin_save(folder)
         policy.finish_save(wait=True)
-    return Start(first - 1, scratch)
+    return ReplayStart(first - 1, scratch)
 
 
 @contextlib.contextmanager
-def policy_of(config: BroRLConfig, start: Start) -> Iterator[Policy]:
+def policy_of(config: BroRLConfig, start: ReplayStart) -> Iterator[Policy]:
     """The policy alone, with the weights of `start`."""
     from nemo_brorl.commands.wiring import policy_alone  # Ray, Megatron: only for settings that hold
 
@@ -351,7 +351,7 @@ def _number(value: float | None) -> str:
     return f"{value:.6g}"
 
 
-def _introduction(asked: ReplayArguments, start: Start) -> str:
+def _introduction(asked: ReplayArguments, start: ReplayStart) -> str:
     where = f"the checkpoint of step {start.step}" if start.checkpoint else "the model that the run began with"
     steps = f"step {asked.first}" if asked.first == asked.last else f"steps {asked.first} to {asked.last}"
     text = f"{steps} of {asked.run_folder}, from {where}, "

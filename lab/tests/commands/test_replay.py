@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from brorl_lab.commands.replay import Replay, Start, differences, find_start, off_policy, recorded_row, table_rows
+from brorl_lab.commands.replay import Replay, ReplayStart, differences, find_start, off_policy, recorded_row, table_rows
 from brorl_lab.store_reader import read_step
 
 from nemo_brorl.config.records import StoreConfig
@@ -37,9 +37,9 @@ def replay_of(folder: Path, config: BroRLConfig | None = None) -> Replay:
 
 def test_a_replay_begins_at_the_newest_checkpoint_before_the_step(tmp_path: Path) -> None:
     finished_run(tmp_path)
-    assert find_start(tmp_path, 4, 4) == Start(2, tmp_path / "checkpoints" / "step_2")
-    assert find_start(tmp_path, 3, 4) == Start(2, tmp_path / "checkpoints" / "step_2")
-    assert find_start(tmp_path, 2, 2) == Start(0, None)
+    assert find_start(tmp_path, 4, 4) == ReplayStart(2, tmp_path / "checkpoints" / "step_2")
+    assert find_start(tmp_path, 3, 4) == ReplayStart(2, tmp_path / "checkpoints" / "step_2")
+    assert find_start(tmp_path, 2, 2) == ReplayStart(0, None)
 
 
 def test_a_step_that_is_needed_and_not_stored_is_named(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_step_of_which_a_share_is_stored_is_refused_before_anything_starts(tmp
     StoreWriter(tmp_path, StoreConfig(share=1e-9), tmp_path).write(read_step(tmp_path, 3))
     with pytest.raises(DataError, match=r"step 3 cannot be learnt again: \d+ of its groups are not .*store\.share=1"):
         find_start(tmp_path, 4, 4)
-    assert find_start(tmp_path, 2, 2) == Start(0, None)
+    assert find_start(tmp_path, 2, 2) == ReplayStart(0, None)
 
 
 def test_steps_learnt_again_make_the_weights_of_the_run(tmp_path: Path) -> None:
