@@ -251,7 +251,7 @@ def replay(asked: ReplayArguments, console: Console) -> int:
     console.line(_introduction(asked, start))
     begin = time.monotonic()
     reports = learn(asked, start, recorded, config)
-    num_different = show(asked, reports, console)
+    num_different = print_reports(asked, reports, console)
     console.line(f"{time.monotonic() - begin:.0f} s in all")
     return DIFFERS if num_different and not asked.overrides else 0
 
@@ -318,7 +318,7 @@ def policy_of(config: BroRLConfig, start: ReplayStart) -> Iterator[Policy]:
         yield policy
 
 
-def show(asked: ReplayArguments, reports: Sequence[UpdateReport], console: Console) -> int:
+def print_reports(asked: ReplayArguments, reports: Sequence[UpdateReport], console: Console) -> int:
     """A table for every step. Returns how many numbers are not those of the run."""
     num_different = 0
     for step, report in enumerate(reports, start=asked.first):

@@ -56,7 +56,7 @@ def shown(folder: Path, loss: float, *overrides: str) -> int:
     """Numbers that differ, of a replay of step 1 whose loss was 0.5."""
     (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "policy/loss": 0.5}) + "\n")
     asked = replay.ReplayArguments(folder, 1, 1, None, overrides)
-    return replay.show(asked, [UpdateReport(1, {"policy/loss": loss}, {}, 1, 0)], Console())
+    return replay.print_reports(asked, [UpdateReport(1, {"policy/loss": loss}, {}, 1, 0)], Console())
 
 
 def test_a_replay_says_whether_it_is_the_runs_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
