@@ -168,7 +168,7 @@ def recorded_row(run_folder: Path, step: int) -> Row:
     raise DataError(f"{path} has no row of step {step}")
 
 
-def differences(row: Row, report: UpdateReport) -> list[str]:
+def differing_metrics(row: Row, report: UpdateReport) -> list[str]:
     """Names of the update's metrics that are not the recorded ones, bit for bit (NaN is null in a file)."""
     names: list[str] = []
     for name, value in report.metrics.items():
@@ -325,7 +325,7 @@ def print_reports(asked: ReplayArguments, reports: Sequence[UpdateReport], conso
         row = recorded_row(asked.run_folder, step)
         console.line()
         console.table([f"step {step}", "run", "replay"], table_rows(row, report))
-        different = differences(row, report)
+        different = differing_metrics(row, report)
         num_different += len(different)
         if different and not asked.overrides:
             console.line(f"{len(different)} of {len(report.metrics)} numbers differ: {', '.join(different)}")

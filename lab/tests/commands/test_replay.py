@@ -8,7 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from brorl_lab.commands.replay import Replay, ReplayStart, differences, find_start, off_policy, recorded_row, table_rows
+from brorl_lab.commands.replay import (
+    Replay,
+    ReplayStart,
+    differing_metrics,
+    find_start,
+    off_policy,
+    recorded_row,
+    table_rows,
+)
 from brorl_lab.store_reader import read_step
 
 from nemo_brorl.config.records import StoreConfig
@@ -120,8 +128,11 @@ REPORT = UpdateReport(3, {"policy/loss": 0.1 + 0.2, "policy/grad_norm": float("n
 def test_numbers_are_compared_bit_for_bit_and_null_is_nan(tmp_path: Path) -> None:
     row = {"step": 3, "policy/loss": 0.1 + 0.2, "policy/grad_norm": None}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    assert differences(recorded_row(tmp_path, 3), REPORT) == []
-    assert differences({"policy/loss": 0.3, "policy/grad_norm": 1.0}, REPORT) == ["policy/loss", "policy/grad_norm"]
+    assert differing_metrics(recorded_row(tmp_path, 3), REPORT) == []
+    assert differing_metrics({"policy/loss": 0.3, "policy/grad_norm": 1.0}, REPORT) == [
+        "policy/loss",
+        "policy/grad_norm",
+    ]
     with pytest.raises(DataError, match="has no row of step 4"):
         recorded_row(tmp_path, 4)
 
