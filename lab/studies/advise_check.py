@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from brorl_lab.commands.advise import SCORE_NOISES, measured_steps
-from brorl_lab.commands.sweep import UNITS, Curve, Rows, SweepRun, curve_of, plan_runs, read_file
+from brorl_lab.commands.sweep import UNITS, Rows, SweepCurve, SweepRun, curve_of, plan_runs, read_file
 from brorl_lab.theory.advice import Outlook, fit_prior, mean_of, outlook
 from scipy.stats import spearmanr
 
@@ -35,7 +35,7 @@ class SizedRun(NamedTuple):
 
     size: int
     rows: Rows
-    curve: Curve
+    curve: SweepCurve
 
 
 class Comparison(NamedTuple):

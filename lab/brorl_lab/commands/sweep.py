@@ -38,7 +38,7 @@ UNITS = ("samples", "seconds")
 MAX_TRIES = 4  # of a run that was saved to go on later, or lost something on the way
 
 
-class Curve(NamedTuple):
+class SweepCurve(NamedTuple):
     """Validations of one run; the first is of the base."""
 
     samples: Float64  # rollouts sampled until then, those of dropped groups too
@@ -72,7 +72,7 @@ def first_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | Non
     return float(np.interp(score, y[around], x[around]))
 
 
-def curve_of(rows: Rows) -> Curve | None:
+def curve_of(rows: Rows) -> SweepCurve | None:
     """Curve of a metrics file; None before the second validation."""
     samples = seconds = 0.0
     points: list[tuple[float, float, float]] = []
@@ -84,12 +84,12 @@ def curve_of(rows: Rows) -> Curve | None:
     if len(points) < 2:
         return None
     columns = np.array(points).T
-    return Curve(*columns)
+    return SweepCurve(*columns)
 
 
-def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, Curve]]:
+def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, SweepCurve]]:
     """Curves by arm and seed, of those that have some."""
-    curves: dict[str, dict[int, Curve]] = {}
+    curves: dict[str, dict[int, SweepCurve]] = {}
     for arm, by_seed in rows_of.items():
         for seed, rows in by_seed.items():
             curve = curve_of(rows)
@@ -110,7 +110,7 @@ def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
     return found
 
 
-def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+def _at_equal(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     reached: list[float] = []
     for by_seed in curves.values():
         reached += [getattr(curve, unit)[-1] for curve in by_seed.values()]
@@ -142,7 +142,7 @@ def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
     return title, header, rows
 
 
-def _until(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+def _until(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     first, *others = curves
     rows = []
     for arm in others:
@@ -170,7 +170,7 @@ def mean_and_interval(values: Sequence[float]) -> str:
     return f"{np.mean(values):.1f} ± {half:.1f}"
 
 
-def _fits(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+def _fits(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     rows = []
     for arm, by_seed in curves.items():
         runs = [curve.points(unit) for curve in by_seed.values()]
