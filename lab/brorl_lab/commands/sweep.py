@@ -49,16 +49,16 @@ class SweepCurve(NamedTuple):
         """Score at an amount, on the line between the validations around it."""
         return float(np.interp(amount, getattr(self, unit), self.score))
 
-    def first_at(self, unit: str, score: float) -> float | None:
+    def first_reached_at(self, unit: str, score: float) -> float | None:
         """Amount at which a score is first reached, on the line between the validations around it; None: never."""
-        return first_at(getattr(self, unit), self.score, score)
+        return first_reached_at(getattr(self, unit), self.score, score)
 
     def points(self, unit: str) -> Points:
         """Validations after the first: at 0 a sigmoid over compute has no value."""
         return Points(getattr(self, unit)[1:], self.score[1:])
 
 
-def first_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | None:
+def first_reached_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | None:
     """Amount at which a curve, straight between its points, first reaches a score; None: never."""
     x = np.asarray(amounts, np.float64)
     y = np.asarray(scores, np.float64)

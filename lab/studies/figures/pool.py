@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brorl_lab.commands.sweep import first_at, mean_and_interval
+from brorl_lab.commands.sweep import first_reached_at, mean_and_interval
 
 from lab.studies.figures.cipher import Curve, draw
 from nemo_brorl.core.console import format_table
@@ -50,7 +50,7 @@ def label_of(size: int, retire: float) -> str:
 def share_until(lines: Sequence[Mapping[str, Any]], without: Sequence[Mapping[str, Any]], unit: str) -> str:
     """How much of the other run's rollouts or seconds it takes to where that ends."""
     end = without[-1]
-    amount = first_at(column(lines, unit), column(lines, "pass@1"), end["pass@1"])
+    amount = first_reached_at(column(lines, unit), column(lines, "pass@1"), end["pass@1"])
     return "never" if amount is None else f"{amount / end[unit]:.2f}"
 
 
