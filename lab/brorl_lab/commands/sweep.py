@@ -209,7 +209,7 @@ def _word(unit: str) -> str:
     return "rollouts" if unit == "samples" else "s of training"
 
 
-def draw(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
+def draw_figure(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
     """Figure of all arms over samples and over time: every run thin, the mean of an arm thick. False: nothing to
     draw."""
     curves = curves_of(rows_of)
@@ -404,6 +404,6 @@ def show(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
         console.line(title)
         console.table(header, rows)
     figure = Path(file.output) / "sweep.png"
-    if draw(rows_of, figure):
+    if draw_figure(rows_of, figure):
         console.line()
         console.line(f"figure: {figure}")
