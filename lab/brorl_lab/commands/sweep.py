@@ -295,7 +295,7 @@ def main(argv: Sequence[str]) -> int:
         chosen = runs if options.only is None else [runs[options.only - 1]]
         failed = train_all(chosen, console)
     if options.only is None:
-        show(file, runs, console)
+        print_tables(file, runs, console)
     for line in failed:
         console.line(line)
     return 1 if failed else 0
@@ -390,7 +390,7 @@ def train(run: SweepRun) -> int:
     return code
 
 
-def show(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
+def print_tables(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
     """Tables and figure of the runs that have been validated more than once."""
     rows_of: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for run in runs:
