@@ -373,13 +373,13 @@ def train_all(runs: Sequence[SweepRun], console: Console) -> list[str]:
         if run.is_complete:
             continue
         console.line(f"run {number} of {len(runs)}: {run.arm}, seed {run.seed}")
-        code = train(run)
+        code = train_run(run)
         if code != 0:
             failed.append(f"{run.arm}, seed {run.seed} ended with exit code {code}: see {run.folder}")
     return failed
 
 
-def train(run: SweepRun) -> int:
+def train_run(run: SweepRun) -> int:
     """One run to its end, in a process of its own. Returns its last exit code."""
     command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", run.config_name, *run.overrides]
     code = 0
