@@ -105,12 +105,12 @@ def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
     if not curves:
         return []
     found = []
-    for table in (_at_equal, _until, _fits):
+    for table in (_score_table, _until, _fits):
         found += [table(curves, unit) for unit in UNITS]
     return found
 
 
-def _at_equal(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
+def _score_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     reached: list[float] = []
     for by_seed in curves.values():
         reached += [getattr(curve, unit)[-1] for curve in by_seed.values()]
