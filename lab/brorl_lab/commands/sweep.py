@@ -105,7 +105,7 @@ def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
     if not curves:
         return []
     found = []
-    for table in (_score_table, _until, _fits):
+    for table in (_score_table, _time_to_match_table, _fits):
         found += [table(curves, unit) for unit in UNITS]
     return found
 
@@ -142,7 +142,7 @@ def _score_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> T
     return title, header, rows
 
 
-def _until(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
+def _time_to_match_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     first, *others = curves
     rows = []
     for arm in others:
