@@ -105,7 +105,7 @@ def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
     if not curves:
         return []
     found = []
-    for table in (_score_table, _time_to_match_table, _fits):
+    for table in (_score_table, _time_to_match_table, _sigmoid_table):
         found += [table(curves, unit) for unit in UNITS]
     return found
 
@@ -170,7 +170,7 @@ def mean_and_interval(values: Sequence[float]) -> str:
     return f"{np.mean(values):.1f} ± {half:.1f}"
 
 
-def _fits(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
+def _sigmoid_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     rows = []
     for arm, by_seed in curves.items():
         runs = [curve.points(unit) for curve in by_seed.values()]
