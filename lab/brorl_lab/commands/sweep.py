@@ -182,12 +182,12 @@ def _sigmoid_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) ->
         for name, scale in (("top", 100.0), ("middle", 1.0), ("slope", 1.0)):
             low, high = fit.interval(name)
             row.append(f"{scale * getattr(fit.best, name):,.4g} ({scale * low:,.4g} … {scale * high:,.4g})")
-        rows.append([*row, _foretold(runs)])
+        rows.append([*row, _prediction_text(runs)])
     title = f"sigmoids of pass@1 over {_word(unit)}, 95 % intervals"
     return title, ["arm", "top, %", f"middle, {_word(unit)}", "slope", "last points foretold"], rows
 
 
-def _foretold(runs: Sequence[Points]) -> str:
+def _prediction_text(runs: Sequence[Points]) -> str:
     """How many of the points past a share of the compute lie in the interval that the points before it foretell."""
     seen, kept_back = hold_back(runs, SEEN_SHARE)
     fit = fit_runs(seen)
