@@ -138,7 +138,7 @@ def _score_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> T
         ]
         rows.append(row)
     header = ["arm", "seeds", "base, %", "pass@1, %", "minus the first arm", "validations"]
-    title = f"held-out pass@1 at {amount:,.0f} {_word(unit)}: mean over seeds ± 95 % interval"
+    title = f"held-out pass@1 at {amount:,.0f} {_unit_name(unit)}: mean over seeds ± 95 % interval"
     return title, header, rows
 
 
@@ -156,7 +156,7 @@ def _time_to_match_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: s
                 share = amount / getattr(whole, unit)[-1]
                 cells.append(f"{share:.2f}")
         rows.append(cells)
-    title = f"share of the first arm's {_word(unit)} until its last pass@1 is reached, seed by seed"
+    title = f"share of the first arm's {_unit_name(unit)} until its last pass@1 is reached, seed by seed"
     seeds = [f"seed {seed}" for seed in curves[first]]
     return title, ["arm", *seeds], rows
 
@@ -183,8 +183,8 @@ def _sigmoid_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) ->
             low, high = fit.interval(name)
             row.append(f"{scale * getattr(fit.best, name):,.4g} ({scale * low:,.4g} … {scale * high:,.4g})")
         rows.append([*row, _prediction_text(runs)])
-    title = f"sigmoids of pass@1 over {_word(unit)}, 95 % intervals"
-    return title, ["arm", "top, %", f"middle, {_word(unit)}", "slope", "last points foretold"], rows
+    title = f"sigmoids of pass@1 over {_unit_name(unit)}, 95 % intervals"
+    return title, ["arm", "top, %", f"middle, {_unit_name(unit)}", "slope", "last points foretold"], rows
 
 
 def _prediction_text(runs: Sequence[Points]) -> str:
@@ -205,7 +205,7 @@ def _prediction_text(runs: Sequence[Points]) -> str:
     return f"off by {100 * np.mean(errors):.1f} points, {num_inside} of {len(errors)} inside"
 
 
-def _word(unit: str) -> str:
+def _unit_name(unit: str) -> str:
     return "rollouts" if unit == "samples" else "s of training"
 
 
