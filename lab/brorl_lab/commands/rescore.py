@@ -38,7 +38,7 @@ MAX_SHOWN = 300  # characters of an example
 
 
 @dataclass(frozen=True)
-class Rescored:
+class RescoredGroup:
     """A group with its rewards then and now."""
 
     scored: ScoredGroup
@@ -76,7 +76,7 @@ def rescore(
     pool: Verifier,
     verifier: str | None,
     options: Mapping[str, Any],
-) -> list[Rescored]:
+) -> list[RescoredGroup]:
     """Groups, each of another prompt, in order. Raises as `asked_again` before anything is scored."""
     chunks: list[RolloutChunk] = []
     for scored in groups:
@@ -101,10 +101,10 @@ def _joined(
     groups: Iterable[ScoredGroup],
     rewards: Mapping[Key, Float32],
     num_failed: Mapping[str, int],
-) -> Iterator[Rescored]:
+) -> Iterator[RescoredGroup]:
     for scored in groups:
         parts = [rewards[_key(chunk)] for chunk in scored.group.chunks]
-        yield Rescored(scored, np.concatenate(parts), num_failed[scored.prompt.uid])
+        yield RescoredGroup(scored, np.concatenate(parts), num_failed[scored.prompt.uid])
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Changes:
     informative_before: int = 0
     informative_now: int = 0
 
-    def add(self, rescored: Rescored) -> None:
+    def add(self, rescored: RescoredGroup) -> None:
         """Count a group."""
         before = rescored.scored.rewards
         self.num += len(before)
@@ -131,7 +131,7 @@ class Changes:
         self.informative_now += bool(np.ptp(rescored.rewards) > 0)
 
 
-def confusion(groups: Iterable[Rescored]) -> np.ndarray:
+def confusion(groups: Iterable[RescoredGroup]) -> np.ndarray:
     """Rollouts [was right, was wrong] × [is right, is wrong]."""
     counts = np.zeros((2, 2), np.int64)
     for rescored in groups:
@@ -141,7 +141,7 @@ def confusion(groups: Iterable[Rescored]) -> np.ndarray:
     return counts
 
 
-def changes_by_task(groups: Iterable[Rescored]) -> dict[str, Changes]:
+def changes_by_task(groups: Iterable[RescoredGroup]) -> dict[str, Changes]:
     """Counts by task, by name; last over all of them."""
     found: dict[str, Changes] = {}
     overall = Changes()
@@ -249,7 +249,7 @@ def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequ
     return replace(recorded, rewards=replace(recorded.rewards, code=trusted.rewards.code))
 
 
-def show(rescored: Sequence[Rescored], console: Console) -> None:
+def show(rescored: Sequence[RescoredGroup], console: Console) -> None:
     """Who changed by task, and how often right became wrong."""
     rows: list[list[str]] = []
     for task, changes in changes_by_task(rescored).items():
@@ -286,7 +286,7 @@ def _row(task: str, changes: Changes) -> list[str]:
 
 
 def show_examples(
-    rescored: Sequence[Rescored],
+    rescored: Sequence[RescoredGroup],
     tokenizer: ChatTokenizer,
     num: int,
     console: Console,

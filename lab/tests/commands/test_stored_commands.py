@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from brorl_lab.commands import export_sft, replay, rescore
-from brorl_lab.commands.rescore import Rescored
+from brorl_lab.commands.rescore import RescoredGroup
 from brorl_lab.store_reader import chosen_steps
 
 from lab.tests.commands.test_export_sft import WORDS
@@ -93,7 +93,7 @@ def test_what_a_model_wrote_reaches_no_terminal_as_it_is(capsys: pytest.CaptureF
 
 
 def test_the_tables_of_a_rescoring_count_rollouts(capsys: pytest.CaptureFixture[str]) -> None:
-    groups: list[Rescored] = rescore.rescore(
+    groups: list[RescoredGroup] = rescore.rescore(
         [group("train/1", [0.0, 0.0, 1.0, 1.0])], FakeVerifier(), "exact_match", {}
     )
     rescore.show(groups, Console())
