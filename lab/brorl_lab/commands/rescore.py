@@ -51,7 +51,7 @@ class RescoredGroup:
         return np.flatnonzero(self.rewards != self.scored.rewards)
 
 
-def asked_again(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]) -> Prompt:
+def prompt_for_verifier(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]) -> Prompt:
     """The prompt for another verifier (None: its own), with these options over those of its payload. Raises DataError
     when the verifier cannot score it, ConfigError for an unknown name or one that the command line does not give."""
     changed = replace(
@@ -80,7 +80,7 @@ def rescore(
     """Groups, each of another prompt, in order. Raises as `asked_again` before anything is scored."""
     chunks: list[RolloutChunk] = []
     for scored in groups:
-        prompt = asked_again(scored.prompt, verifier, options)
+        prompt = prompt_for_verifier(scored.prompt, verifier, options)
         for chunk in scored.group.chunks:
             request = replace(chunk.request, prompt=prompt)
             chunks.append(replace(chunk, request=request))
@@ -186,7 +186,7 @@ def main(argv: Sequence[str]) -> int:
     console = Console()
     verifiers: set[str] = set()
     for prompt in sampled_prompts(options.run, steps):  # a mistake is found before anything starts
-        changed = asked_again(prompt, options.verifier, payload)
+        changed = prompt_for_verifier(prompt, options.verifier, payload)
         verifiers.update(names_in(changed.verifier, changed.payload))
     with verifier_alone(config, sorted(verifiers)) as (pool, tokenizer):
         groups = [scored for _, scored in sampled_groups(options.run, steps)]
