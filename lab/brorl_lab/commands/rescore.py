@@ -191,7 +191,7 @@ def main(argv: Sequence[str]) -> int:
     with verifier_alone(config, sorted(verifiers)) as (pool, tokenizer):
         groups = [scored for _, scored in sampled_groups(options.run, steps)]
         rescored = rescore(groups, pool, options.verifier, payload)
-        show(rescored, console)
+        print_changes(rescored, console)
         show_examples(rescored, tokenizer, options.examples, console)
     return 0
 
@@ -249,7 +249,7 @@ def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequ
     return replace(recorded, rewards=replace(recorded.rewards, code=trusted.rewards.code))
 
 
-def show(rescored: Sequence[RescoredGroup], console: Console) -> None:
+def print_changes(rescored: Sequence[RescoredGroup], console: Console) -> None:
     """Who changed by task, and how often right became wrong."""
     rows: list[list[str]] = []
     for task, changes in changes_by_task(rescored).items():

@@ -96,7 +96,7 @@ def test_the_tables_of_a_rescoring_count_rollouts(capsys: pytest.CaptureFixture[
     groups: list[RescoredGroup] = rescore.rescore(
         [group("train/1", [0.0, 0.0, 1.0, 1.0])], FakeVerifier(), "exact_match", {}
     )
-    rescore.show(groups, Console())
+    rescore.print_changes(groups, Console())
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["toy", "4", "50.0%", "0.500", "0.500", "1", "1", "1"] in lines
     assert ["was", "right", "1", "1"] in lines
