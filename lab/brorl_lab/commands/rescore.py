@@ -192,7 +192,7 @@ def main(argv: Sequence[str]) -> int:
         groups = [scored for _, scored in sampled_groups(options.run, steps)]
         rescored = rescore(groups, pool, options.verifier, payload)
         print_changes(rescored, console)
-        show_examples(rescored, tokenizer, options.examples, console)
+        print_examples(rescored, tokenizer, options.examples, console)
     return 0
 
 
@@ -285,7 +285,7 @@ def _row(task: str, changes: Changes) -> list[str]:
     ]
 
 
-def show_examples(
+def print_examples(
     rescored: Sequence[RescoredGroup],
     tokenizer: ChatTokenizer,
     num: int,

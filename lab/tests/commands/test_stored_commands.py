@@ -86,7 +86,7 @@ def test_what_a_model_wrote_reaches_no_terminal_as_it_is(capsys: pytest.CaptureF
 
     scored = group("train/1", [0.0, 0.0])
     (changed,) = rescore.rescore([scored], FakeVerifier(), "exact_match", {})
-    rescore.show_examples([changed], Hostile(), 1, Console())  # type: ignore[arg-type]
+    rescore.print_examples([changed], Hostile(), 1, Console())  # type: ignore[arg-type]
     output = capsys.readouterr().out
     assert output.isascii() and "\x1b" not in output
     assert len(output) < 1000
