@@ -301,8 +301,8 @@ def print_examples(
         console.line()
         uid = one.scored.prompt.uid
         console.line(f"{uid}, rollout {place}: {one.scored.rewards[place]:g}, now {one.rewards[place]:g}")
-        console.line(f"  asked    {_inert(_question(one.scored))}")
-        console.line(f"  answered {_inert(text)}")
+        console.line(f"  asked    {_escape_text(_question(one.scored))}")
+        console.line(f"  answered {_escape_text(text)}")
 
 
 def _question(scored: ScoredGroup) -> str:
@@ -310,7 +310,7 @@ def _question(scored: ScoredGroup) -> str:
     return messages[-1]["content"] if messages else ""
 
 
-def _inert(text: str) -> str:
+def _escape_text(text: str) -> str:
     """Without control characters, on one line, in ASCII; the end of what is too long."""
     tail = text if len(text) <= MAX_SHOWN else "..." + text[-MAX_SHOWN:]
     return json.dumps(tail)
