@@ -90,14 +90,14 @@ def rescore(
         uid, _ = key = _key(scored_chunk.chunk)
         rewards[key] = scored_chunk.rewards
         num_failed[uid] = num_failed.get(uid, 0) + scored_chunk.num_failed
-    return list(_joined(groups, rewards, num_failed))
+    return list(_join_chunks(groups, rewards, num_failed))
 
 
 def _key(chunk: RolloutChunk) -> Key:
     return chunk.request.prompt.uid, int(chunk.indices[0])
 
 
-def _joined(
+def _join_chunks(
     groups: Iterable[ScoredGroup],
     rewards: Mapping[Key, Float32],
     num_failed: Mapping[str, int],
