@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     path = options.run / "metrics.jsonl" if options.run.is_dir() else options.run
     try:
         steps = measured_steps(read_metrics(path))[-options.steps :]
-        table, words = advice(steps, options.sizes, options.samples)
+        table, words = build_advice(steps, options.sizes, options.samples)
     except (DataError, OSError) as error:
         sys.stderr.write(f"\nerror: {error}\n")
         return USER_ERROR
@@ -105,7 +105,7 @@ def measured_step(row: Mapping[str, Any]) -> Measured | None:
     )
 
 
-def advice(
+def build_advice(
     steps: Sequence[Measured],
     sizes: Sequence[int],
     num_samples: float,
