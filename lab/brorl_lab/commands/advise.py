@@ -17,7 +17,7 @@ from brorl_lab.theory.advice import (
     Outlook,
     fit_prior,
     mean_of,
-    outlook,
+    predict_outlook,
     resampled,
 )
 from brorl_lab.theory.success_prior import SuccessPrior
@@ -141,7 +141,7 @@ def _outlook(
     score_noise: float,
 ) -> Outlook:
     prefill_cost = PlacementCosts().prefill
-    return outlook(measured, prior, num, num_samples, score_noise, prefill_cost)
+    return predict_outlook(measured, prior, num, num_samples, score_noise, prefill_cost)
 
 
 def _table_row(

@@ -117,7 +117,7 @@ def fit_prior(
     return SuccessPrior(float(a), float(b))
 
 
-def outlook(
+def predict_outlook(
     measured: Measured,
     prior: SuccessPrior,
     num: int,

@@ -8,7 +8,7 @@ from brorl_lab.theory.advice import (
     Measured,
     fit_prior,
     mean_of,
-    outlook,
+    predict_outlook,
     resampled,
     second_moment,
     signal_per_sample,
@@ -72,7 +72,7 @@ def measured(**changes: float) -> Measured:
 
 def test_costs_and_updates_by_hand() -> None:
     prior = SuccessPrior(1.0, 1.0)  # keep rate 1 − 2 / (N + 1)
-    found = outlook(measured(), prior, num=64, num_samples=409_600, score_noise=3.0, prefill_cost=0.5)
+    found = predict_outlook(measured(), prior, num=64, num_samples=409_600, score_noise=3.0, prefill_cost=0.5)
     keep_rate = 1 - 2 / 65
     assert found.keep_rate == pytest.approx(keep_rate)
     assert found.informative_groups == pytest.approx(6400 * keep_rate)
