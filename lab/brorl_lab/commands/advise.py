@@ -16,7 +16,7 @@ from brorl_lab.theory.advice import (
     Measured,
     Outlook,
     fit_prior,
-    mean_of,
+    mean_of_steps,
     predict_outlook,
     resampled,
 )
@@ -118,7 +118,7 @@ def build_advice(
     relative: dict[int, list[float]] = {num: [] for num in sizes}
     best: list[int] = []
     for draw in draws:
-        measured = mean_of(draw)
+        measured = mean_of_steps(draw)
         prior = fit_prior(measured.pass_at, measured.all_right, measured.num_per_prompt)
         for score_noise in SCORE_NOISES:
             run = _outlook(measured, prior, measured.num_per_prompt, num_samples, score_noise)
@@ -129,7 +129,7 @@ def build_advice(
             winner = max(found, key=lambda one: one.signal_per_second)
             best.append(winner.num_per_prompt)
     table = [_table_row(num, outlooks[num], relative[num]) for num in sizes]
-    all_right = mean_of(steps).all_right
+    all_right = mean_of_steps(steps).all_right
     return table, _sentences(steps[-1].num_per_prompt, outlooks, best, all_right)
 
 

@@ -159,7 +159,7 @@ def resampled(steps: Sequence[Measured], random: np.random.Generator) -> list[Me
     return [steps[index] for index in chosen]
 
 
-def mean_of(steps: Sequence[Measured]) -> Measured:
+def mean_of_steps(steps: Sequence[Measured]) -> Measured:
     """Mean of steps with the same N; pass@k for the k that all of them have."""
     shared = set(steps[0].pass_at)
     for step in steps:
