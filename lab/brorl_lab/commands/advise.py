@@ -18,7 +18,7 @@ from brorl_lab.theory.advice import (
     fit_prior,
     mean_of_steps,
     predict_outlook,
-    resampled,
+    resample_steps,
 )
 from brorl_lab.theory.success_prior import SuccessPrior
 from nemo_brorl.core.console import Console
@@ -113,7 +113,7 @@ def build_advice(
     """A table row per N, and sentences. Ranges: the middle nine tenths over resampled steps and over the lowest and the
     highest guess of the score noise."""
     random = np.random.default_rng(0)
-    draws = [steps, *(resampled(steps, random) for _ in range(NUM_RESAMPLES))]
+    draws = [steps, *(resample_steps(steps, random) for _ in range(NUM_RESAMPLES))]
     outlooks: dict[int, list[Outlook]] = {num: [] for num in sizes}
     relative: dict[int, list[float]] = {num: [] for num in sizes}
     best: list[int] = []

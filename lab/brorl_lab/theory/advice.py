@@ -153,7 +153,7 @@ def _work_ratio(measured: Measured, num: int, prompt_cost: float) -> float:
     return own / run
 
 
-def resampled(steps: Sequence[Measured], random: np.random.Generator) -> list[Measured]:
+def resample_steps(steps: Sequence[Measured], random: np.random.Generator) -> list[Measured]:
     """As many steps drawn with replacement: their spread is the uncertainty of what follows from them."""
     chosen = random.integers(0, len(steps), len(steps))
     return [steps[index] for index in chosen]

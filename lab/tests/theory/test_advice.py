@@ -9,7 +9,7 @@ from brorl_lab.theory.advice import (
     fit_prior,
     mean_of_steps,
     predict_outlook,
-    resampled,
+    resample_steps,
     second_moment,
     signal_per_sample,
 )
@@ -86,4 +86,4 @@ def test_costs_and_updates_by_hand() -> None:
 def test_a_run_is_the_mean_of_its_steps_and_resampling_keeps_their_number() -> None:
     steps = [measured(all_right=0.1), measured(all_right=0.3)]
     assert mean_of_steps(steps).all_right == pytest.approx(0.2)
-    assert len(resampled(steps, np.random.default_rng(0))) == 2
+    assert len(resample_steps(steps, np.random.default_rng(0))) == 2
