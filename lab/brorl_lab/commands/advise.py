@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from brorl_lab.theory.advice import (
-    Measured,
+    MeasuredSteps,
     Outlook,
     fit_prior,
     mean_of_steps,
@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
+def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[MeasuredSteps]:
     """The newest steps with one N. Raises DataError when there are less than two that say what is needed."""
-    steps: list[Measured] = []
+    steps: list[MeasuredSteps] = []
     for row in rows:
         step = measured_step(row)
         if step is not None and steps and step.num_per_prompt != steps[-1].num_per_prompt:
@@ -77,7 +77,7 @@ def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
     return steps
 
 
-def measured_step(row: Mapping[str, Any]) -> Measured | None:
+def measured_step(row: Mapping[str, Any]) -> MeasuredSteps | None:
     """What a row of metrics says; None for one that is not a step's."""
     pass_at: dict[int, float] = {}
     for name, value in row.items():
@@ -91,7 +91,7 @@ def measured_step(row: Mapping[str, Any]) -> Measured | None:
     batch_rollouts = num_per_prompt * row["rollouts/prompts_per_step"]
     num_trained = batch_rollouts * row["dynamic_sampling/loss_scale"]
     train_s = row["time/log_prob_s"] + row["time/update_s"]
-    return Measured(
+    return MeasuredSteps(
         num_per_prompt=num_per_prompt,
         batch_rollouts=batch_rollouts,
         pass_at=pass_at,
@@ -106,7 +106,7 @@ def measured_step(row: Mapping[str, Any]) -> Measured | None:
 
 
 def build_advice(
-    steps: Sequence[Measured],
+    steps: Sequence[MeasuredSteps],
     sizes: Sequence[int],
     num_samples: float,
 ) -> tuple[list[list[str]], list[str]]:
@@ -134,7 +134,7 @@ def build_advice(
 
 
 def _outlook(
-    measured: Measured,
+    measured: MeasuredSteps,
     prior: SuccessPrior,
     num: int,
     num_samples: float,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from brorl_lab.theory.advice import (
-    Measured,
+    MeasuredSteps,
     fit_prior,
     mean_of_steps,
     predict_outlook,
@@ -55,7 +55,7 @@ def test_a_prior_is_found_again_from_its_pass_at_k(prior: SuccessPrior) -> None:
         assert found.keep_rate(num) == pytest.approx(prior.keep_rate(num), abs=0.01)
 
 
-def measured(**changes: float) -> Measured:
+def measured(**changes: float) -> MeasuredSteps:
     values: dict[str, float] = {
         "num_per_prompt": 16,
         "batch_rollouts": 4096,
@@ -67,7 +67,7 @@ def measured(**changes: float) -> Measured:
         "train_s": 0.002,
         "publish_s": 1.0,
     }
-    return Measured(pass_at={1: 0.2, 2: 0.3}, **{**values, **changes})  # type: ignore[arg-type]
+    return MeasuredSteps(pass_at={1: 0.2, 2: 0.3}, **{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_costs_and_updates_by_hand() -> None:
