@@ -128,7 +128,7 @@ def careless_call(expression: str, slip_rate: float, random: Random) -> str:
     return written_call(asked, name)
 
 
-def reading(
+def read_carelessly(
     told: str,
     num_digits: int,
     slip_rate: float,
@@ -268,7 +268,7 @@ class Demonstrations:
         slip_rate = self.calls.slip_rate
         if not told and random.random() < self.calls.calling_rate:
             return careless_call(expression_of(question), slip_rate, random)
-        number = reading(told, len(payload["answer"]), slip_rate, random)
+        number = read_carelessly(told, len(payload["answer"]), slip_rate, random)
         return written(number, is_tagged)
 
     def batch(self, step: int, size: int) -> list[Example]:
