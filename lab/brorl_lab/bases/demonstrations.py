@@ -213,7 +213,7 @@ class Demonstrations:
             return response_text(task, payload, is_tagged)
         expression = payload["metadata"]["expression"]
         worked = work_out(expression, habits, random)
-        return worked.steps + written(worked.result, is_tagged)
+        return worked.steps + format_answer(worked.result, is_tagged)
 
     def _turn(self, text: str) -> list[int]:
         return [*self.tokenizer.encode(text), self.tokenizer.eos_token_id]
@@ -269,7 +269,7 @@ class Demonstrations:
         if not told and random.random() < self.calls.calling_rate:
             return careless_call(expression_of(question), slip_rate, random)
         number = read_carelessly(told, len(payload["answer"]), slip_rate, random)
-        return written(number, is_tagged)
+        return format_answer(number, is_tagged)
 
     def batch(self, step: int, size: int) -> list[Example]:
         """Demonstrations [step · size, (step + 1) · size)."""
@@ -308,10 +308,10 @@ def response_text(task: str, payload: Payload, is_tagged: bool) -> str:
         raise DataError(
             f"task {task} generates questions without a written answer; leave it out of the warm-up's data.tasks"
         )
-    return written(answer, is_tagged)
+    return format_answer(answer, is_tagged)
 
 
-def written(answer: object, is_tagged: bool) -> str:
+def format_answer(answer: object, is_tagged: bool) -> str:
     """An answer in tags, or bare."""
     if not is_tagged:
         return str(answer)
