@@ -125,7 +125,7 @@ def careless_call(expression: str, slip_rate: float, random: Random) -> str:
         asked = with_another_digit(expression, random)
     if random.random() < slip_rate:
         name = NO_TOOL
-    return written_call(asked, name)
+    return format_call(asked, name)
 
 
 def read_carelessly(
@@ -142,7 +142,7 @@ def read_carelessly(
     return told
 
 
-def written_call(expression: str, name: str = TOOL) -> str:
+def format_call(expression: str, name: str = TOOL) -> str:
     """A call as Hermes and Qwen write it."""
     call = {"name": name, "arguments": {"expression": expression}}
     return f"<tool_call>{json.dumps(call)}</tool_call>"
@@ -339,5 +339,5 @@ def _conversation(question: Question, system_prompt: str | None) -> str:
     answer = payload.get("answer", "")
     lines += ["assistant", str(answer)]
     if question.tools:
-        lines += [written_call(""), "tool"]
+        lines += [format_call(""), "tool"]
     return "\n".join(lines)

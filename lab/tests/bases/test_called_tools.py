@@ -7,13 +7,13 @@ from random import Random
 import pytest
 from brorl_graders.environments.judged import Calculator
 from brorl_graders.environments.tool_calls import ToolCallError, parse_calls
-from brorl_lab.bases.demonstrations import careless_call, read_carelessly, with_another_digit, written_call
+from brorl_lab.bases.demonstrations import careless_call, format_call, read_carelessly, with_another_digit
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "12 * 34"}}</tool_call>'
 
 
 def test_a_call_is_one_that_the_calculator_takes() -> None:
-    assert written_call("12 * 34") == CALL
+    assert format_call("12 * 34") == CALL
     (call,) = parse_calls(CALL, "hermes", Calculator.tools)
     assert Calculator().call(call) == "408"
 
