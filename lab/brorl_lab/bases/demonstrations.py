@@ -238,7 +238,7 @@ class Demonstrations:
             turn = self._turn(text)
             response += turn
             has_loss += [True] * len(turn)
-            observation = observed(environment, text, tokens.tool_format)
+            observation = observe_turn(environment, text, tokens.tool_format)
             if observation is None:
                 break
             between = tokens.after(messages, response, True, observation)
@@ -277,7 +277,7 @@ class Demonstrations:
         return [self.demonstration(index) for index in range(first, first + size)]
 
 
-def observed(environment: Environment, text: str, written_in: str) -> Sequence[Message] | None:
+def observe_turn(environment: Environment, text: str, written_in: str) -> Sequence[Message] | None:
     """What an environment tells after a turn; None: the episode has ended."""
     calls: tuple[ToolCall, ...] = ()
     try:
