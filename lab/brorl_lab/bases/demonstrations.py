@@ -65,12 +65,12 @@ def work_out(expression: str, habits: Habits, random: Random) -> WorkedSum:
     steps = first
     for sign, term in zip(rest[::2], rest[1::2], strict=True):
         change = int(term) if sign == "+" else -int(term)
-        result = one_step(result, change, habits, random)
+        result = add_carelessly(result, change, habits, random)
         steps += f"{sign}{term}={result}"
     return WorkedSum(steps, result)
 
 
-def one_step(value: int, change: int, habits: Habits, random: Random) -> int:
+def add_carelessly(value: int, change: int, habits: Habits, random: Random) -> int:
     """Sum of two whole numbers, digit by digit, with a pupil's errors."""
     large, small = sorted((value, change), key=abs, reverse=True)
     is_sum = (large < 0) == (small < 0)
