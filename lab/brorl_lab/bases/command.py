@@ -36,10 +36,10 @@ DEMONSTRATION_SEED_OFFSET = 1000  # other questions than those that training beg
 def main(argv: Sequence[str]) -> int:
     """Exit code: 0 done, 75 saved to go on later, 69 something was lost on the way, 2 a mistake in the input, 1 a
     bug."""
-    return run_command("base", __doc__, argv, base, DEFAULT_CONFIG)
+    return run_command("base", __doc__, argv, make_or_fine_tune, DEFAULT_CONFIG)
 
 
-def base(config: BroRLConfig, line: CommandLine) -> int:
+def make_or_fine_tune(config: BroRLConfig, line: CommandLine) -> int:
     """Make a small base model, or fine-tune `policy.model`, as `sft.base` says. Returns the exit code. Raises
     ConfigError where the settings generate no questions."""
     check_demonstrations(config)
