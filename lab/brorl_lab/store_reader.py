@@ -44,7 +44,7 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
     """A stored step, of groups with these fates (None: of all). Tokens are in the object store again, where Ray is up;
     one group at a time is in this process. Raises DataError when the step is not there or cannot be read."""
     files = StoreFiles(run_folder)
-    with _reading(files, step):
+    with _data_errors(files, step):
         groups = pq.read_table(files.groups(step))
         numbers = _numbers(groups)
         stored = tuple(_stored_groups(groups, files.rollouts(step), fates))
@@ -59,7 +59,7 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
 
 
 @contextmanager
-def _reading(files: StoreFiles, step: int) -> Iterator[None]:
+def _data_errors(files: StoreFiles, step: int) -> Iterator[None]:
     """Turn what goes wrong while a step is read into a DataError."""
     try:
         yield
@@ -140,7 +140,7 @@ def sampled_prompts(run_folder: Path, steps: Iterable[int]) -> Iterator[Prompt]:
     """Yield the prompts of `sampled_groups`, without reading a rollout. Raises as `read_step`."""
     files = StoreFiles(run_folder)
     for step in steps:
-        with _reading(files, step):
+        with _data_errors(files, step):
             rows = pq.read_table(files.groups(step)).to_pylist()
             prompts = [_prompt(row) for row in rows if row["origin"] == "sampled"]
         yield from prompts
