@@ -64,7 +64,7 @@ def _data_errors(files: StoreFiles, step: int) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise DataError(_not_there(files, step)) from error
+        raise DataError(_missing_step_text(files, step)) from error
     except DataError:
         raise
     except (OSError, pa.ArrowException, AssertionError, *MALFORMED) as error:
@@ -155,7 +155,7 @@ def responses_of(scored: ScoredGroup) -> list[tuple[Int32, Float32]]:
     return responses
 
 
-def _not_there(files: StoreFiles, step: int) -> str:
+def _missing_step_text(files: StoreFiles, step: int) -> str:
     steps = files.steps()
     there = f"steps {steps[0]} to {steps[-1]} are" if steps else "no step is"
     return f"step {step} is not in {files.folder}; {there} (store.enabled, store.keep_steps, store.max_gib)"
