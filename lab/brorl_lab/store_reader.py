@@ -46,7 +46,7 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
     files = StoreFiles(run_folder)
     with _data_errors(files, step):
         groups = pq.read_table(files.groups(step))
-        numbers = _numbers(groups)
+        numbers = _step_numbers(groups)
         stored = tuple(_stored_groups(groups, files.rollouts(step), fates))
     return StepRecord(
         step=step,
@@ -71,7 +71,7 @@ def _data_errors(files: StoreFiles, step: int) -> Iterator[None]:
         raise DataError(f"step {step} in {files.folder} cannot be read: {error}") from error
 
 
-def _numbers(groups: pa.Table) -> dict[str, Any]:
+def _step_numbers(groups: pa.Table) -> dict[str, Any]:
     """The step's own numbers."""
     numbers: dict[str, Any] = json.loads(groups.schema.metadata[METADATA])
     if numbers["format"] != FORMAT:
