@@ -184,7 +184,7 @@ class RetiringPool:
         if not self.is_retired(prompt):
             self.num_unretired += 1
             return False
-        if coin(self.seed, prompt.uid) < self.recheck_probability():
+        if uniform_hash(self.seed, prompt.uid) < self.recheck_probability():
             self.num_rechecked += 1
             return False
         self.num_retired += 1
@@ -203,7 +203,7 @@ def prompt_key(prompt: Prompt) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-def coin(seed: int, uid: str) -> float:
+def uniform_hash(seed: int, uid: str) -> float:
     """Return a number uniform in [0, 1), the same for the same arguments."""
     text = f"{seed}/{uid}/wave -1"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
