@@ -204,16 +204,16 @@ def success_rates(by_step: Mapping[int, Columns]) -> Part:
     }
 
 
-class Sampled(NamedTuple):
+class SampledGroups(NamedTuple):
     """Groups that were sampled in a step, [groups] each."""
 
     sizes: np.ndarray
     right: np.ndarray  # rollouts
 
 
-def _sampled(columns: Columns) -> Sampled:
+def _sampled(columns: Columns) -> SampledGroups:
     is_sampled = columns["origin"] == "sampled"
-    return Sampled(
+    return SampledGroups(
         sizes=columns["num_rollouts"][is_sampled],
         right=columns["num_right"][is_sampled],
     )
