@@ -190,7 +190,7 @@ def success_rates(by_step: Mapping[int, Columns]) -> Part:
     pass_at: list[dict[str, float]] = []
     informative: list[dict[str, float]] = []
     for step in steps:
-        sampled = _sampled(by_step[step])
+        sampled = _select_sampled(by_step[step])
         shares.append(rate_shares(*sampled))
         passed, mixed = by_size(*sampled)
         pass_at.append(passed)
@@ -211,7 +211,7 @@ class SampledGroups(NamedTuple):
     right: np.ndarray  # rollouts
 
 
-def _sampled(columns: Columns) -> SampledGroups:
+def _select_sampled(columns: Columns) -> SampledGroups:
     is_sampled = columns["origin"] == "sampled"
     return SampledGroups(
         sizes=columns["num_rollouts"][is_sampled],
