@@ -132,7 +132,7 @@ def group_table(by_step: Mapping[int, Columns], max_groups: int = MAX_GROUPS) ->
         rows["row"] += range(len(uids))
         rows["uid"] += uids
         for name, names in lists.items():
-            rows[name] += _numbered(columns[name].tolist(), names)
+            rows[name] += _index_names(columns[name].tolist(), names)
         rows["size"] += columns["num_rollouts"].tolist()
         rows["right"] += columns["num_right"].tolist()
         rows["failed"] += columns["num_failed"].tolist()
@@ -161,7 +161,7 @@ def _newest(by_step: Mapping[int, Columns], max_groups: int) -> list[int]:
     return chosen
 
 
-def _numbered(values: Sequence[str], names: list[str]) -> list[int]:
+def _index_names(values: Sequence[str], names: list[str]) -> list[int]:
     """Each value's place in the list of names, which grows."""
     numbers: list[int] = []
     for value in values:
