@@ -136,8 +136,8 @@ def group_table(by_step: Mapping[int, Columns], max_groups: int = MAX_GROUPS) ->
         rows["size"] += columns["num_rollouts"].tolist()
         rows["right"] += columns["num_right"].tolist()
         rows["failed"] += columns["num_failed"].tolist()
-        rows["reward"] += _rounded(columns["mean_reward"], 4)
-        rows["tokens"] += _rounded(columns["mean_tokens"], 1)
+        rows["reward"] += _round_values(columns["mean_reward"], 4)
+        rows["tokens"] += _round_values(columns["mean_tokens"], 1)
         rows["cut"] += columns["num_cut"].tolist()
     num_all = 0
     for columns in by_step.values():
@@ -172,7 +172,7 @@ def _index_names(values: Sequence[str], names: list[str]) -> list[int]:
     return numbers
 
 
-def _rounded(values: np.ndarray, digits: int) -> list[float | None]:
+def _round_values(values: np.ndarray, digits: int) -> list[float | None]:
     found: list[float | None] = []
     for value in values.tolist():
         if math.isfinite(value):
