@@ -57,19 +57,19 @@ NUMBERS = (
 )
 
 
-class Tokens(NamedTuple):
+class ResponseTokens(NamedTuple):
     """Tokens of a rollout, [T] each."""
 
     ids: list[int]
     log_probs: list[float]
     is_sampled: list[bool] | None  # None: all were; else an environment said the others
 
-    def part(self, first: int, last: int) -> Tokens:
+    def part(self, first: int, last: int) -> ResponseTokens:
         """Tokens from `first` to before `last`."""
         is_sampled = self.is_sampled
         if is_sampled is not None:
             is_sampled = is_sampled[first:last]
-        return Tokens(
+        return ResponseTokens(
             ids=self.ids[first:last],
             log_probs=self.log_probs[first:last],
             is_sampled=is_sampled,
@@ -85,10 +85,10 @@ class Tokens(NamedTuple):
         return values
 
 
-def tokens_of(table: pa.Table, place: int) -> Tokens:
+def tokens_of(table: pa.Table, place: int) -> ResponseTokens:
     """Tokens of a rollout of a group's table."""
     row = _row(table, place, TOKENS)
-    return Tokens(
+    return ResponseTokens(
         ids=row["token_ids"],
         log_probs=row["log_probs"],
         is_sampled=row.get("is_sampled"),
@@ -153,7 +153,7 @@ def _turns(table: pa.Table, place: int) -> list[Part]:
     return turns
 
 
-def pieces_of(tokenizer: ChatTokenizer, tokens: Tokens) -> list[Piece]:
+def pieces_of(tokenizer: ChatTokenizer, tokens: ResponseTokens) -> list[Piece]:
     """Pieces of text that tokens stand for, special ones too, with the smallest log-prob of their tokens, None where
     none was sampled. Tokens that are no whole character yet belong to the next piece."""
     from tokenizers.decoders import DecodeStream
