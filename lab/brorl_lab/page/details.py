@@ -118,7 +118,7 @@ def response_part(
         if text is None:
             text = " ".join(str(token) for token in tokens.ids[:FIRST_TOKENS])
             text = f"(the tokenizer of this run is not there; token ids) {text}"
-        return {"pieces": [bounded(text)]}
+        return {"pieces": [shorten(text)]}
     num = len(tokens.ids)
     left_out = max(0, num - FIRST_TOKENS - LAST_TOKENS)
     end = FIRST_TOKENS if left_out else num
@@ -188,10 +188,10 @@ def _answer(text: str, verifier: str, payload: Part) -> str | None:
         found = answers.read(text)
     except (ValueError, TypeError, RecursionError, KeyError):
         return None
-    return None if found is None else bounded(found)
+    return None if found is None else shorten(found)
 
 
-def bounded(text: str) -> str:
+def shorten(text: str) -> str:
     """The text, without what is too long of it to be read."""
     if len(text) <= MAX_CHARACTERS:
         return text
@@ -229,11 +229,11 @@ def group_details(
     payload = json.loads(group["payload"])
     messages: list[Part] = []
     for message in group["messages"]:
-        content = bounded(message["content"])
+        content = shorten(message["content"])
         messages.append({"role": message["role"], "content": content})
     if not messages and tokenizer is not None:
         prompt = tokenizer.backend.decode(group["prompt_ids"], skip_special_tokens=False)
-        messages.append({"role": "prompt", "content": bounded(prompt)})
+        messages.append({"role": "prompt", "content": shorten(prompt)})
     shown: dict[str, Part] = {}
     for place in shown_places(columns["reward"]):
         shown[str(place)] = response_part(table, place, tokenizer, group["verifier"], payload)
@@ -339,7 +339,7 @@ def _expected(payload: Part) -> str | None:
     """The answers that are right, where the payload has them."""
     if payload.get("answer") is None:
         return None
-    return bounded(", ".join(accepted_answers(payload)))
+    return shorten(", ".join(accepted_answers(payload)))
 
 
 def _texts(payload: Part) -> dict[str, str]:
@@ -347,5 +347,5 @@ def _texts(payload: Part) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in payload.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        found[key] = bounded(text)
+        found[key] = shorten(text)
     return found
