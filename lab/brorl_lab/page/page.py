@@ -24,7 +24,7 @@ import numpy as np
 from brorl_lab.page import details
 from brorl_lab.page.comparison import comparison
 from brorl_lab.page.groups import Columns, StoreTables, group_table, success_rates
-from brorl_lab.page.runs import Run, overview, settings_table
+from brorl_lab.page.runs import RunView, overview, settings_table
 from brorl_lab.trace_reader import read_spans, timeline_steps
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import DRIVER, TimelineSpan, top_stages
@@ -192,7 +192,7 @@ def _covered(spans: Iterable[TimelineSpan], whole: float) -> float:
     return covered
 
 
-def report(runs: Sequence[Run], max_mib: float) -> str:
+def report(runs: Sequence[RunView], max_mib: float) -> str:
     """The page with everything that it shows, at most so many MiB as far as responses go: their groups are added until
     the page is full. Raises DataError."""
     parts: dict[str, str] = {}
@@ -241,7 +241,7 @@ def _put_timelines(
 def _put_groups(
     parts: dict[str, str],
     number: int,
-    run: Run,
+    run: RunView,
     by_step: Mapping[int, Columns],
     room: float,
 ) -> None:
@@ -313,7 +313,7 @@ def _put(parts: dict[str, str], name: str, part: Part) -> None:
     parts[name] = pack(part)
 
 
-def page(mode: str, runs: Sequence[Run], parts: Mapping[str, str]) -> str:
+def page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) -> str:
     """The whole page. `mode`: report, with its parts in it, or watch, which asks for them. Nothing is loaded from
     elsewhere and no other program runs: the browser is told so by the policy in its head."""
     style = "\n".join(_asset(name) for name in STYLES)

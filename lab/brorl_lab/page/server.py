@@ -20,7 +20,7 @@ from brorl_lab.page import details
 from brorl_lab.page.comparison import comparison
 from brorl_lab.page.groups import StoreTables, group_table, success_rates
 from brorl_lab.page.page import page, timeline, timelines
-from brorl_lab.page.runs import Run, overview, settings_table
+from brorl_lab.page.runs import RunView, overview, settings_table
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
@@ -43,7 +43,7 @@ log = get_logger(__name__)
 class WatchedRun:
     """One run and what was read of it so far."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunView) -> None:
         self.run = run
         self.store = StoreTables(run.folder)
 
@@ -72,7 +72,7 @@ def _written_at(path: Path) -> str:
 class Pages:
     """Parts by name; safe to ask from several threads."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[RunView]) -> None:
         self.runs = list(runs)
         self.watched = [WatchedRun(run) for run in runs]
         self._lock = threading.Lock()

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from brorl_lab.page.page import MIB, report
-from brorl_lab.page.runs import Run, open_runs
+from brorl_lab.page.runs import RunView, open_runs
 from brorl_lab.page.server import Pages, make_server
 
 from nemo_brorl.__main__ import main as brorl
@@ -63,7 +63,7 @@ def test_nothing_that_a_model_wrote_stands_in_the_file_as_it_is(run: Path) -> No
 
 
 def test_a_name_of_a_run_is_no_markup(run: Path) -> None:
-    text = report([Run(run, "<script>alert(1)</script>")], max_mib=0)
+    text = report([RunView(run, "<script>alert(1)</script>")], max_mib=0)
     assert "<title>BroRL: &lt;script&gt;alert(1)&lt;/script&gt;</title>" in text
     assert "<script>alert(1)" not in text
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from brorl_lab.commands.report import chosen_folders
 from brorl_lab.page.comparison import comparison
-from brorl_lab.page.runs import SILENT_S, Run, open_runs, overview, settings_table, state_of
+from brorl_lab.page.runs import SILENT_S, RunView, open_runs, overview, settings_table, state_of
 
 from nemo_brorl.core.errors import ConfigError
 from tests.support.run_folders import put_heartbeat
@@ -19,12 +19,12 @@ PASS_AT_1 = "validation/pass_at_1"
 ERROR = "validation/pass_at_1_standard_error"
 
 
-def put_rows(folder: Path, *rows: dict[str, Any], settings: str = "trainer: {max_steps: 4}") -> Run:
+def put_rows(folder: Path, *rows: dict[str, Any], settings: str = "trainer: {max_steps: 4}") -> RunView:
     folder.mkdir(parents=True)
     lines = [json.dumps(row) + "\n" for row in rows]
     (folder / "metrics.jsonl").write_text("".join(lines))
     (folder / "config.yaml").write_text(settings)
-    return Run(folder, folder.name)
+    return RunView(folder, folder.name)
 
 
 def test_a_metric_has_a_value_or_none_for_every_step(tmp_path: Path) -> None:
