@@ -101,7 +101,7 @@ class Pages:
         if not numbers or numbers[0] >= len(self.watched):
             return None
         number, *rest = numbers
-        return _of_run(self.watched[number], kind, rest)
+        return _part_of_run(self.watched[number], kind, rest)
 
     def stamp(self) -> str:
         """Changes when anything that the page shows does."""
@@ -110,7 +110,7 @@ class Pages:
         return hashlib.sha256(seen.encode()).hexdigest()
 
 
-def _of_run(
+def _part_of_run(
     watched: WatchedRun,
     kind: str,
     numbers: Sequence[int],
