@@ -33,7 +33,7 @@ Row = Mapping[str, Any]
 Ends = list[float]
 
 
-def comparison(runs: Sequence[RunView]) -> Part:
+def compare_runs(runs: Sequence[RunView]) -> Part:
     """Rows of the comparison; none for a single run, or where no step was validated by all."""
     rows_by_run = [read_rows(run.folder) for run in runs]
     step = _last_common_step(rows_by_run)

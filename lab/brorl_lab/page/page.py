@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from brorl_lab.page import details
-from brorl_lab.page.comparison import comparison
+from brorl_lab.page.comparison import compare_runs
 from brorl_lab.page.groups import Columns, StoreTables, group_table, success_rates
 from brorl_lab.page.runs import RunView, overview, settings_table
 from brorl_lab.trace_reader import read_spans, timeline_steps
@@ -198,7 +198,7 @@ def report(runs: Sequence[RunView], max_mib: float) -> str:
     parts: dict[str, str] = {}
     _put(parts, FIRST, overview(runs))
     _put(parts, "settings", settings_table(runs))
-    _put(parts, "comparison", comparison(runs))
+    _put(parts, "comparison", compare_runs(runs))
     tables: list[dict[int, Columns]] = []
     for number, run in enumerate(runs):
         store = StoreTables(run.folder)

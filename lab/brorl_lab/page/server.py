@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from brorl_lab.page import details
-from brorl_lab.page.comparison import comparison
+from brorl_lab.page.comparison import compare_runs
 from brorl_lab.page.groups import StoreTables, group_table, success_rates
 from brorl_lab.page.page import page, timeline, timelines
 from brorl_lab.page.runs import RunView, overview, settings_table
@@ -92,7 +92,7 @@ class Pages:
         whole = {
             "overview": overview,
             "settings": settings_table,
-            "comparison": comparison,
+            "comparison": compare_runs,
         }
         if kind in whole and not numbers:
             return whole[kind](self.runs)
