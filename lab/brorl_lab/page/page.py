@@ -209,11 +209,11 @@ def report(runs: Sequence[RunView], max_mib: float) -> str:
         table["unreadable"] = store.unreadable
         _put(parts, f"groups/{number}", table)
         _put_timelines(parts, number, run.folder, max_mib)
-    without = page("report", runs, parts)
+    without = render_page("report", runs, parts)
     room = (max_mib * MIB - len(without)) / len(runs)
     for number, by_step in enumerate(tables):
         _put_groups(parts, number, runs[number], by_step, room)
-    return page("report", runs, parts)
+    return render_page("report", runs, parts)
 
 
 def _put_timelines(
@@ -313,7 +313,7 @@ def _put(parts: dict[str, str], name: str, part: Part) -> None:
     parts[name] = pack(part)
 
 
-def page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) -> str:
+def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) -> str:
     """The whole page. `mode`: report, with its parts in it, or watch, which asks for them. Nothing is loaded from
     elsewhere and no other program runs: the browser is told so by the policy in its head."""
     style = "\n".join(_asset(name) for name in STYLES)

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 from brorl_lab.page import details
 from brorl_lab.page.comparison import compare_runs
 from brorl_lab.page.groups import StoreTables, group_table, success_rates
-from brorl_lab.page.page import page, timeline, timelines
+from brorl_lab.page.page import render_page, timeline, timelines
 from brorl_lab.page.runs import RunView, overview, settings_table
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
@@ -150,7 +150,7 @@ def _part_of_run(
 
 def make_server(pages: Pages, token: str, port: int) -> ThreadingHTTPServer:
     """A server on this machine that is not running yet; port 0: a free one. Raises OSError where the port is taken."""
-    text = page("watch", pages.runs, {})
+    text = render_page("watch", pages.runs, {})
 
     class Handler(_Handler):
         pass
