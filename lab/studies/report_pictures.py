@@ -20,7 +20,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the browser is found by the tests' helper
 
-from brorl_lab.page.page import report  # noqa: E402
+from brorl_lab.page.page import render_report  # noqa: E402
 from brorl_lab.page.runs import open_runs  # noqa: E402
 from brorl_lab.trace_reader import timeline_steps  # noqa: E402
 
@@ -86,7 +86,7 @@ def draw(browser: Any, pictures: Sequence[Picture], runs: list[Path], max_mib: f
 
 def write_report(path: Path, runs: list[Path], max_mib: float) -> str:
     """Address of the page."""
-    path.write_text(report(open_runs(runs), max_mib), encoding="utf-8")
+    path.write_text(render_report(open_runs(runs), max_mib), encoding="utf-8")
     return path.as_uri()
 
 

@@ -192,7 +192,7 @@ def _covered(spans: Iterable[TimelineSpan], whole: float) -> float:
     return covered
 
 
-def report(runs: Sequence[RunView], max_mib: float) -> str:
+def render_report(runs: Sequence[RunView], max_mib: float) -> str:
     """The page with everything that it shows, at most so many MiB as far as responses go: their groups are added until
     the page is full. Raises DataError."""
     parts: dict[str, str] = {}
