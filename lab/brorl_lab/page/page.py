@@ -325,7 +325,7 @@ def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) ->
     title = "BroRL: " + " and ".join(run.name for run in runs)
     return Template(_asset("page.html")).substitute(
         mode=mode,
-        policy=policy(mode, style, script),
+        content_security_policy=content_security_policy(mode, style, script),
         title=html.escape(title),
         style=style,
         script=script,
@@ -334,7 +334,7 @@ def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) ->
     )
 
 
-def policy(mode: str, style: str, script: str) -> str:
+def content_security_policy(mode: str, style: str, script: str) -> str:
     """What the page may do: run this program, use this style, and where it is served ask its own server."""
     connect = "'self'" if mode == "watch" else "'none'"
     rules = (
