@@ -229,7 +229,7 @@ def _put_timelines(
     room = TIMELINES_SHARE * max_mib * MIB
     for step in _spread_steps(found["steps"]):
         try:
-            packed = pack(timeline(folder, step))
+            packed = compress_part(timeline(folder, step))
         except DataError:  # deleted meanwhile, or damaged
             continue
         room -= len(packed)
@@ -253,7 +253,7 @@ def _put_groups(
             group = details.group_details(run.folder, step, row, tokenizer)
         except DataError:  # deleted meanwhile
             continue
-        packed = pack(group)
+        packed = compress_part(group)
         room -= len(packed) + len(name) + 60
         if room < 0:
             return
@@ -298,7 +298,7 @@ def _groups_in_order(step: int, columns: Columns) -> list[tuple[int, int]]:
     return order
 
 
-def pack(part: Part) -> str:
+def compress_part(part: Part) -> str:
     """JSON, compressed, in base64."""
     text = json.dumps(
         part,
@@ -310,7 +310,7 @@ def pack(part: Part) -> str:
 
 
 def _put(parts: dict[str, str], name: str, part: Part) -> None:
-    parts[name] = pack(part)
+    parts[name] = compress_part(part)
 
 
 def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) -> str:
