@@ -132,10 +132,10 @@ def _rows_of(spans: Iterable[TimelineSpan]) -> list[Row]:
 
 def _row_order(row: Row) -> tuple[Any, ...]:
     process, lane, depth = row
-    return process != DRIVER, _words(process), _words(lane), depth
+    return process != DRIVER, _natural_order(process), _natural_order(lane), depth
 
 
-def _words(name: str) -> list[tuple[int, str]]:
+def _natural_order(name: str) -> list[tuple[int, str]]:
     """Letters, and numbers by their value."""
     found: list[tuple[int, str]] = []
     for digits, letters in WORDS.findall(name):
@@ -168,7 +168,7 @@ def _busy(spans: Iterable[TimelineSpan], whole: float) -> list[Part]:
             own = by_process.setdefault(span.process, [])
             own.append(span)
     found: list[Part] = []
-    for process in sorted(by_process, key=_words):
+    for process in sorted(by_process, key=_natural_order):
         own = by_process[process]
         part = {
             "process": process,
