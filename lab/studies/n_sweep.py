@@ -20,7 +20,7 @@ import argparse
 import json
 from pathlib import Path
 
-from brorl_lab.commands.plateau import replay
+from brorl_lab.commands.plateau import plateau_rows
 
 from bench.product import run
 from lab.studies.figures.sweep import SweepRun, draw_sweep, sweep_tables
@@ -58,7 +58,7 @@ def saturate(base: Path, options: argparse.Namespace) -> Path:
     """The base after ProRL; says what the plateau detector makes of that run."""
     folder, saturated = options.output / "saturate", options.output / "base_saturated"
     train(folder, base, 16, options.seeds[0], options.saturate_steps, options)
-    table = replay(read_metrics(folder / "metrics.jsonl"), PlateauConfig())
+    table = plateau_rows(read_metrics(folder / "metrics.jsonl"), PlateauConfig())
     print("\n".join(format_table(["step", "pass@1", "slope per validation", "verdict"], table)), flush=True)
     if not saturated.exists():
         settings = [f"exp_manager.explicit_log_dir={folder}", f"policy.model={base}"]
