@@ -215,9 +215,9 @@ def draw_figure(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
     curves = curves_of(rows_of)
     if not curves:
         return False
-    from brorl_lab.commands.figures import add_legend, colour_of, panels, save
+    from brorl_lab.commands.figures import add_legend, colour_of, make_panels, save
 
-    figure, axes = panels(len(UNITS), ["held-out pass@1, %"] * len(UNITS), "")
+    figure, axes = make_panels(len(UNITS), ["held-out pass@1, %"] * len(UNITS), "")
     for axis, unit in zip(axes, UNITS, strict=True):
         axis.set_xlabel("rollouts sampled" if unit == "samples" else "training time, s")
         for number, (arm, by_seed) in enumerate(curves.items()):

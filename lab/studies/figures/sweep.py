@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from brorl_lab.commands.figures import COLOURS, panels, save
+from brorl_lab.commands.figures import COLOURS, make_panels, save
 from numpy.typing import NDArray
 
 Curve = NDArray[np.float64]
@@ -135,7 +135,7 @@ def draw_sweep(runs: Sequence[SweepRun], path: Path) -> None:
     `…_steps.png`."""
     names = list(runs[0].scores)
     titles = [f"{name}, held out, %" for name in names for _ in range(2)]
-    figure, axes = panels(len(titles), titles, "")
+    figure, axes = make_panels(len(titles), titles, "")
     for index, name in enumerate(names):
         for axis, unit, scale in ((axes[2 * index], "samples", 1000), (axes[2 * index + 1], "seconds", 1)):
             _draw_mean(axis, [(run, getattr(run, unit) / scale, 100 * run.scores[name]) for run in runs])
@@ -143,7 +143,7 @@ def draw_sweep(runs: Sequence[SweepRun], path: Path) -> None:
     axes[0].legend(frameon=False, fontsize=9)
     save(figure, path)
     shown = ["keep rate", "samples/s", "tokens/answer", "signal-to-noise"]
-    figure, axes = panels(len(shown), shown, "step")
+    figure, axes = make_panels(len(shown), shown, "step")
     for axis, label in zip(axes, shown, strict=True):
         _draw_mean(
             axis, [(run, np.arange(len(run.steps[label]), dtype=np.float64) + 1.0, run.steps[label]) for run in runs]
