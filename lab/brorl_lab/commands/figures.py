@@ -52,7 +52,7 @@ def add_legend(axis: Any) -> None:
     axis.legend(frameon=False, fontsize=9)
 
 
-def save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
     """Write a PNG and forget the figure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
@@ -75,7 +75,7 @@ def draw_three_panels(curves: Curves, labels: Sequence[str], path: Path) -> None
     axes[2].axhline(0, color="black", linewidth=0.6)
     axes[2].set_yscale("symlog", linthresh=1e-6)
     add_legend(axes[0])
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_q(
@@ -92,7 +92,7 @@ def draw_q(
             axis.plot(steps, q_pos[:, index], color=colour_of(index), label=label)
     axes[0].set_ylabel("Q")
     add_legend(axes[0])
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_equal_draws(
@@ -111,4 +111,4 @@ def draw_equal_draws(
         axes[0].plot(draws, q_pos, color=colour_of(index), label=name)
     axes[0].set_ylabel("Q")
     add_legend(axes[0])
-    save(figure, path)
+    save_figure(figure, path)

@@ -215,7 +215,7 @@ def draw_figure(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
     curves = curves_of(rows_of)
     if not curves:
         return False
-    from brorl_lab.commands.figures import add_legend, colour_of, make_panels, save
+    from brorl_lab.commands.figures import add_legend, colour_of, make_panels, save_figure
 
     figure, axes = make_panels(len(UNITS), ["held-out pass@1, %"] * len(UNITS), "")
     for axis, unit in zip(axes, UNITS, strict=True):
@@ -230,7 +230,7 @@ def draw_figure(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
             means = np.mean([np.interp(amounts, getattr(curve, unit), curve.score) for curve in members], axis=0)
             axis.plot(amounts, 100 * means, color=colour, linewidth=2, label=arm)
     add_legend(axes[0])
-    save(figure, path)
+    save_figure(figure, path)
     return True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from brorl_lab.commands.figures import COLOURS, make_panels, save
+from brorl_lab.commands.figures import COLOURS, make_panels, save_figure
 
 from lab.studies.cluster_model.cluster import ClusterResult
 
@@ -27,4 +27,4 @@ def draw_scaling(curves: Mapping[str, Curve], path: Path) -> None:
     axes[0].axhline(1.1, color="black", linewidth=0.6, linestyle=":")
     axes[2].set_yscale("log", base=2)
     axes[0].legend(frameon=False, fontsize=8)
-    save(figure, path)
+    save_figure(figure, path)

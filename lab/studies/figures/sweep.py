@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from brorl_lab.commands.figures import COLOURS, make_panels, save
+from brorl_lab.commands.figures import COLOURS, make_panels, save_figure
 from numpy.typing import NDArray
 
 Curve = NDArray[np.float64]
@@ -141,7 +141,7 @@ def draw_sweep(runs: Sequence[SweepRun], path: Path) -> None:
             _draw_mean(axis, [(run, getattr(run, unit) / scale, 100 * run.scores[name]) for run in runs])
             axis.set_xlabel("rollouts sampled, thousands" if unit == "samples" else "training time, s")
     axes[0].legend(frameon=False, fontsize=9)
-    save(figure, path)
+    save_figure(figure, path)
     shown = ["keep rate", "samples/s", "tokens/answer", "signal-to-noise"]
     figure, axes = make_panels(len(shown), shown, "step")
     for axis, label in zip(axes, shown, strict=True):
@@ -149,7 +149,7 @@ def draw_sweep(runs: Sequence[SweepRun], path: Path) -> None:
             axis, [(run, np.arange(len(run.steps[label]), dtype=np.float64) + 1.0, run.steps[label]) for run in runs]
         )
     axes[0].legend(frameon=False, fontsize=9)
-    save(figure, path.with_name(f"{path.stem}_steps.png"))
+    save_figure(figure, path.with_name(f"{path.stem}_steps.png"))
 
 
 def _draw_mean(axis: Any, curves: Sequence[tuple[SweepRun, Curve, Curve]]) -> None:
