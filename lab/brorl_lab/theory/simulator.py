@@ -70,7 +70,7 @@ class Measurement:
     worst_change: Floats  # [R] smallest p − p₀ among correct tokens
 
 
-def run(simulation: Simulation) -> Iterator[Measurement]:
+def simulate(simulation: Simulation) -> Iterator[Measurement]:
     """Every step's measurement, step 0 first. Raises ValueError for settings that cannot be."""
     simulation.check()
     state = _State(simulation)
