@@ -325,7 +325,7 @@ def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) ->
     title = "BroRL: " + " and ".join(run.name for run in runs)
     return Template(_asset("page.html")).substitute(
         mode=mode,
-        content_security_policy=content_security_policy(mode, style, script),
+        policy=content_security_policy(mode, style, script),
         title=html.escape(title),
         style=style,
         script=script,
