@@ -96,7 +96,7 @@ def compare(name: str, runs: Sequence[SizedRun], num_steps: int) -> list[Compari
     found = []
     for unit in UNITS:
         amount = min(float(getattr(run.curve, unit)[-1]) for run in runs)
-        scores = [run.curve.at(unit, amount) for run in runs]
+        scores = [run.curve.score_at(unit, amount) for run in runs]
         for run in runs:
             for score_noise in SCORE_NOISES:
                 outlooks = outlooks_from(run.rows, sizes, num_steps, score_noise)

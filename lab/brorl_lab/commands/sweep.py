@@ -45,7 +45,7 @@ class SweepCurve(NamedTuple):
     seconds: Float64  # of training alone
     score: Float64
 
-    def at(self, unit: str, amount: float) -> float:
+    def score_at(self, unit: str, amount: float) -> float:
         """Score at an amount, on the line between the validations around it."""
         return float(np.interp(amount, getattr(self, unit), self.score))
 
@@ -117,7 +117,7 @@ def _score_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> T
     amount = min(reached)
     percent_of: dict[str, dict[int, float]] = {}
     for arm, by_seed in curves.items():
-        percent_of[arm] = {seed: 100 * curve.at(unit, amount) for seed, curve in by_seed.items()}
+        percent_of[arm] = {seed: 100 * curve.score_at(unit, amount) for seed, curve in by_seed.items()}
     first = next(iter(curves))
     rows = []
     for arm, percents in percent_of.items():
