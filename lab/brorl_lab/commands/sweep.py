@@ -149,7 +149,7 @@ def _time_to_match_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: s
         cells = [arm]
         for seed, whole in curves[first].items():
             run = curves[arm].get(seed)
-            amount = None if run is None else run.first_at(unit, whole.score[-1])
+            amount = None if run is None else run.amount_to_reach(unit, whole.score[-1])
             if amount is None:
                 cells.append("never")
             else:
