@@ -197,7 +197,7 @@ def _prediction_text(runs: Sequence[Points]) -> str:
     num_inside = 0
     for run in kept_back:
         for compute, reward in zip(run.compute.tolist(), run.reward.tolist(), strict=True):
-            value, low, high = fit.foretold(compute)
+            value, low, high = fit.predict(compute)
             errors.append(abs(value - reward))
             num_inside += low <= reward <= high
     if not errors:

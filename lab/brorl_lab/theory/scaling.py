@@ -47,7 +47,7 @@ class SigmoidFit:
         low, high = np.percentile([getattr(curve, name) for curve in self.resampled], INTERVAL)
         return float(low), float(high)
 
-    def foretold(self, compute: float) -> tuple[float, float, float]:
+    def predict(self, compute: float) -> tuple[float, float, float]:
         """Reward at an amount of compute, and its 95 % interval."""
         at = np.array([compute])
         low, high = np.percentile([curve.at(at)[0] for curve in self.resampled], INTERVAL)

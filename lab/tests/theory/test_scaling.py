@@ -52,7 +52,7 @@ def test_a_curve_is_foretold_with_its_interval() -> None:
     curve = Sigmoid(bottom=0.1, top=0.8, middle=10e3, slope=1.5)
     fit = fit_runs([Points(COMPUTE, curve.at(COMPUTE))], num_resamples=5)
     assert fit is not None
-    value, low, high = fit.foretold(256e3)
+    value, low, high = fit.predict(256e3)
     assert value == pytest.approx(curve.at(np.array([256e3]))[0], abs=1e-3)
     assert low <= value + 1e-6
     assert high >= value - 1e-6
