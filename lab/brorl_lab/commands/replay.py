@@ -102,7 +102,7 @@ class Replay:
         self.sizes = RunSizes.from_config(config)
         self.resets = _reset_steps(run_folder)
 
-    def learn(
+    def train_on_step(
         self,
         policy: Policy,
         step: int,
@@ -266,7 +266,7 @@ def settings_of(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
     return replace(config, exp_manager=exp_manager)
 
 
-def learn(
+def train_on_step(
     asked: ReplayArguments,
     start: ReplayStart,
     recorded: BroRLConfig,
@@ -280,11 +280,11 @@ def learn(
             start = catch_up(unchanged, start, asked.first, Path(scratch))
         with policy_of(config, start) as policy:
             for step in range(start.step + 1, asked.first):
-                unchanged.learn(policy, step)
+                unchanged.train_on_step(policy, step)
             reports: list[UpdateReport] = []
             for step in range(asked.first, asked.last + 1):
                 lag = step - asked.first if asked.overrides else 0
-                reports.append(changed.learn(policy, step, lag))
+                reports.append(changed.train_on_step(policy, step, lag))
             if asked.export is not None:
                 policy.export(asked.export.absolute())
     return reports
@@ -301,7 +301,7 @@ def catch_up(
     folder.mkdir()
     with policy_of(unchanged.config, start) as policy:
         for step in range(start.step + 1, first):
-            unchanged.learn(policy, step)
+            unchanged.train_on_step(policy, step)
         policy.begin_save(folder)
         policy.finish_save(wait=True)
     return ReplayStart(first - 1, scratch)

@@ -74,7 +74,7 @@ def test_steps_learnt_again_make_the_weights_of_the_run(tmp_path: Path) -> None:
     assert start.checkpoint is not None
     policy.load(start.checkpoint / "policy")
     for step in (3, 4):
-        replay_of(tmp_path).learn(policy, step)
+        replay_of(tmp_path).train_on_step(policy, step)
     assert policy.weight == fake(trainer).weight
 
 
@@ -116,9 +116,9 @@ def test_the_reference_is_reset_where_the_run_reset_it(tmp_path: Path) -> None:
     event = {"step": 3, "event": "reference_reset", "reason": "interval", "value": 3.0}
     (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
     policy = FakePolicy()
-    replay_of(tmp_path).learn(policy, 2)
+    replay_of(tmp_path).train_on_step(policy, 2)
     assert policy.reference_resets == []
-    replay_of(tmp_path).learn(policy, 3)
+    replay_of(tmp_path).train_on_step(policy, 3)
     assert policy.reference_resets == [small_config().algorithm.reference_reset.clear_optimizer]
 
 
