@@ -250,7 +250,7 @@ def replay(asked: ReplayArguments, console: Console) -> int:
     check_memory(config)
     console.line(_introduction(asked, start))
     begin = time.monotonic()
-    reports = learn(asked, start, recorded, config)
+    reports = replay_steps(asked, start, recorded, config)
     num_different = print_reports(asked, reports, console)
     console.line(f"{time.monotonic() - begin:.0f} s in all")
     return DIFFERS if num_different and not asked.overrides else 0
