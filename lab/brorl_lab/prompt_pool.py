@@ -70,7 +70,7 @@ class PromptCounts:
         self.num_updates = 0
         self._counts: OrderedDict[str, Counts] = OrderedDict()  # by prompt, least recent first
 
-    def remembered(self, prompt: Prompt) -> tuple[float, float]:
+    def counts_of(self, prompt: Prompt) -> tuple[float, float]:
         """Return successes and failures of a prompt."""
         counts = self._counts.get(prompt_key(prompt))
         if counts is None:
@@ -84,7 +84,7 @@ class PromptCounts:
 
     def observe(self, prompt: Prompt, successes: int, num_rollouts: int) -> None:
         """Add rollouts of a prompt; the least recently seen prompt is dropped when there are too many."""
-        old_successes, old_failures = self.remembered(prompt)
+        old_successes, old_failures = self.counts_of(prompt)
         key = prompt_key(prompt)
         self._counts.pop(key, None)
         failures = num_rollouts - successes
@@ -155,7 +155,7 @@ class RetiringPool:
 
     def is_retired(self, prompt: Prompt) -> bool:
         """Return whether a prompt's own rollouts were right too often to go on learning from it."""
-        successes, failures = self.counts.remembered(prompt)
+        successes, failures = self.counts.counts_of(prompt)
         num = successes + failures
         return num > 0 and successes >= self.params.retire_from * num
 
