@@ -78,7 +78,7 @@ class PromptCounts:
         kept = self._kept(counts)
         return kept * counts.successes, kept * counts.failures
 
-    def forget(self) -> None:
+    def discount(self) -> None:
         """Discount what was seen, as the policy was updated."""
         self.num_updates += 1
 
@@ -132,7 +132,7 @@ class RetiringPool:
 
     def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
         """Take in the groups of a step that is over."""
-        self.counts.forget()
+        self.counts.discount()
         # In the order of uids, not of engines: equal rollouts lead to equal counts.
         for scored in sorted(sampled, key=lambda group: group.prompt.uid):
             is_right = scored.rewards >= SUCCESS_REWARD

@@ -121,7 +121,7 @@ class PooledRun(Run):
         self.num_sampled += rewards.numel()
         self.num_solved += int((rewards.mean(dim=1) >= 0.9).sum()) * self.size
         if isinstance(self.pool, RetiringPool):
-            self.pool.counts.forget()
+            self.pool.counts.discount()
             for prompt, successes in zip(asked, rewards.sum(dim=1).int().tolist(), strict=True):
                 self.pool.counts.observe(prompt, successes, self.size)
 
