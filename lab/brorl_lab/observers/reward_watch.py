@@ -82,9 +82,9 @@ class RewardWatch(Observer):
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
         """Return metrics of a step's groups; write examples of its alarms, and warn."""
-        return self.note(made.step, made.filled.sampled)
+        return self.record_step(made.step, made.filled.sampled)
 
-    def note(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    def record_step(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
         """Do so for the groups of a step."""
         metrics, found = self.look(groups)
         for alarm in self.to_keep(found):

@@ -131,7 +131,7 @@ def test_examples_are_kept_a_kind_warns_once_and_a_resumed_run_writes_its_own(
     states = []
     with caplog.at_level(logging.WARNING):
         for step in (1, 2, 3):
-            alarms.note(step, [group("a", num_without_answer=1, example="x")])
+            alarms.record_step(step, [group("a", num_without_answer=1, example="x")])
             states.append(alarms.state_dict())
     assert len(caplog.records) == 1
     rows = [json.loads(line) for line in (tmp_path / FILE).read_text(encoding="utf-8").splitlines()]
@@ -141,7 +141,7 @@ def test_examples_are_kept_a_kind_warns_once_and_a_resumed_run_writes_its_own(
     ]
     resumed = RewardWatch(tmp_path, RewardWatchParams(max_examples=2))
     resumed.resume(1, states[0])
-    resumed.note(2, [group("b", num_without_answer=1, example="y")])
+    resumed.record_step(2, [group("b", num_without_answer=1, example="y")])
     rows = [json.loads(line) for line in (tmp_path / FILE).read_text(encoding="utf-8").splitlines()]
     assert [(row["step"], row["prompt"]) for row in rows] == [(1, "a"), (2, "b")]
 
