@@ -86,7 +86,7 @@ class RewardWatch(Observer):
 
     def record_step(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
         """Do so for the groups of a step."""
-        metrics, found = self.look(groups)
+        metrics, found = self.find_alarms(groups)
         for alarm in self.to_keep(found):
             append_line(self.path, json.dumps({"step": step, **asdict(alarm)}))
         for alarm in found:
@@ -95,7 +95,7 @@ class RewardWatch(Observer):
                 log.warning("rewards of %s: %s (%s)", alarm.where, alarm.text, self.path)
         return metrics
 
-    def look(self, groups: Sequence[ScoredGroup]) -> tuple[dict[str, float], list[Alarm]]:
+    def find_alarms(self, groups: Sequence[ScoredGroup]) -> tuple[dict[str, float], list[Alarm]]:
         """Return metrics and alarms of a step's groups."""
         if not groups:
             return {}, []
