@@ -87,7 +87,7 @@ class RewardWatch(Observer):
     def record_step(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
         """Do so for the groups of a step."""
         metrics, found = self.find_alarms(groups)
-        for alarm in self.to_keep(found):
+        for alarm in self.select_kept(found):
             append_line(self.path, json.dumps({"step": step, **asdict(alarm)}))
         for alarm in found:
             if alarm.kind not in self.warned:
@@ -117,7 +117,7 @@ class RewardWatch(Observer):
         }
         return metrics, found
 
-    def to_keep(self, alarms: Sequence[Alarm]) -> list[Alarm]:
+    def select_kept(self, alarms: Sequence[Alarm]) -> list[Alarm]:
         """Return those whose examples are to be written: the first `max_examples` of a kind in a run."""
         kept = []
         for alarm in alarms:

@@ -117,10 +117,10 @@ def test_the_state_goes_through_json_and_goes_on() -> None:
     for number in range(MIN_HISTORY):
         watch.find_alarms([group(f"{number}", [1, 0, 0, 0])])
     _, found = watch.find_alarms([group("x", [1, 0, 0, 0], num_without_answer=1)])
-    assert len(watch.to_keep(found)) == 1
+    assert len(watch.select_kept(found)) == 1
     other = RewardWatch(UNUSED, RewardWatchParams(max_examples=1))
     other.resume(None, json.loads(json.dumps(watch.state_dict())))
-    assert other.to_keep(found) == []
+    assert other.select_kept(found) == []
     assert [alarm.kind for alarm in other.find_alarms([group("y", [1, 1, 1, 1])])[1]] == ["rise"]
 
 
