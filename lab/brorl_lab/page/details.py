@@ -64,7 +64,7 @@ class ResponseTokens(NamedTuple):
     log_probs: list[float]
     is_sampled: list[bool] | None  # None: all were; else an environment said the others
 
-    def part(self, first: int, last: int) -> ResponseTokens:
+    def slice_tokens(self, first: int, last: int) -> ResponseTokens:
         """Tokens from `first` to before `last`."""
         is_sampled = self.is_sampled
         if is_sampled is not None:
@@ -122,10 +122,10 @@ def response_part(
     num = len(tokens.ids)
     left_out = max(0, num - FIRST_TOKENS - LAST_TOKENS)
     end = FIRST_TOKENS if left_out else num
-    pieces = pieces_of(tokenizer, tokens.part(0, end))
+    pieces = pieces_of(tokenizer, tokens.slice_tokens(0, end))
     cut_at = len(pieces)
     if left_out:
-        pieces += pieces_of(tokenizer, tokens.part(num - LAST_TOKENS, num))
+        pieces += pieces_of(tokenizer, tokens.slice_tokens(num - LAST_TOKENS, num))
     return {
         "pieces": [piece for piece, _ in pieces],
         "log_probs": [value for _, value in pieces],
