@@ -77,7 +77,7 @@ class Pages:
         self.watched = [WatchedRun(run) for run in runs]
         self._lock = threading.Lock()
 
-    def part(self, name: str) -> Part | None:
+    def read_part(self, name: str) -> Part | None:
         """The part of that name, None where there is none. Raises DataError when it cannot be read."""
         kind, *rest = name.split("/")
         numbers: list[int] = []
@@ -191,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer_part(self, name: str) -> None:
         try:
-            part = self.pages.part(name)
+            part = self.pages.read_part(name)
         except DataError as error:
             self._answer(HTTPStatus.GONE, str(error))
             return
