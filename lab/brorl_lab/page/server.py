@@ -86,9 +86,9 @@ class Pages:
                 return None
             numbers.append(int(text))
         with self._lock:
-            return self._part(kind, numbers)
+            return self._read_part(kind, numbers)
 
-    def _part(self, kind: str, numbers: Sequence[int]) -> Part | None:
+    def _read_part(self, kind: str, numbers: Sequence[int]) -> Part | None:
         whole = {
             "overview": overview,
             "settings": settings_table,
