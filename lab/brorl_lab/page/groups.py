@@ -61,7 +61,7 @@ class StoreTables:
         self.unreadable.clear()
         for step in files.steps():
             try:
-                found[step] = self._step(files, step)
+                found[step] = self._read_step(files, step)
             except FileNotFoundError:  # deleted meanwhile: the store is bounded
                 continue
             except (OSError, pa.ArrowException, *MALFORMED) as error:
@@ -69,7 +69,7 @@ class StoreTables:
                 log.warning("step %d of %s cannot be read: %s", step, files.folder, error)
         return found
 
-    def _step(self, files: StoreFiles, step: int) -> Columns:
+    def _read_step(self, files: StoreFiles, step: int) -> Columns:
         written_at = files.groups(step).stat().st_mtime_ns
         known = self._known.get(step)
         if known is None or known[0] != written_at:
