@@ -234,7 +234,7 @@ class Demonstrations:
         has_loss: list[bool] = []
         told = ""
         while True:
-            text = self._said(question, told, random, is_tagged)
+            text = self._turn_text(question, told, random, is_tagged)
             turn = self._turn(text)
             response += turn
             has_loss += [True] * len(turn)
@@ -253,7 +253,7 @@ class Demonstrations:
             has_loss=np.array(has_loss, bool),
         )
 
-    def _said(
+    def _turn_text(
         self,
         question: Question,
         told: str,
