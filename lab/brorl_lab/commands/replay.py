@@ -266,7 +266,7 @@ def settings_of(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
     return replace(config, exp_manager=exp_manager)
 
 
-def train_on_step(
+def replay_steps(
     asked: ReplayArguments,
     start: ReplayStart,
     recorded: BroRLConfig,

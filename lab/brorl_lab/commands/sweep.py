@@ -49,7 +49,7 @@ class SweepCurve(NamedTuple):
         """Score at an amount, on the line between the validations around it."""
         return float(np.interp(amount, getattr(self, unit), self.score))
 
-    def first_reached_at(self, unit: str, score: float) -> float | None:
+    def amount_to_reach(self, unit: str, score: float) -> float | None:
         """Amount at which a score is first reached, on the line between the validations around it; None: never."""
         return first_reached_at(getattr(self, unit), self.score, score)
 

@@ -146,7 +146,7 @@ def test_nothing_can_be_written(port: int) -> None:
 
 
 def test_parts_are_those_of_the_report_and_every_response(port: int, run: Path) -> None:
-    def read_part(name: str) -> Any:
+    def part(name: str) -> Any:
         status, body = ask(port, f"/data/{name}?token={TOKEN}")
         assert status == 200
         return json.loads(body)
