@@ -23,7 +23,7 @@ from pathlib import Path
 from brorl_lab.commands.plateau import plateau_rows
 
 from bench.product import run
-from lab.studies.figures.sweep import SweepRun, draw_sweep, sweep_tables
+from lab.studies.figures.sweep import SizeRun, draw_sweep, sweep_tables
 from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.training.records import read_metrics
@@ -66,7 +66,7 @@ def saturate(base: Path, options: argparse.Namespace) -> Path:
     return saturated
 
 
-def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SweepRun]:
+def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SizeRun]:
     """All runs of an arm; seeds outermost, so that a slow spell of the machine falls on all N alike."""
     runs = []
     for seed in options.seeds:
@@ -76,7 +76,7 @@ def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SweepRun]:
                 train(folder, base, size, seed, steps, options)
             if (folder / "metrics.jsonl").exists():
                 runs.append(
-                    SweepRun.from_rows(size, seed, read_metrics(folder / "metrics.jsonl"), options.rates.get(str(size)))
+                    SizeRun.from_rows(size, seed, read_metrics(folder / "metrics.jsonl"), options.rates.get(str(size)))
                 )
     return runs
 
