@@ -9,7 +9,7 @@ from typing import Any
 
 from brorl_lab.commands.sweep import first_reached_at, mean_and_interval
 
-from lab.studies.figures.cipher import Curve, draw
+from lab.studies.figures.cipher import CipherCurve, draw
 from nemo_brorl.core.console import format_table
 
 Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N and retirement, and by seed
@@ -34,10 +34,10 @@ def show(output: Path) -> None:
             rows.append(row)
         rows.append([label_of(size, retire), "all", "", mean_and_interval(ends), "", ""])
     print("\n".join(format_table(["arm", "seed", "rollouts", "pass@1, %", "rollouts until", "seconds until"], rows)))
-    curves: dict[Any, dict[int, Curve]] = {}
+    curves: dict[Any, dict[int, CipherCurve]] = {}
     for (size, retire), by_seed in runs.items():
         for seed, lines in by_seed.items():
-            curve = Curve(column(lines, "sampled"), column(lines, "pass@1"), [])
+            curve = CipherCurve(column(lines, "sampled"), column(lines, "pass@1"), [])
             curves.setdefault(label_of(size, retire), {})[seed] = curve
     draw(curves, output.with_suffix(".png"))
 
