@@ -14,7 +14,7 @@ from brorl_lab.commands.sweep import mean_and_interval
 AMOUNTS = (102_400, 204_800, 307_200)  # rollouts
 
 
-class Arm(NamedTuple):
+class PlainArm(NamedTuple):
     """What runs of several seeds have in common."""
 
     n: int
@@ -34,12 +34,12 @@ class CipherCurve(NamedTuple):
     updates: list[int]
 
 
-def read_curves(lines: Iterable[str]) -> dict[Arm, dict[int, CipherCurve]]:
+def read_curves(lines: Iterable[str]) -> dict[PlainArm, dict[int, CipherCurve]]:
     """Curves by arm and seed."""
-    curves: dict[Arm, dict[int, CipherCurve]] = {}
+    curves: dict[PlainArm, dict[int, CipherCurve]] = {}
     for line in lines:
         row = json.loads(line)
-        arm = Arm(row["n"], row["advantage"], row["lr"], row["fill"])
+        arm = PlainArm(row["n"], row["advantage"], row["lr"], row["fill"])
         curve = curves.setdefault(arm, {}).setdefault(row["seed"], CipherCurve([], [], []))
         curve.sampled.append(row["sampled"])
         curve.score.append(row["pass@1"])
@@ -52,7 +52,7 @@ def score_at(curve: CipherCurve, amount: int) -> float:
     return float(np.interp(amount, curve.sampled, curve.score))
 
 
-def table(curves: dict[Arm, dict[int, CipherCurve]]) -> tuple[Sequence[str], list[list[str]]]:
+def table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[str], list[list[str]]]:
     """Header, and a row for each arm: mean over seeds ± Student's 95 % interval, in %; runs that are not done count as
     none."""
     header = ["arm", "seeds", *(f"{amount:,}" for amount in AMOUNTS), "updates"]
