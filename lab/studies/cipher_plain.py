@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, DynamicCache, PreTrainedModel, Qwen2ForCausalLM
 
-from lab.studies.figures.cipher import draw, read_curves, table
+from lab.studies.figures.cipher import arm_table, draw, read_curves
 from nemo_brorl.core.console import format_table
 
 MODEL = Path("lab/studies/models/cipher")
@@ -280,7 +280,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.tables:
         curves = read_curves(options.output.read_text(encoding="utf-8").splitlines())
-        print("\n".join(format_table(*table(curves))))
+        print("\n".join(format_table(*arm_table(curves))))
         draw(curves, options.output.with_suffix(".png"))
         return
     torch.set_num_threads(1)

@@ -52,7 +52,7 @@ def score_at(curve: CipherCurve, amount: int) -> float:
     return float(np.interp(amount, curve.sampled, curve.score))
 
 
-def table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[str], list[list[str]]]:
+def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[str], list[list[str]]]:
     """Header, and a row for each arm: mean over seeds ± Student's 95 % interval, in %; runs that are not done count as
     none."""
     header = ["arm", "seeds", *(f"{amount:,}" for amount in AMOUNTS), "updates"]
