@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, DynamicCache, PreTrainedModel, Qwen2ForCausalLM
 
-from lab.studies.figures.cipher import arm_table, draw, read_curves
+from lab.studies.figures.cipher import arm_table, draw_curves, read_curves
 from nemo_brorl.core.console import format_table
 
 MODEL = Path("lab/studies/models/cipher")
@@ -281,7 +281,7 @@ def main() -> None:
     if options.tables:
         curves = read_curves(options.output.read_text(encoding="utf-8").splitlines())
         print("\n".join(format_table(*arm_table(curves))))
-        draw(curves, options.output.with_suffix(".png"))
+        draw_curves(curves, options.output.with_suffix(".png"))
         return
     torch.set_num_threads(1)
     if options.keep_rates:

@@ -69,7 +69,7 @@ def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[
     return header, rows
 
 
-def draw(curves: Mapping[Any, Mapping[int, CipherCurve]], path: Path) -> None:
+def draw_curves(curves: Mapping[Any, Mapping[int, CipherCurve]], path: Path) -> None:
     """Every run as a line, on a linear and on a logarithmic scale."""
     from matplotlib.figure import Figure
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from brorl_lab.commands.sweep import first_reached_at, mean_and_interval
 
-from lab.studies.figures.cipher import CipherCurve, draw
+from lab.studies.figures.cipher import CipherCurve, draw_curves
 from nemo_brorl.core.console import format_table
 
 Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N and retirement, and by seed
@@ -39,7 +39,7 @@ def show(output: Path) -> None:
         for seed, lines in by_seed.items():
             curve = CipherCurve(column(lines, "sampled"), column(lines, "pass@1"), [])
             curves.setdefault(label_of(size, retire), {})[seed] = curve
-    draw(curves, output.with_suffix(".png"))
+    draw_curves(curves, output.with_suffix(".png"))
 
 
 def label_of(size: int, retire: float) -> str:
