@@ -42,7 +42,7 @@ from brorl_lab.prompt_pool import RetiringParams, RetiringPool
 from torch import Tensor
 
 from lab.studies.cipher_plain import HELD_OUT, ROLLOUTS, Questions, Run, are_right, chances, sample
-from lab.studies.figures.pool import show
+from lab.studies.figures.pool import print_pool_table
 from nemo_brorl.rollouts.prompt_pool import EveryPrompt
 from nemo_brorl.types import Prompt
 
@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="table and figure of what the output holds, no run")
     options = parser.parse_args()
     if options.tables:
-        show(options.output)
+        print_pool_table(options.output)
         return
     torch.set_num_threads(1)
     questions = Questions(options.folder / "questions.jsonl", 2048)

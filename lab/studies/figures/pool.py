@@ -15,7 +15,7 @@ from nemo_brorl.core.console import format_table
 Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N and retirement, and by seed
 
 
-def show(output: Path) -> None:
+def print_pool_table(output: Path) -> None:
     """Last pass@1 of each arm, in %, and of arms with retirement the shares of rollouts and seconds after which they
     are where the same N without it ends; a figure beside the output."""
     runs: Runs = {}
