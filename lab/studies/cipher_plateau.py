@@ -43,7 +43,7 @@ from transformers import Qwen2ForCausalLM
 
 from lab.studies.cipher_plain import HELD_OUT, MODEL, ROLLOUTS, Questions, chances, log_probs, sample, until_end
 from lab.studies.cipher_pool import PooledRun
-from lab.studies.figures.plateau import show
+from lab.studies.figures.plateau import print_plateau_tables
 from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.rollouts.plateau import PlateauDetector
 
@@ -250,7 +250,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.tables:
-        show(options.output)
+        print_plateau_tables(options.output)
         return
     limit = TRAINED.stop + 4 * NUM_TRAINED  # the rest is taught from
     questions = Questions(options.questions, limit)
