@@ -59,7 +59,7 @@ SLOW = PlateauConfig(min_gain=0.005)
 
 
 @dataclass(frozen=True)
-class Arm:
+class PlateauArm:
     """How a run goes on."""
 
     size: int
@@ -70,26 +70,26 @@ class Arm:
     rollouts: int = ROLLOUTS  # a step
 
 
-BEFORE = Arm(16, "grpo", "full")
+BEFORE = PlateauArm(16, "grpo", "full")
 ARMS = {
     "N = 16 until full, GRPO": BEFORE,
-    "N = 512 until full, GRPO": Arm(512, "grpo", "full"),
-    "N = 16, GRPO": Arm(16, "grpo", "samples"),
-    "N = 512, GRPO": Arm(512, "grpo", "samples"),
-    "N = 16, MaxRL": Arm(16, "maxrl", "samples"),
-    "N = 512, MaxRL": Arm(512, "maxrl", "samples"),
-    "N = 16, MaxRL, retire_from=0.9": Arm(16, "maxrl", "samples", 0.9),
+    "N = 512 until full, GRPO": PlateauArm(512, "grpo", "full"),
+    "N = 16, GRPO": PlateauArm(16, "grpo", "samples"),
+    "N = 512, GRPO": PlateauArm(512, "grpo", "samples"),
+    "N = 16, MaxRL": PlateauArm(16, "maxrl", "samples"),
+    "N = 512, MaxRL": PlateauArm(512, "maxrl", "samples"),
+    "N = 16, MaxRL, retire_from=0.9": PlateauArm(16, "maxrl", "samples", 0.9),
 }
 # a quarter of the rollouts a step, four times the updates
 SMALL_STEPS = {
-    "N = 4": Arm(4, "maxrl", "samples", rollouts=1024),
-    "N = 16": Arm(16, "maxrl", "samples", rollouts=1024),
-    "N = 64": Arm(64, "maxrl", "samples", rollouts=1024),
-    "N = 16, retired": Arm(16, "maxrl", "samples", 0.9, rollouts=1024),
-    "N = 16, retired, 0.1 asked again": Arm(16, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
-    "N = 16, retired, 0.25 asked again": Arm(16, "maxrl", "samples", 0.9, 0.25, rollouts=1024),
-    "N = 64, retired, 0.1 asked again": Arm(64, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
-    "N = 16, 4,096 a step, retired, 0.1 asked again": Arm(16, "maxrl", "samples", 0.9, 0.1),
+    "N = 4": PlateauArm(4, "maxrl", "samples", rollouts=1024),
+    "N = 16": PlateauArm(16, "maxrl", "samples", rollouts=1024),
+    "N = 64": PlateauArm(64, "maxrl", "samples", rollouts=1024),
+    "N = 16, retired": PlateauArm(16, "maxrl", "samples", 0.9, rollouts=1024),
+    "N = 16, retired, 0.1 asked again": PlateauArm(16, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
+    "N = 16, retired, 0.25 asked again": PlateauArm(16, "maxrl", "samples", 0.9, 0.25, rollouts=1024),
+    "N = 64, retired, 0.1 asked again": PlateauArm(64, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
+    "N = 16, 4,096 a step, retired, 0.1 asked again": PlateauArm(16, "maxrl", "samples", 0.9, 0.1),
 }
 ALL_ARMS = ARMS | SMALL_STEPS
 
@@ -104,7 +104,7 @@ class Course:
         self.seed = seed
         self.seconds = 0.0  # of the part under way
 
-    def begin(self, arm: Arm) -> PooledRun:
+    def begin(self, arm: PlateauArm) -> PooledRun:
         """A run of the taught base, at 0 seconds."""
         self.seconds = 0.0
         pool = RetiringParams(retire_from=arm.retire, recheck=arm.recheck) if arm.retire else None
