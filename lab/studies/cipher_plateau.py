@@ -197,7 +197,7 @@ def prepare(questions: Questions, are_reached: torch.Tensor, folder: Path) -> No
         responses = sample(untaught, prompts, 1, questions.end, generator)[:, :length]
         for row, place in enumerate(places.tolist()):
             if are_reached[place]:
-                written = as_the_pupil(questions.answers[place], digits, generator)
+                written = pupil_answer(questions.answers[place], digits, generator)
                 written += [questions.end] * (length - len(written))
                 responses[row] = torch.tensor(written)
         mask = until_end(responses, questions.end)
@@ -216,7 +216,7 @@ def digits_of(answer: list[int]) -> list[int]:
     return answer[1:-2]
 
 
-def as_the_pupil(answer: list[int], digits: list[int], generator: torch.Generator) -> list[int]:
+def pupil_answer(answer: list[int], digits: list[int], generator: torch.Generator) -> list[int]:
     """An answer of which each digit is right with a chance of `SKILL`, else any digit."""
     written = list(answer)
     for place in range(1, len(answer) - 2):

@@ -118,7 +118,7 @@ def test_a_run_filled_until_full_goes_on_from_the_same_place_and_counts_what_it_
 def test_the_pupil_within_reach_is_right_about_four_digits_in_five_and_keeps_the_tags() -> None:
     answer = [90, 1, 2, 3, 4, 5, 6, 91, END]
     generator = torch.Generator().manual_seed(0)
-    written = [cipher_plateau.as_the_pupil(answer, list(range(10)), generator) for _ in range(500)]
+    written = [cipher_plateau.pupil_answer(answer, list(range(10)), generator) for _ in range(500)]
     assert all((row[0], row[-2:]) == (90, [91, END]) for row in written)
     right = (torch.tensor(written)[:, 1:7] == torch.arange(1, 7)).float().mean()
     assert abs(float(right) - 0.82) < 0.03  # 0.8, and a tenth of the other fifth
