@@ -174,7 +174,7 @@ def show_keep_rates(questions: Questions, sizes: Sequence[int]) -> None:
         print(f"N = {size}: {kept:.2%} of groups disagree, {ROLLOUTS / kept:,.0f} rollouts for the first full batch")
 
 
-class Run:
+class PlainRun:
     """A model, its optimizer, and the questions it has not seen yet, in the order of a seed."""
 
     def __init__(
@@ -237,7 +237,7 @@ class Run:
 
 def train(questions: Questions, size: int, advantage: str, rate: float, seed: int, options: argparse.Namespace) -> None:
     """One run; its measurements go to the output file as they come."""
-    run = Run(questions, size, advantage, rate, seed, options.rollouts)
+    run = PlainRun(questions, size, advantage, rate, seed, options.rollouts)
     first = HELD_OUT if options.report else 0
     places = range(first, first + HELD_OUT)
     limit = options.steps * options.rollouts

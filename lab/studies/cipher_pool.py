@@ -41,7 +41,7 @@ import torch
 from brorl_lab.prompt_pool import RetiringParams, RetiringPool
 from torch import Tensor
 
-from lab.studies.cipher_plain import HELD_OUT, ROLLOUTS, Questions, Run, are_right, chances, sample
+from lab.studies.cipher_plain import HELD_OUT, ROLLOUTS, PlainRun, Questions, are_right, chances, sample
 from lab.studies.figures.pool import print_pool_table
 from nemo_brorl.rollouts.prompt_pool import EveryPrompt
 from nemo_brorl.types import Prompt
@@ -79,7 +79,7 @@ class Epochs:
         return {}
 
 
-class PooledRun(Run):
+class PooledRun(PlainRun):
     """A run whose prompts come from the pool; of the questions at `places`, or all."""
 
     def __init__(
