@@ -126,7 +126,7 @@ def maxrl(rewards: Tensor) -> Tensor:
 ADVANTAGES: dict[str, Callable[[Tensor], Tensor]] = {"group_mean": group_mean, "grpo": grpo, "maxrl": maxrl}
 
 
-def learn(
+def update_policy(
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
     prompts: Tensor,
@@ -213,7 +213,7 @@ class PlainRun:
     def step(self) -> None:
         """Fixed samples: one update from all of them."""
         prompts, responses, advantages = self.sample_groups()
-        learn(self.model, self.optimizer, prompts, responses, advantages, self.questions.end)
+        update_policy(self.model, self.optimizer, prompts, responses, advantages, self.questions.end)
         self.num_updates += 1
 
     def filled_step(self, limit: int) -> None:
@@ -231,7 +231,7 @@ class PlainRun:
             kept.append((prompts[informative], groups[informative], advantages[informative]))
             num_kept += int(informative.sum())
         prompts, groups, advantages = (torch.cat(parts)[:wanted] for parts in zip(*kept, strict=True))
-        learn(self.model, self.optimizer, prompts, groups.flatten(0, 1), advantages, self.questions.end)
+        update_policy(self.model, self.optimizer, prompts, groups.flatten(0, 1), advantages, self.questions.end)
         self.num_updates += 1
 
 

@@ -11,7 +11,17 @@ from brorl_lab.prompt_pool import RetiringParams
 from transformers import Qwen2ForCausalLM
 
 from lab.studies import cipher_chains, cipher_plateau, cipher_pool
-from lab.studies.cipher_plain import MODEL, Questions, are_right, grpo, learn, log_probs, maxrl, sample, until_end
+from lab.studies.cipher_plain import (
+    MODEL,
+    Questions,
+    are_right,
+    grpo,
+    log_probs,
+    maxrl,
+    sample,
+    until_end,
+    update_policy,
+)
 from lab.studies.figures.plateau import rates_of
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.prompts.sources import make_source
@@ -66,7 +76,7 @@ def test_a_step_makes_what_was_rewarded_likelier(questions_file: Path) -> None:
         before = log_probs(model, prompts, 4, responses)
     rewards = torch.zeros(2, 4)
     rewards[0, 1] = 1.0
-    learn(model, torch.optim.SGD(model.parameters(), lr=0.1), prompts, responses, maxrl(rewards), END)
+    update_policy(model, torch.optim.SGD(model.parameters(), lr=0.1), prompts, responses, maxrl(rewards), END)
     with torch.no_grad():
         after = log_probs(model, prompts, 4, responses)
     gains = ((after - before) * until_end(responses, END)).sum(dim=1)
