@@ -152,7 +152,7 @@ def update_policy(
 
 
 @torch.no_grad()
-def chances(model: PreTrainedModel, questions: Questions, places: range) -> Tensor:
+def answer_probabilities(model: PreTrainedModel, questions: Questions, places: range) -> Tensor:
     """Probability of each right answer."""
     longest = max(len(answer) for answer in questions.answers)
     padded = []
@@ -167,7 +167,7 @@ def chances(model: PreTrainedModel, questions: Questions, places: range) -> Tens
 def show_keep_rates(questions: Questions, sizes: Sequence[int]) -> None:
     """Of the base, by its own probabilities: groups that disagree, and rollouts for a full batch of them."""
     model = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    right = chances(model, questions, range(len(questions.answers))).double()
+    right = answer_probabilities(model, questions, range(len(questions.answers))).double()
     print(f"right with {float(right.mean()):.2g} over {len(right):,} questions")
     for size in sizes:
         kept = float((1 - (1 - right) ** size - right**size).mean())
@@ -248,7 +248,7 @@ def train(questions: Questions, size: int, advantage: str, rate: float, seed: in
             line = {"n": size, "advantage": advantage, "lr": rate, "fill": options.fill, "seed": seed,
                     "rollouts": options.rollouts, "sampled": run.num_sampled, "updates": run.num_updates,
                     "successes": run.num_right,
-                    "pass@1": float(chances(run.model, questions, places).mean()),
+                    "pass@1": float(answer_probabilities(run.model, questions, places).mean()),
                     "seconds": time.monotonic() - started}  # fmt: skip
             with options.output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")

@@ -41,7 +41,16 @@ import torch
 from brorl_lab.prompt_pool import RetiringParams
 from transformers import Qwen2ForCausalLM
 
-from lab.studies.cipher_plain import HELD_OUT, MODEL, ROLLOUTS, Questions, chances, log_probs, sample, until_end
+from lab.studies.cipher_plain import (
+    HELD_OUT,
+    MODEL,
+    ROLLOUTS,
+    Questions,
+    answer_probabilities,
+    log_probs,
+    sample,
+    until_end,
+)
 from lab.studies.cipher_pool import PooledRun
 from lab.studies.figures.plateau import print_plateau_tables
 from nemo_brorl.config.rollouts import PlateauConfig
@@ -164,7 +173,7 @@ class Course:
 
     def measure(self, run: PooledRun, part: str) -> dict[str, float]:
         """Write one line; mean probabilities of right answers, on each half of what is held out."""
-        right = chances(run.model, self.questions, range(2 * HELD_OUT))
+        right = answer_probabilities(run.model, self.questions, range(2 * HELD_OUT))
         first = HELD_OUT if self.options.report else 0
         shown = slice(first, first + HELD_OUT)
         reached = self.are_reached[shown]
@@ -206,7 +215,7 @@ def prepare(questions: Questions, are_reached: torch.Tensor, folder: Path) -> No
         loss.backward()
         optimizer.step()
     model.save_pretrained(folder)
-    right = chances(model, questions, range(2 * HELD_OUT))
+    right = answer_probabilities(model, questions, range(2 * HELD_OUT))
     reached = are_reached[: 2 * HELD_OUT]
     print(f"right with {float(right[reached].mean()):.2g} within reach, {float(right[~reached].mean()):.2g} beyond")
 

@@ -41,7 +41,7 @@ import torch
 from brorl_lab.prompt_pool import RetiringParams, RetiringPool
 from torch import Tensor
 
-from lab.studies.cipher_plain import HELD_OUT, ROLLOUTS, PlainRun, Questions, are_right, chances, sample
+from lab.studies.cipher_plain import HELD_OUT, ROLLOUTS, PlainRun, Questions, answer_probabilities, are_right, sample
 from lab.studies.figures.pool import print_pool_table
 from nemo_brorl.rollouts.prompt_pool import EveryPrompt
 from nemo_brorl.types import Prompt
@@ -140,7 +140,7 @@ def train(
             line = {"n": size, "retire": retire, "advantage": options.advantage, "lr": options.rate, "seed": seed,
                     "rollouts": options.rollouts, "recheck": options.recheck,
                     "sampled": run.num_sampled, "solved": run.num_solved,
-                    "pass@1": float(chances(run.model, held_out, places).mean()),
+                    "pass@1": float(answer_probabilities(run.model, held_out, places).mean()),
                     "seconds": seconds}  # fmt: skip
             with options.output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
