@@ -92,7 +92,7 @@ def log_probs(model: PreTrainedModel, prompts: Tensor, copies: int, responses: T
     return logits.log_softmax(dim=-1).gather(2, responses[..., None])[..., 0]
 
 
-def until_end(responses: Tensor, end: int) -> Tensor:
+def sampled_mask(responses: Tensor, end: int) -> Tensor:
     """Mask (responses, tokens) of sampled tokens, the first `end` included."""
     ended_before = (responses == end).cumsum(dim=1) - (responses == end).long()
     return ended_before == 0
@@ -136,7 +136,7 @@ def update_policy(
 ) -> None:
     """One optimizer step on the mean over all sampled tokens."""
     copies = advantages.shape[1]
-    mask = until_end(responses, end)
+    mask = sampled_mask(responses, end)
     num_tokens = mask.sum()
     optimizer.zero_grad(set_to_none=False)
     informative = (advantages != 0).any(dim=1).nonzero()[:, 0]
@@ -161,7 +161,7 @@ def answer_probabilities(model: PreTrainedModel, questions: Questions, places: r
         padded.append(answer + [questions.end] * (longest - len(answer)))
     answers = torch.tensor(padded)
     scored = log_probs(model, questions.prompts[places.start : places.stop], 1, answers)
-    return (scored * until_end(answers, questions.end)).sum(dim=1).exp()
+    return (scored * sampled_mask(answers, questions.end)).sum(dim=1).exp()
 
 
 def show_keep_rates(questions: Questions, sizes: Sequence[int]) -> None:

@@ -49,7 +49,7 @@ from lab.studies.cipher_plain import (
     answer_probabilities,
     log_probs,
     sample,
-    until_end,
+    sampled_mask,
 )
 from lab.studies.cipher_pool import PooledRun
 from lab.studies.figures.plateau import print_plateau_tables
@@ -209,7 +209,7 @@ def prepare(questions: Questions, are_reached: torch.Tensor, folder: Path) -> No
                 written = pupil_answer(questions.answers[place], digits, generator)
                 written += [questions.end] * (length - len(written))
                 responses[row] = torch.tensor(written)
-        mask = until_end(responses, questions.end)
+        mask = sampled_mask(responses, questions.end)
         loss = -(log_probs(model, prompts, 1, responses) * mask).sum() / mask.sum()
         optimizer.zero_grad()
         loss.backward()

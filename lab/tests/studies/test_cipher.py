@@ -19,7 +19,7 @@ from lab.studies.cipher_plain import (
     log_probs,
     maxrl,
     sample,
-    until_end,
+    sampled_mask,
     update_policy,
 )
 from lab.studies.figures.plateau import rates_of
@@ -58,7 +58,7 @@ def test_grpo_divides_by_the_deviation() -> None:
 
 
 def test_a_response_counts_as_far_as_its_first_end() -> None:
-    mask = until_end(torch.tensor([[5, END, END], [5, 6, 7]]), END)
+    mask = sampled_mask(torch.tensor([[5, END, END], [5, 6, 7]]), END)
     assert mask.tolist() == [[True, True, False], [True, True, True]]
 
 
@@ -79,7 +79,7 @@ def test_a_step_makes_what_was_rewarded_likelier(questions_file: Path) -> None:
     update_policy(model, torch.optim.SGD(model.parameters(), lr=0.1), prompts, responses, maxrl(rewards), END)
     with torch.no_grad():
         after = log_probs(model, prompts, 4, responses)
-    gains = ((after - before) * until_end(responses, END)).sum(dim=1)
+    gains = ((after - before) * sampled_mask(responses, END)).sum(dim=1)
     assert gains[1] > 0
     assert gains[1] > gains[[0, 2, 3]].max()
 
