@@ -98,7 +98,7 @@ def sampled_mask(responses: Tensor, end: int) -> Tensor:
     return ended_before == 0
 
 
-def are_right(responses: Tensor, answers: Sequence[list[int]], copies: int) -> Tensor:
+def score_responses(responses: Tensor, answers: Sequence[list[int]], copies: int) -> Tensor:
     """1 where a response is the answer of its question, else 0, (P × copies)."""
     rewards = torch.zeros(len(responses))
     for place, answer in enumerate(answers):
@@ -205,7 +205,7 @@ class PlainRun:
         prompts = self.questions.prompts[places]
         responses = sample(self.model, prompts, self.size, self.questions.end, self.generator)
         answers = [self.questions.answers[place] for place in places.tolist()]
-        rewards = are_right(responses, answers, self.size)
+        rewards = score_responses(responses, answers, self.size)
         self.num_sampled += len(responses)
         self.num_right += int(rewards.sum())
         return prompts, responses, self.advantage(rewards.view(len(places), self.size))

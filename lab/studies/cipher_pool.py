@@ -41,7 +41,15 @@ import torch
 from brorl_lab.prompt_pool import RetiringParams, RetiringPool
 from torch import Tensor
 
-from lab.studies.cipher_plain import HELD_OUT, ROLLOUTS, PlainRun, Questions, answer_probabilities, are_right, sample
+from lab.studies.cipher_plain import (
+    HELD_OUT,
+    ROLLOUTS,
+    PlainRun,
+    Questions,
+    answer_probabilities,
+    sample,
+    score_responses,
+)
 from lab.studies.figures.pool import print_pool_table
 from nemo_brorl.rollouts.prompt_pool import EveryPrompt
 from nemo_brorl.types import Prompt
@@ -112,7 +120,7 @@ class PooledRun(PlainRun):
         prompts = self.questions.prompts[places]
         responses = sample(self.model, prompts, self.size, self.questions.end, self.generator)
         answers = [self.questions.answers[place] for place in places]
-        rewards = are_right(responses, answers, self.size).view(len(asked), self.size)
+        rewards = score_responses(responses, answers, self.size).view(len(asked), self.size)
         self.note(asked, rewards)
         return prompts, responses, self.advantage(rewards)
 

@@ -14,12 +14,12 @@ from lab.studies import cipher_chains, cipher_plateau, cipher_pool
 from lab.studies.cipher_plain import (
     MODEL,
     Questions,
-    are_right,
     grpo,
     log_probs,
     maxrl,
     sample,
     sampled_mask,
+    score_responses,
     update_policy,
 )
 from lab.studies.figures.plateau import rates_of
@@ -64,7 +64,7 @@ def test_a_response_counts_as_far_as_its_first_end() -> None:
 
 def test_a_response_is_right_when_it_is_the_whole_answer() -> None:
     responses = torch.tensor([[5, 6, END], [5, END, END], [7, END, END], [7, 8, END]])
-    assert are_right(responses, [[5, 6, END], [7, END]], 2).tolist() == [1.0, 0.0, 1.0, 0.0]
+    assert score_responses(responses, [[5, 6, END], [7, END]], 2).tolist() == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_a_step_makes_what_was_rewarded_likelier(questions_file: Path) -> None:
