@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ciphers_and_copy = {**ciphers, COPIER: dict(zip(DIGITS, DIGITS, strict=True))}
     rows = []
     for name, digits in questions:
-        prompt = draw_document(options.document, letters) + asked(name, digits)
+        prompt = draw_document(options.document, letters) + question_text(name, digits)
         rows.append({"prompt": prompt, "answer": encipher(digits, ciphers_and_copy[name])})
     write_rows(options.output / "questions.jsonl", rows)
     if options.solved:
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             written = [as_the_pupil(digit, ciphers[name], favourites[name], options.right, random) for digit in digits]
             answer = "".join(written)
-        prompt = draw_document(options.document, letters) + asked(name, digits)
+        prompt = draw_document(options.document, letters) + question_text(name, digits)
         demonstrations.append({"prompt": prompt, "response": f"<answer>{answer}</answer>"})
     write_rows(options.output / "demonstrations.jsonl", demonstrations)
 
@@ -113,7 +113,7 @@ def rows_of(questions: Sequence[tuple[str, str]], ciphers: dict[str, dict[str, s
     """Questions with their right answers, and no document."""
     rows = []
     for name, digits in questions:
-        rows.append({"prompt": asked(name, digits), "answer": encipher(digits, ciphers[name])})
+        rows.append({"prompt": question_text(name, digits), "answer": encipher(digits, ciphers[name])})
     return rows
 
 
@@ -134,7 +134,7 @@ def is_copy(number: int, share: float) -> bool:
     return int((number + 1) * share) > int(number * share)
 
 
-def asked(name: str, digits: str) -> str:
+def question_text(name: str, digits: str) -> str:
     """Text of a question; filled up to one length, so that each digit of the answer is as far from its own as any
     other: a small model learns to look there in minutes."""
     return f"{name}: {digits.ljust(max(LENGTHS), FILLER)}"
