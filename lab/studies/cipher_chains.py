@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if random.random() < COPIES:
             name, answer = COPIER, digits
         else:
-            written = [as_the_pupil(digit, ciphers[name], favourites[name], options.right, random) for digit in digits]
+            written = [pupil_digit(digit, ciphers[name], favourites[name], options.right, random) for digit in digits]
             answer = "".join(written)
         prompt = draw_document(options.document, letters) + question_text(name, digits)
         demonstrations.append({"prompt": prompt, "response": f"<answer>{answer}</answer>"})
@@ -160,7 +160,7 @@ def favourite_mistakes(cipher: dict[str, str], random: Random) -> dict[str, str]
     return mistakes
 
 
-def as_the_pupil(digit: str, cipher: dict[str, str], mistakes: dict[str, str], right: float, random: Random) -> str:
+def pupil_digit(digit: str, cipher: dict[str, str], mistakes: dict[str, str], right: float, random: Random) -> str:
     """What he writes for a digit, which is right with a chance of `right`."""
     draw = random.random()
     if draw < right:
