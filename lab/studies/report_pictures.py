@@ -81,7 +81,7 @@ def draw(browser: Any, pictures: Sequence[Picture], runs: list[Path], max_mib: f
         address = write_report(Path(folder) / "report.html", runs, max_mib)
         for picture in pictures:
             if picture.view != "timeline" or timeline_steps(runs[0]):
-                take(browser, address, picture, output)
+                take_picture(browser, address, picture, output)
 
 
 def write_report(path: Path, runs: list[Path], max_mib: float) -> str:
@@ -90,7 +90,7 @@ def write_report(path: Path, runs: list[Path], max_mib: float) -> str:
     return path.as_uri()
 
 
-def take(browser: Any, address: str, picture: Picture, folder: Path) -> None:
+def take_picture(browser: Any, address: str, picture: Picture, folder: Path) -> None:
     """Write one picture into a folder."""
     window = {"width": picture.width, "height": picture.height}
     context = browser.new_context(viewport=window, color_scheme=picture.scheme)
