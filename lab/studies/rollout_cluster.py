@@ -53,7 +53,7 @@ class Case:
     max_tokens: int
 
 
-def ours(case: Case) -> Dispatcher:
+def planner_of_the_pool(case: Case) -> Dispatcher:
     """The planner of the real pool."""
     num = sum(map(len, case.load.lengths))
     return Planned(
@@ -68,7 +68,7 @@ def ours(case: Case) -> Dispatcher:
 def run(case: Case, way: str) -> tuple[ClusterResult, dict[str, Any]]:
     """One simulation, and its row of the CSV."""
     start = time.process_time()
-    dispatcher = ours(case) if way == OURS else BASELINES[way](case.load, case.shape)
+    dispatcher = planner_of_the_pool(case) if way == OURS else BASELINES[way](case.load, case.shape)
     result = Cluster(case.shape, dispatcher).run(case.load)
     num = sum(map(len, case.load.lengths))
     values = (case.study, case.law, case.curve, way, case.shape.num_engines, len(case.load.lengths),
