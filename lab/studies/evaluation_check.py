@@ -46,7 +46,7 @@ NUM_RESAMPLES = 4000
 RIGHT = 1 - 1e-6
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, required=True)
@@ -174,7 +174,7 @@ def compare(mine: np.ndarray, num_mine: int, theirs: np.ndarray, num_theirs: int
 
 def main() -> int:
     """0: the two agree in both ways; 1: they do not."""
-    options = arguments()
+    options = parse_arguments()
     right, settings = read_prompts_right(options.evaluation)
     config = load_config(options.config_name, [f"evaluation.num_prompts={len(right)}", *options.overrides])
     configure(config)
