@@ -52,7 +52,7 @@ def memory() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
 
-def plans(options: argparse.Namespace) -> list[dict[str, object]]:
+def make_tasks(options: argparse.Namespace) -> list[dict[str, object]]:
     """Task of each episode."""
     random = Random(0)
     found: list[dict[str, object]] = []
@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--step-timeout", type=float, default=1.0)
     options = parser.parse_args()
-    tasks = plans(options)
+    tasks = make_tasks(options)
     allow(names_of(BroRLConfig(data=DataConfig(environment=TROUBLED))))
     host = EpisodeHost(HostLimits(step_s=options.step_timeout))
     start = time.monotonic()
