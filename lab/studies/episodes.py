@@ -46,7 +46,7 @@ class Troubled(Environment):
         return Step("on", reward=1.0, terminated=self.turn == self.plan["turns"])
 
 
-def memory() -> float:
+def resident_mib() -> float:
     """MiB that this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / MIB
@@ -77,7 +77,7 @@ def play(host: EpisodeHost, tasks: list[dict[str, object]], turns: int) -> dict[
             steps.append(EpisodeStep(str(number), TROUBLED, {}, tasks[number], 0, ("go",) * turn))
         outcomes = host.step(steps)
         last.update(zip(going_on, outcomes, strict=True))
-        sys.stdout.write(f"turn {turn}: {len(steps)} steps, the owner holds {memory():.0f} MiB\n")
+        sys.stdout.write(f"turn {turn}: {len(steps)} steps, the owner holds {resident_mib():.0f} MiB\n")
     return last
 
 
