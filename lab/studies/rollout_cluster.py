@@ -26,7 +26,7 @@ from lab.studies.cluster_model.cluster import Cluster, ClusterResult, Dispatcher
 from lab.studies.cluster_model.curve import ASSUMED_H100, EngineCurve, read_curve
 from lab.studies.cluster_model.dispatch import BASELINES, Planned, warm_history
 from lab.studies.cluster_model.load import ClusterShape, Load
-from lab.studies.cluster_model.workload import HEAVY, LengthLaw, draw, recorded_law
+from lab.studies.cluster_model.workload import HEAVY, LengthDistribution, draw, recorded_law
 from lab.studies.figures.cluster import draw_scaling
 from nemo_brorl.core.console import format_table
 from nemo_brorl.rollouts.ledger import fitting_chunk_size
@@ -112,7 +112,7 @@ class Table:
             writer.writerows(self.rows)
 
 
-def case_maker(options: argparse.Namespace, laws: dict[str, LengthLaw]) -> Callable[..., Case]:
+def case_maker(options: argparse.Namespace, laws: dict[str, LengthDistribution]) -> Callable[..., Case]:
     """Cases with the options' batch and prompts."""
 
     def make(study: str, law: str, curve: tuple[str, EngineCurve], num_engines: int, num_prompts: int) -> Case:
@@ -148,7 +148,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Run, print, write."""
     options = parse_arguments()
-    laws = {"8k": LengthLaw(), "heavy 16k": HEAVY}
+    laws = {"8k": LengthDistribution(), "heavy 16k": HEAVY}
     if options.lengths:
         laws["recorded"] = recorded_law(read_metrics(options.lengths))
     curves = {"H100, assumed": ASSUMED_H100} | (

@@ -8,7 +8,7 @@ from lab.studies.cluster_model.cluster import Cluster, ClusterResult, Dispatcher
 from lab.studies.cluster_model.curve import ASSUMED_H100, EngineCurve
 from lab.studies.cluster_model.dispatch import BASELINES, Planned, warm_history
 from lab.studies.cluster_model.load import ClusterShape, Load
-from lab.studies.cluster_model.workload import LengthLaw, draw, recorded_law
+from lab.studies.cluster_model.workload import LengthDistribution, draw, recorded_law
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.rollouts.ledger import fitting_chunk_size
@@ -16,7 +16,7 @@ from nemo_brorl.rollouts.ledger import fitting_chunk_size
 pytestmark = pytest.mark.slow
 
 SLOW = EngineCurve(step_s=1.0, rollout_s=0.5, context_s=0.0, prefill_tokens_per_s=10.0, source="test")
-LAW = LengthLaw()
+LAW = LengthDistribution()
 
 
 def result(dispatcher: Dispatcher, load: Load, shape: ClusterShape) -> ClusterResult:
