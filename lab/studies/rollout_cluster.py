@@ -26,7 +26,7 @@ from lab.studies.cluster_model.cluster import Cluster, ClusterResult, Dispatcher
 from lab.studies.cluster_model.curve import ASSUMED_H100, EngineCurve, read_curve
 from lab.studies.cluster_model.dispatch import BASELINES, Planned, warm_history
 from lab.studies.cluster_model.load import ClusterShape, Load
-from lab.studies.cluster_model.workload import HEAVY, LengthDistribution, draw, recorded_law
+from lab.studies.cluster_model.workload import HEAVY, LengthDistribution, draw, recorded_distribution
 from lab.studies.figures.cluster import draw_scaling
 from nemo_brorl.core.console import format_table
 from nemo_brorl.rollouts.ledger import fitting_chunk_size
@@ -150,7 +150,7 @@ def main() -> None:
     options = parse_arguments()
     laws = {"8k": LengthDistribution(), "heavy 16k": HEAVY}
     if options.lengths:
-        laws["recorded"] = recorded_law(read_metrics(options.lengths))
+        laws["recorded"] = recorded_distribution(read_metrics(options.lengths))
     curves = {"H100, assumed": ASSUMED_H100} | (
         {options.curve.stem: read_curve(options.curve)} if options.curve else {}
     )

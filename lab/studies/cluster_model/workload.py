@@ -50,7 +50,7 @@ def draw(law: LengthDistribution, num_prompts: int, num_per_prompt: int, prompt_
     return Load([prompt_tokens] * num_prompts, whole.tolist(), ["task"] * num_prompts)
 
 
-def recorded_law(rows: Sequence[Mapping[str, float]]) -> LengthDistribution:
+def recorded_distribution(rows: Sequence[Mapping[str, float]]) -> LengthDistribution:
     """The log-normal whose mean and share at the limit are those of a run's metrics; half of its variance lies between
     prompts, which metrics do not tell. Raises DataError when no row has response lengths."""
     seen = [row for row in rows if "rollouts/response_tokens" in row]

@@ -8,7 +8,7 @@ from lab.studies.cluster_model.cluster import Cluster, ClusterResult, Dispatcher
 from lab.studies.cluster_model.curve import ASSUMED_H100, EngineCurve
 from lab.studies.cluster_model.dispatch import BASELINES, Planned, warm_history
 from lab.studies.cluster_model.load import ClusterShape, Load
-from lab.studies.cluster_model.workload import LengthDistribution, draw, recorded_law
+from lab.studies.cluster_model.workload import LengthDistribution, draw, recorded_distribution
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.rollouts.ledger import fitting_chunk_size
@@ -114,11 +114,11 @@ def test_a_law_has_its_median_and_its_limit() -> None:
 
 def test_a_recorded_law_has_the_mean_and_the_share_at_the_limit() -> None:
     row = {"rollouts/response_tokens": 20.0, "rollouts/response_tokens_max": 32.0, "rollouts/truncated": 0.1}
-    lengths = np.array(draw(recorded_law([row, row]), 400, 64, 10, seed=0).lengths)
+    lengths = np.array(draw(recorded_distribution([row, row]), 400, 64, 10, seed=0).lengths)
     assert lengths.mean() == pytest.approx(20, rel=0.03)
     assert (lengths == 32).mean() == pytest.approx(0.1, abs=0.03)
     with pytest.raises(DataError, match="response_tokens"):
-        recorded_law([{"step": 1}])
+        recorded_distribution([{"step": 1}])
 
 
 def test_chunks_shrink_when_there_are_few_rollouts_for_many_engines() -> None:
