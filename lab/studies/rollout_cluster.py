@@ -26,7 +26,7 @@ from lab.studies.cluster_model.cluster import Cluster, ClusterResult, Dispatcher
 from lab.studies.cluster_model.curve import ASSUMED_H100, EngineCurve, read_curve
 from lab.studies.cluster_model.dispatch import BASELINES, Planned, warm_history
 from lab.studies.cluster_model.load import ClusterShape, Load
-from lab.studies.cluster_model.workload import HEAVY, LengthDistribution, draw, recorded_distribution
+from lab.studies.cluster_model.workload import HEAVY, LengthDistribution, draw_load, recorded_distribution
 from lab.studies.figures.cluster import draw_scaling
 from nemo_brorl.core.console import format_table
 from nemo_brorl.rollouts.ledger import fitting_chunk_size
@@ -117,8 +117,8 @@ def case_maker(options: argparse.Namespace, laws: dict[str, LengthDistribution])
 
     def make(study: str, law: str, curve: tuple[str, EngineCurve], num_engines: int, num_prompts: int) -> Case:
         shape = ClusterShape(num_engines, curve[1], options.max_batch)
-        load = draw(laws[law], num_prompts, NUM_PER_PROMPT, options.prompt_tokens, options.seed)
-        before = draw(laws[law], 64, 128, options.prompt_tokens, options.seed + 1)
+        load = draw_load(laws[law], num_prompts, NUM_PER_PROMPT, options.prompt_tokens, options.seed)
+        before = draw_load(laws[law], 64, 128, options.prompt_tokens, options.seed + 1)
         return Case(study, law, curve[0], shape, load, before, laws[law].max_tokens)
 
     return make

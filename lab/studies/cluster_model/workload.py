@@ -39,7 +39,7 @@ HEAVY = LengthDistribution(
 )  # the longest is 5 times the mean
 
 
-def draw(law: LengthDistribution, num_prompts: int, num_per_prompt: int, prompt_tokens: int, seed: int) -> Load:
+def draw_load(law: LengthDistribution, num_prompts: int, num_per_prompt: int, prompt_tokens: int, seed: int) -> Load:
     """A load under a law: all of one task, prompts of `prompt_tokens`."""
     random = np.random.default_rng(seed)
     medians = law.median * np.exp(law.spread_of_prompts * random.standard_normal((num_prompts, 1)))
