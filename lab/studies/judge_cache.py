@@ -39,7 +39,7 @@ def questions(num: int, num_terms: int, random: Random) -> Iterator[str]:
         yield " + ".join(terms)
 
 
-def num_asked(sees: str, arguments: argparse.Namespace) -> int:
+def count_requests(sees: str, arguments: argparse.Namespace) -> int:
     """Requests for all groups, where the judge sees this part of a response."""
     random = Random(0)
     with serving(completion("Score: 1")) as judge:
@@ -65,7 +65,7 @@ def main() -> None:
     num_responses = arguments.size * arguments.prompts
     print(f"{num_responses} rollouts: {arguments.prompts} prompts, N = {arguments.size}")
     for sees in ("response", "answer"):
-        num = num_asked(sees, arguments)
+        num = count_requests(sees, arguments)
         print(f"sees: {sees:8}  {num:6} requests, 1 / {num_responses / num:.1f} of those without the cache")
 
 
