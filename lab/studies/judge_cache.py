@@ -24,7 +24,7 @@ CHUNK = 32
 HABITS = Habits(dropped_carry_rate=0.1, slip_rate=0.05)
 
 
-def responses(question: str, size: int, random: Random) -> list[str]:
+def draw_responses(question: str, size: int, random: Random) -> list[str]:
     """Rollouts of one prompt: the steps, then the answer in tags."""
     texts = []
     for _ in range(size):
@@ -49,7 +49,7 @@ def count_requests(sees: str, arguments: argparse.Namespace) -> int:
         for question in questions(arguments.prompts, arguments.terms, random):
             prompt = ({"role": "user", "content": question},)
             asked = Asked("judge", {}, prompt)
-            texts = responses(question, arguments.size, random)
+            texts = draw_responses(question, arguments.size, random)
             for start in range(0, len(texts), CHUNK):
                 scorer.judge(asked, texts[start : start + CHUNK])
         scorer.close()
