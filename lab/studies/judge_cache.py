@@ -33,7 +33,7 @@ def draw_responses(question: str, size: int, random: Random) -> list[str]:
     return texts
 
 
-def questions(num: int, num_terms: int, random: Random) -> Iterator[str]:
+def draw_questions(num: int, num_terms: int, random: Random) -> Iterator[str]:
     for _ in range(num):
         terms = [str(random.randint(10, 99)) for _ in range(num_terms)]
         yield " + ".join(terms)
@@ -46,7 +46,7 @@ def count_requests(sees: str, arguments: argparse.Namespace) -> int:
         endpoint = Endpoint("judge", judge.url, "judge", sees=sees)
         allow(Names(endpoints={endpoint.name: endpoint}))
         scorer = RemoteScores(ServiceLimits())
-        for question in questions(arguments.prompts, arguments.terms, random):
+        for question in draw_questions(arguments.prompts, arguments.terms, random):
             prompt = ({"role": "user", "content": question},)
             asked = Asked("judge", {}, prompt)
             texts = draw_responses(question, arguments.size, random)
