@@ -121,10 +121,10 @@ class PooledRun(PlainRun):
         responses = sample(self.model, prompts, self.size, self.questions.end, self.generator)
         answers = [self.questions.answers[place] for place in places]
         rewards = score_responses(responses, answers, self.size).view(len(asked), self.size)
-        self.note(asked, rewards)
+        self.record_rollouts(asked, rewards)
         return prompts, responses, self.advantage(rewards)
 
-    def note(self, asked: Sequence[Prompt], rewards: Tensor) -> None:
+    def record_rollouts(self, asked: Sequence[Prompt], rewards: Tensor) -> None:
         """Counts, and what is believed of the prompts from now on."""
         self.num_sampled += rewards.numel()
         self.num_solved += int((rewards.mean(dim=1) >= 0.9).sum()) * self.size
