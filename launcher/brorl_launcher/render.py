@@ -1,5 +1,7 @@
-"""`brorl render` makes a job script of a configuration, with its settings and its code frozen in the run folder. Before
-anything is written, every check there is has passed, in the order of their price."""
+"""Render a job script from a configuration, with its settings and its code frozen in the run folder.
+
+All checks pass before anything is written. The cheapest ones come first.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ Writes RUN/launch/: job.sbatch, config.yaml (all settings), code/ (as it is now)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a job, or with --dry-run print it. Returns the exit code. Raises BroRLError."""
+    """Run `brorl render`: write a job, or print it with --dry-run, and return the exit code.
+
+    Raises BroRLError.
+    """
     parser = job_parser(
         "render", "Write a job for Slurm: the script, and the settings and the code it runs with.", EXAMPLES
     )
@@ -67,7 +72,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def render_for_cloud(request: JobRequest, kind: str, volume: str | None) -> str:
-    """The file for KubeRay or SkyPilot, its settings checked and its memory planned. Raises BroRLError."""
+    """Return the job file for KubeRay or SkyPilot, after checking its settings and planning its memory.
+
+    Raises BroRLError.
+    """
     config = load_config(request.config_name, request.overrides, request.config_path)
     site = load_site(request.site_name, request.site_settings)
     job = cloud_job(config, site, volume)
@@ -78,7 +86,10 @@ def render_for_cloud(request: JobRequest, kind: str, volume: str | None) -> str:
 
 
 def make_job(request: JobRequest, is_dry: bool) -> PreparedJob:
-    """Check a job, say what is to be said of it on standard error, and unless `is_dry` write it. Raises BroRLError."""
+    """Check a job, print its notes to standard error, and unless `is_dry` write its launch folder.
+
+    Raises BroRLError.
+    """
     job = read_job(request)
     if not is_dry:
         refuse_live(job.folders)
@@ -94,15 +105,18 @@ def make_job(request: JobRequest, is_dry: bool) -> PreparedJob:
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job that was found to be in order, as far as can be said from here."""
+    """A job that has passed all checks of this machine, with its script."""
 
     job: JobPlan
     script: str
-    notes: tuple[str, ...]  # for the person who asked
+    notes: tuple[str, ...]  # messages for the user
 
 
 def read_job(request: JobRequest) -> JobPlan:
-    """The job that is asked for, its settings checked. Raises ConfigError, ModelError or CheckpointError."""
+    """Return the requested job after checking its settings.
+
+    Raises ConfigError, ModelError or CheckpointError.
+    """
     config = absolute_paths(load_config(request.config_name, request.overrides, request.config_path), Path.cwd())
     site = load_site(request.site_name, request.site_settings)
     folders = Folders(Path(config.exp_manager.explicit_log_dir))
@@ -121,8 +135,10 @@ def read_job(request: JobRequest) -> JobPlan:
 
 
 def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> PreparedJob:
-    """Ask the planner, git and Slurm. Raises ConfigError for code that must not be frozen, ResourceError for a job that
-    cannot run."""
+    """Check a job against the planner, git and Slurm, and return it with its script and notes.
+
+    Raises ConfigError for code that must not be frozen, ResourceError for a job that cannot run.
+    """
     notes = list(_unseen_paths(job.config, job.site))
     if request.needs_clean and (code.revision.changed or code.revision.commit is None):
         raise ConfigError(
@@ -146,10 +162,13 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
 
 
 def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str]:
-    """What the planner says of a run on GPUs. Raises ResourceError when it does not fit; the message says how to find
-    what would."""
+    """Return the planner's summary of a run on GPUs, as a list of notes.
+
+    A run on CPU has none. Raises ResourceError when the run does not fit. The message names changes that would make it
+    fit.
+    """
     if config.trainer.num_gpus == 0:
-        return []  # `check_memory` looks at the machine itself when the run starts
+        return []  # `check_memory` looks at the machine when the run starts
     hardware = gpu_hardware(
         site.gpu_kind, config.trainer.num_nodes, config.trainer.gpus_per_node, site.gpu_memory_gib, site.host_memory_gib
     )
@@ -168,7 +187,7 @@ def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str
 
 
 def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
-    """Paths of the settings that the container does not see."""
+    """Yield a note for each path in the settings that no mount of the container covers."""
     if site.container is None:
         return
     paths = {"policy.model": config.policy.model}
@@ -177,7 +196,7 @@ def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
     for index, domain in enumerate(config.data.domains):
         paths[f"data.domains.{index}.path"] = domain.path or ""
         paths[f"data.domains.{index}.held_out_path"] = domain.held_out_path or ""
-    mounted = []  # folders as the container sees them
+    mounted = []  # paths inside the container
     for mount in site.mounts:
         outside, _, rest = mount.partition(":")
         mounted.append(rest.partition(":")[0] or outside)
@@ -190,7 +209,10 @@ def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
 
 
 def _ask_slurm(site: Site, script: str) -> str:
-    """What Slurm says to the job, without running it. Raises ConfigError or ResourceError when it would not take it."""
+    """Return Slurm's reply to a test submission of the job.
+
+    Raises ConfigError for an unknown partition, ResourceError when Slurm would refuse the job.
+    """
     try:
         known = slurm.partition_names()
         wanted = filter(None, (site.partition or "").split(","))

@@ -1,5 +1,4 @@
-"""`brorl status` says what a run is doing, how far it is, whom it waits for. It reads the run folder, and asks Slurm
-where it is."""
+"""Show what a run is doing, how far it is and what it waits for, from its folder and from Slurm: `brorl status`."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.step_time import step_seconds
 
 SHOWN_ROWS = 5
-OLD_S = 60.0  # a heartbeat is written every 5 s
-CLEAR = "\033[H\033[2J"  # a terminal's screen
+OLD_S = 60.0  # the driver writes its heartbeat every 5 s
+CLEAR = "\033[H\033[2J"  # escape codes that clear a terminal
 EXAMPLES = """examples:
   brorl status /shared/runs/first
   brorl status 4711                 the run of a job
@@ -28,7 +27,7 @@ EXAMPLES = """examples:
   brorl status runs/brorl_cpu       a run without Slurm
 """
 
-WAITS = {  # why a job waits, as Slurm says it
+WAITS = {  # meaning of Slurm's reasons for a pending job
     "Resources": "it is the next one: waiting for nodes",
     "Priority": "other jobs go first",
     "Dependency": "waits for an earlier job of the chain",
@@ -47,7 +46,10 @@ WAITS = {  # why a job waits, as Slurm says it
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the status once, or again and again. Returns the exit code. Raises BroRLError."""
+    """Print the status of a run once, or repeatedly with --watch, and return the exit code.
+
+    Raises BroRLError.
+    """
     parser = command_parser("status", "What a run is doing, how far it is, and how long it will take.", EXAMPLES)
     parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
     parser.add_argument(
@@ -78,20 +80,23 @@ def main(argv: Sequence[str]) -> int:
 
 
 def is_going_on(target: Target, run: RunStatus | None, now: float) -> bool:
-    """Whether there is anything to watch: a job in the queue, or a heartbeat."""
+    """Return whether the run has a job in the queue or a fresh heartbeat."""
     if run is not None and _is_heartbeat_fresh(run, now):
         return True
     return any(not job.has_ended for job in target.jobs)
 
 
 def _is_heartbeat_fresh(run: RunStatus, now: float) -> bool:
-    """Whether the driver writes a heartbeat."""
+    """Return whether the driver is writing its heartbeat."""
     beat = run.heartbeat
     return beat is not None and beat.state in ("running", "stalled") and now - beat.written_at < OLD_S
 
 
 def describe(target: Target, run: RunStatus | None, now: float) -> list[str]:
-    """The lines of a status."""
+    """Return the lines of a run's status.
+
+    `run` is None when the run folder is unknown. `now`: seconds since 1970.
+    """
     folder = "its folder is not known: it has not read its settings yet, or was not submitted from here"
     if target.run is not None:
         folder = str(target.run)
@@ -114,14 +119,14 @@ def _job_lines(target: Target) -> list[str]:
     name = "job"
     for job in target.jobs:
         lines.append(_line(name, job_text(job, target.restarts.get(job.id, 0))))
-        name = ""  # of those below the first
+        name = ""  # only the first job gets a label
     for note in target.notes:
         lines.append(_line("slurm", note))
     return lines
 
 
 def job_text(job: slurm.SlurmJob, restarts: int) -> str:
-    """A job as one line."""
+    """Return a job's state, nodes, times and number of requeues as one line."""
     text = f"{job.id} {job.state}"
     if job.is_running:
         text += f" on {job.nodes}, {job.elapsed} of {job.limit}"
@@ -141,7 +146,7 @@ def job_text(job: slurm.SlurmJob, restarts: int) -> str:
 
 
 def why_it_waits(job: slurm.SlurmJob) -> str:
-    """Slurm's reason, and what it means where that is known."""
+    """Return Slurm's reason why a job is pending, followed by its meaning where that is known."""
     reason = job.reason.strip("()")
     for key, meaning in WAITS.items():
         if reason.startswith(key):
@@ -150,7 +155,7 @@ def why_it_waits(job: slurm.SlurmJob) -> str:
 
 
 def _activity_lines(target: Target, run: RunStatus, now: float) -> list[str]:
-    """Lines on what the run does at the moment, as far as its heartbeat or its log says."""
+    """Return lines about the run's current activity, from its heartbeat or its log."""
     if run.is_finished:
         return [f"finished: step {run.checkpoint} has its checkpoint"]
     beat = run.heartbeat
@@ -206,7 +211,7 @@ def _progress_lines(run: RunStatus) -> list[str]:
 
 
 def largest_stage_shares(rows: Sequence[Row]) -> str:
-    """Where the time of the last steps goes: the largest three stages."""
+    """Return the three stages with the largest shares of the step time, as text, over the given rows."""
     sums = dict.fromkeys(SHOWN_PARTS, 0.0)
     total = 0.0
     for row in rows:
@@ -222,7 +227,7 @@ def largest_stage_shares(rows: Sequence[Row]) -> str:
 
 
 def step_table(rows: Sequence[Row]) -> list[str]:
-    """The last steps, a line each."""
+    """Return a table of steps, one line for each row of metrics."""
     cells = []
     for row in rows:
         cells.append(
@@ -243,7 +248,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as a person says it."""
+    """Return a duration in seconds as text, such as 45 s, 3 h 20 min or 2 d 4 h."""
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f} s"
     if seconds < 90:
@@ -258,7 +263,7 @@ def format_duration(seconds: float) -> str:
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that is not empty."""
+    """Return the last line of a log that is not empty."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(size - 4096, 0))
