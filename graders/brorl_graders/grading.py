@@ -21,7 +21,7 @@ from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.verifiers import composite
 from brorl_graders.verifiers.registry import check_payload, endpoints_in
-from brorl_graders.verifiers.services import Asked, Messages, is_remote
+from brorl_graders.verifiers.services import Messages, ServiceCall, is_remote
 
 if TYPE_CHECKING:
     from brorl_graders.services.remote_scores import RemoteScores
@@ -117,13 +117,13 @@ class Pool:
         if is_remote(verifier):
             remote = self._services()
             remote.counts["responses"] += len(texts) if counts is None else sum(counts[text] for text in texts)
-            return remote.judge(Asked(verifier, payload, prompt), texts)
+            return remote.judge(ServiceCall(verifier, payload, prompt), texts)
         if endpoints_in(verifier, payload):
 
             def judge_part(part: composite.Part, waiting: Sequence[str]) -> Verdicts:
                 return self.judge(part.verifier, part.payload, waiting, prompt, counts)
 
-            return composite.judged(payload, texts, judge_part)
+            return composite.judge_by_parts(payload, texts, judge_part)
         return self._processes.judge(verifier, payload, texts)
 
     def load(self, verifier: str) -> None:

@@ -1,5 +1,7 @@
-"""Rollouts as requests to vLLM's LLMEngine, and the counters of one. Imports neither torch nor vllm before an engine is
-there."""
+"""Rollouts as requests to vLLM's LLMEngine, and counters of one engine.
+
+This module imports torch and vllm only once an engine exists.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ NO_TOKENS = np.zeros(0, np.int32)
 
 @dataclass
 class _Sampled:
-    """Versions that sampled an unfinished rollout, up to the last change of weights."""
+    """Policy versions that sampled an unfinished rollout, up to the last change of weights."""
 
     name: str
     versions: list[int] = field(default_factory=list)  # oldest first
@@ -33,16 +35,20 @@ class _Sampled:
 
 
 class VllmRequests:
-    """Every rollout is a request of its own: vLLM keeps what the n of one request have sampled to itself until the last
-    has ended, and its scheduler makes n requests of it anyway. A rollout has our name, and the id that vLLM makes of
-    it.
+    """The rollouts of one engine, each a vLLM request of its own.
 
-    Which version sampled which tokens is counted here: vLLM 0.32 would say it, 0.26 does not.
+    vLLM would return the n responses of one request only after the last has ended, and its scheduler makes n requests
+    of them anyway. A rollout has our name, and the id that vLLM derives from it.
+
+    The versions that sampled each rollout are counted here, because vLLM 0.32 reports them and 0.26 does not.
     """
 
     def __init__(self, engine: LLMEngine, lean: LeanMixin | None = None) -> None:
-        """`lean`: the engine's scheduler if that is the lean one, which keeps log-probs for this object."""
-        # Not in `add`: that is called for every rollout.
+        """Use an engine's batch.
+
+        `lean`: the engine's scheduler if that is the lean one, which keeps log-probs for this object.
+        """
+        # Imported here and not in `add`, which is called for every rollout.
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         self._new_params = SamplingParams
@@ -53,8 +59,8 @@ class VllmRequests:
             lean.keeps_log_probs = True
         self.vocab_size: int = engine.model_config.get_vocab_size()
         self._version = 0
-        self._sampled: dict[str, _Sampled] = {}  # of unfinished rollouts, by id
-        self._ids: dict[str, str] = {}  # by name
+        self._sampled: dict[str, _Sampled] = {}  # unfinished rollouts; key: vLLM's id
+        self._ids: dict[str, str] = {}  # name → vLLM's id
 
     def add(
         self,
@@ -62,20 +68,20 @@ class VllmRequests:
         task: RolloutTask,
         sampling: Sampling,
     ) -> str:
-        """Queue a rollout; returns its id."""
+        """Queue a rollout. Return the id that vLLM gives it."""
         params = self._new_params(
             seed=task.seed,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=task.max_tokens,
-            logprobs=0,  # of the sampled token only
+            logprobs=0,  # log-prob of the sampled token only
             flat_logprobs=True,
             detokenize=False,
             output_kind=self._output_kind,
-            # Nobody else has it, and vLLM's deep copy costs more than all the rest of adding.
+            # No other code shares these parameters, and vLLM's deep copy costs more than all the rest of `add`.
             skip_clone=True,
         )
-        # With its type it goes past the renderer.
+        # With its type the prompt bypasses vLLM's renderer.
         prompt = {"type": "token", "prompt_token_ids": task.token_ids}
         identity: str = self._engine.add_request(name, prompt, params)
         self._sampled[identity] = _Sampled(name)
@@ -83,7 +89,7 @@ class VllmRequests:
         return identity
 
     def step(self) -> list[tuple[str, Continuation]]:
-        """Make one step of the batch; returns (name, what it came to) of the rollouts that ended in it."""
+        """Run one step of vLLM's batch. Return (name, tokens) of the rollouts that ended in it."""
         ended = []
         for output in self._engine.step():
             if output.finished:
@@ -95,7 +101,7 @@ class VllmRequests:
         return ended
 
     def num_tokens(self, identity: str) -> int | None:
-        """Return the tokens sampled for a rollout; None when it has ended."""
+        """Return the number of tokens sampled for a rollout, or None when it has ended."""
         num_reported = vllm_adapter.num_sampled(self._engine, identity)
         if num_reported is None or self._lean is None:
             return num_reported
@@ -108,14 +114,14 @@ class VllmRequests:
         return self._continuation_of(self._sampled[identity], output, unreported)
 
     def abort(self, identities: Sequence[str]) -> None:
-        """Take these out of the batch; those that have ended are passed over."""
+        """Remove rollouts from vLLM's batch. Ended rollouts are ignored."""
         self._engine.abort_request(list(identities), internal=True)
         for identity in identities:
             if identity in self._sampled:
                 self._forget(identity)
 
     def set_version(self, version: int) -> None:
-        """Note that tokens which are sampled from now on are of this version."""
+        """Set the policy version of all tokens that are sampled from now on."""
         for identity, sampled in self._sampled.items():
             self._count(sampled, self.num_tokens(identity) or 0)
         self._version = version
@@ -137,7 +143,7 @@ class VllmRequests:
         output: RequestOutput,
         unreported: Sampled | None,
     ) -> Continuation:
-        """Return the content of vLLM's RequestOutput, and what the lean scheduler has kept from it.
+        """Convert vLLM's RequestOutput, and what the lean scheduler has kept from it, to a Continuation.
 
         A rollout that was cut off has the finish reason "abort".
         """
@@ -168,7 +174,7 @@ class VllmRequests:
         return as_routes(routed_experts, num_experts)
 
     def _count(self, sampled: _Sampled, num_tokens: int) -> None:
-        """Note that tokens which came since the last count are of the version there was."""
+        """Assign the tokens sampled since the last call to the current policy version."""
         if num_tokens > sampled.num_tokens:
             sampled.num_tokens = num_tokens
             if sampled.versions[-1:] != [self._version]:
@@ -176,10 +182,10 @@ class VllmRequests:
 
 
 class EngineCounters:
-    """Prefix-cache queries and hits, in tokens, and preemptions, since this was made."""
+    """Counters of one engine: prefix-cache queries and hits in tokens, and preemptions."""
 
     def __init__(self, engine: LLMEngine) -> None:
-        """`engine`: one whose core is in this process and whose log stats are off."""
+        """Start counting. `engine` must run its core in this process, with vLLM's log stats off."""
         self.num_preemptions = 0
         self._prefix_cache = vllm_adapter.count_prefix_cache(engine)
         vllm_adapter.on_preemption(engine, self._count_preemption)

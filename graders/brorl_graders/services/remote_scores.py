@@ -27,7 +27,7 @@ from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.services.service_client import ServiceClient
 from brorl_graders.verifiers import services
-from brorl_graders.verifiers.services import Asked, shown_url
+from brorl_graders.verifiers.services import ServiceCall, shown_url
 
 FOLDER = "service_answers"  # subfolder of a run folder
 MAX_REASON = 2000  # longest recorded reason, in characters
@@ -184,13 +184,13 @@ class RemoteScores:
         self._running = self._thread.submit(self._loop.run_forever)
         self._client = self._wait_for(self._make_client())
 
-    def judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
+    def judge(self, call: ServiceCall, texts: Sequence[str]) -> Verdicts:
         """Ask a service or judge about each text, and return the scores with reasons.
 
         A score is None where the service failed and `rewards.services.on_failure` is `fail`. Raises ServiceError where
         it is `stop`, and ConfigError where a key is missing.
         """
-        work = self._judge(asked, texts)
+        work = self._judge(call, texts)
         scored: Verdicts = self._wait_for(work)
         return scored
 
@@ -220,8 +220,8 @@ class RemoteScores:
     async def _make_client(self) -> ServiceClient:
         return ServiceClient(self.settings)
 
-    async def _judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
-        items = _make_items(asked, texts)
+    async def _judge(self, call: ServiceCall, texts: Sequence[str]) -> Verdicts:
+        items = _make_items(call, texts)
         scores: dict[bytes, ServiceScore] = {}
         waiting: dict[bytes, asyncio.Future[ServiceScore]] = {}
         new: list[ServiceItem] = []
@@ -241,28 +241,28 @@ class RemoteScores:
                 self._open[key] = future
                 waiting[key] = future
                 new.append(item)
-        size = 1 if asked.endpoint.is_judge else self.settings.batch_size
+        size = 1 if call.endpoint.is_judge else self.settings.batch_size
         tasks = []
         for start in range(0, len(new), size):
             batch = new[start : start + size]
-            asking = asyncio.create_task(self._ask(asked, batch))
+            asking = asyncio.create_task(self._ask(call, batch))
             asking.add_done_callback(partial(self._pass_error, batch))
             tasks.append(asking)
         for key, future in waiting.items():
             scores[key] = await future
         return _in_order(items, scores)
 
-    async def _ask(self, asked: Asked, items: Sequence[ServiceItem]) -> None:
+    async def _ask(self, call: ServiceCall, items: Sequence[ServiceItem]) -> None:
         """Send one request for these items, and settle each of them with a score or a failure."""
         try:
-            reply = await self._request(asked, items)
+            reply = await self._request(call, items)
         except (ServiceError, ConfigError) as error:
             self._fail(items, error)
             return
         for index, item in enumerate(items):
             score = reply.scores[index]
             reason = reply.reasons[index]
-            self.known.record(asked.verifier, item.key, score, reason)
+            self.known.record(call.verifier, item.key, score, reason)
             self._settle(item, ServiceScore(score, reason))
 
     def _pass_error(self, items: Sequence[ServiceItem], asking: asyncio.Task[None]) -> None:
@@ -277,30 +277,30 @@ class RemoteScores:
             if future is not None:
                 future.set_exception(error)
 
-    async def _request(self, asked: Asked, items: Sequence[ServiceItem]) -> services.Reply:
+    async def _request(self, call: ServiceCall, items: Sequence[ServiceItem]) -> services.ServiceReply:
         replay = self.settings.replay
         if replay is not None:
             raise ServiceError(f"rewards.services.replay={replay} has no answer to what was asked")
         self.counts["asked"] += len(items)
-        payload = asked.payload
+        payload = call.payload
         texts = [item.text for item in items]
-        endpoint = asked.endpoint
+        endpoint = call.endpoint
         headers = services.headers(endpoint)
         if endpoint.is_judge:
             [text] = texts
             url = services.judge_url(endpoint, "chat/completions")
-            body = services.judge_request(endpoint, payload, asked.prompt, text)
+            body = services.judge_request(endpoint, payload, call.prompt, text)
             read = partial(self._read_judge, endpoint)
         else:
             num = len(texts)
             url = endpoint.url
-            body = services.service_request(payload, asked.prompt, texts)
+            body = services.service_request(payload, call.prompt, texts)
             read = partial(services.read_service_reply, endpoint, num)
         return await self._client.post(url, body, headers, read)
 
-    def _read_judge(self, endpoint: Endpoint, reply: Any) -> services.Reply:
+    def _read_judge(self, endpoint: Endpoint, reply: Any) -> services.ServiceReply:
         """Read the score in a judge's reply. The reply's tokens are counted with or without a score in it."""
-        tokens = services.tokens_of(reply)
+        tokens = services.read_token_usage(reply)
         self.counts["prompt_tokens"] += tokens.read
         self.counts["completion_tokens"] += tokens.written
         return services.read_judge_reply(endpoint, reply)
@@ -324,15 +324,15 @@ class RemoteScores:
             self._settle(item, no_score)
 
 
-def _make_items(asked: Asked, texts: Sequence[str]) -> list[ServiceItem | None]:
+def _make_items(call: ServiceCall, texts: Sequence[str]) -> list[ServiceItem | None]:
     """Return one item for each text, or None for a text that has nothing to ask about."""
-    endpoint = asked.endpoint
-    context = [asdict(endpoint), asked.payload, list(asked.prompt)]
+    endpoint = call.endpoint
+    context = [asdict(endpoint), call.payload, list(call.prompt)]
     beginning = json.dumps(context, sort_keys=True, default=str)
     prompt_hash = hashlib.blake2b(beginning.encode(), digest_size=16)
     items: list[ServiceItem | None] = []
     for text in texts:
-        seen = services.seen(endpoint, text)
+        seen = services.select_scored_part(endpoint, text)
         if seen is None:
             items.append(None)
             continue

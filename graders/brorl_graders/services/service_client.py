@@ -16,7 +16,7 @@ from brorl_graders.base.errors import ConfigError, ServiceError
 from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.base.verdicts import LATE
 from brorl_graders.verifiers import services
-from brorl_graders.verifiers.services import ReplyError, shown_url
+from brorl_graders.verifiers.services import ServiceReplyError, shown_url
 
 MAX_REPLY = 16 * 2**20  # largest reply, in bytes
 REACH_S = 20.0  # seconds for the check at the start
@@ -57,8 +57,8 @@ class ServiceClient:
     ) -> Read:
         """Send a request, with retries, and return what `read` makes of the JSON reply.
 
-        A ReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are used
-        up.
+        A ServiceReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are
+        used up.
         """
         settings = self.settings
         end = time.monotonic() + settings.deadline_s
@@ -70,7 +70,7 @@ class ServiceClient:
             except AttemptError as error:
                 reason = str(error)
                 wait_s = error.wait_s
-            except ReplyError as error:
+            except ServiceReplyError as error:
                 reason = str(error)
                 wait_s = 0.0
             longest = min(settings.backoff_s * 2**attempt, MAX_WAIT_S)
