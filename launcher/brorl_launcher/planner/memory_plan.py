@@ -204,9 +204,7 @@ def _policy_terms(
     ]
     if not RunSizes.from_config(config).gives_memory_back:
         kept = activations + backward + lost
-        found.append(
-            policy_term("kept by torch", "freed after the update, for the next one", generate=kept, publish=kept)
-        )
+        found.append(policy_term("kept by torch", "cached for the next update", generate=kept, publish=kept))
     if held.fp8_copies:
         found.insert(1, policy_term("FP8 weights", "a copy for each direction", update=held.fp8_copies / GIB))
     if held.reference:
