@@ -103,10 +103,10 @@ def allowed() -> Names:
 
 def endpoint(name: str) -> Endpoint:
     """Return the scoring service or judge of this name or address. Raises NotAllowedError where none is set."""
-    found = allowed().endpoints.get(name)
-    if found is None:
+    named = allowed().endpoints.get(name)
+    if named is None:
         raise refused_verifier(name)
-    return found
+    return named
 
 
 def check_environment_name(name: str) -> None:

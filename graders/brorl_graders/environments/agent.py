@@ -172,18 +172,18 @@ class Agent(Environment):
         return reward
 
     async def _run_command(self, task: Task, endpoint: ModelEndpoint) -> Result:
-        given = json.dumps({"task": task, "seed": endpoint.seed})
-        own = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.api_key}
+        request = json.dumps({"task": task, "seed": endpoint.seed})
+        variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.api_key}
         process = await asyncio.create_subprocess_exec(
             *self.command,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=child_environment(**own),
+            env=child_environment(**variables),
             start_new_session=True,
         )
         try:
-            printed, complaint = await process.communicate(given.encode())
+            printed, complaint = await process.communicate(request.encode())
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -128,9 +128,9 @@ def to_messages(observation: Observation, role: str) -> tuple[Message, ...]:
     return messages
 
 
-async def resolve(given: Any) -> Any:
+async def resolve(result: Any) -> Any:
     """Return the result of an environment's method, awaited when the method is `async def`."""
-    return await given if inspect.isawaitable(given) else given
+    return await result if inspect.isawaitable(result) else result
 
 
 def run_without_waiting(work: Coroutine[Any, Any, Value]) -> Value:
