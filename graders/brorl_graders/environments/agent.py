@@ -69,14 +69,14 @@ class Agent(Environment):
         one is set.
         """
         if max_turns < 1:
-            raise ConfigError(f"agent: max_turns={max_turns}: write 1 or more")
+            raise ConfigError(f"agent: max_turns={max_turns}: set 1 or more")
         self.max_turns = max_turns
         self.command = shlex.split(command)
         self.function: Callable[..., Any] | None = None
         if run:
             self.function = import_function("agent", run)
         if type(self).act is Agent.act and bool(run) == bool(command):
-            raise ConfigError("agent: write either run, package.module:function, or command, a command line")
+            raise ConfigError("agent: set either run, package.module:function, or command, a command line")
         self._task: Task = {}
         self._conversation: Conversation | None = None
         self._work: asyncio.Task[Result] | None = None

@@ -93,7 +93,7 @@ class Environment(ABC):
         Raises ConfigError for an environment that has no tasks of its own.
         """
         name = type(self).__name__
-        raise ConfigError(f"{name} draws no tasks of its own: write a data.source that has questions for it")
+        raise ConfigError(f"{name} draws no tasks of its own: set data.source to a source of questions for it")
 
     @abstractmethod
     def reset(self, task: Task, seed: int) -> Observation | Awaitable[Observation]:
