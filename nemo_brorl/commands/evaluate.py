@@ -99,7 +99,7 @@ def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
         has_checkpoint = any(STEP.fullmatch(path.name) for path in folder.glob("*"))
     if not has_checkpoint:
         raise CheckpointError(
-            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; write a run folder or "
+            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; set a run folder or "
             "RUN/checkpoints/step_K, or policy.model=FOLDER for a Hugging Face model"
         )
     try:
@@ -196,8 +196,7 @@ def converted_checkpoint(
         return output
     if output.exists() and any(output.iterdir()):
         raise CheckpointError(
-            f"{output} is there and was not made of {checkpoint} as it is now: delete it, or write "
-            f"policy.model={output}"
+            f"{output} is there and was not made of {checkpoint} as it is now: delete it, or set policy.model={output}"
         )
     write_converted(config, checkpoint, output)
     console.line(f"{checkpoint} written to {output}")
