@@ -16,7 +16,6 @@ from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Reply,
 from nemo_brorl.generation.routes import RowRoutes, packed_routes
 from nemo_brorl.types import (
     ChunkArrays,
-    Float32,
     PartialRollouts,
     Period,
     RolloutRequest,
@@ -33,7 +32,7 @@ class Continuation:
     """Tokens that vLLM sampled for one rollout in this engine."""
 
     token_ids: Sequence[int]
-    log_probs: Sequence[float] | Float32
+    log_probs: Sequence[float]
     versions: Sequence[int]  # that sampled them, oldest first; empty without tokens
     has_ended: bool
     is_stopped: bool
@@ -49,6 +48,7 @@ class RolloutTask:
     token_ids: list[int]  # the prompt and what was sampled before
     seed: int
     max_tokens: int
+    has_next_turn: bool  # an environment may answer, and the response go on after that
 
 
 def rollout_seed(
@@ -132,6 +132,7 @@ class ChunkTask:
                 token_ids=token_ids,
                 seed=rollout_seed(request.seed, index, num_resumed),
                 max_tokens=self._num_left_to_sample(row),
+                has_next_turn=request.prompt.has_episodes,
             )
 
     def num_resumed(self, row: int) -> int:
