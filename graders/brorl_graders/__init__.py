@@ -1,7 +1,8 @@
-"""Grade responses: verifiers, the sandbox they run code in, and environments that answer a model's turns.
+"""Grade responses: verifiers, a sandbox for their programs, and environments that answer a model's turns.
 
-What is listed here is the public interface. Beside it, of `brorl_graders.base`, are `errors`, `components` (functions
-by name or import path), `environment_values` and `private_folder`. A module is imported when its name is first used.
+The names in `__all__` are the public interface. Users may also import from `brorl_graders.base` the modules `errors`,
+`components` (functions by name or import path), `environment_values` and `private_folder`. A module is imported when
+one of its names is first used.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ __all__ = [
     "wrong_address",
 ]
 
-# Where each name is. Children start with this file, and most of them need no verifier.
+# The module of each public name. Names are imported late: child processes import this file, and few need a verifier.
 _NAMES_OF_MODULES = {
     "answers": ("answers_of", "is_reference", "reading_of"),
     "base.answer": ("boxed_answers",),

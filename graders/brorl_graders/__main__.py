@@ -1,4 +1,4 @@
-"""`python -m brorl_graders FILE.jsonl` grades rows of verifier, payload and response, and writes a row for each."""
+"""Grade the rows of a JSON-lines file: `python -m brorl_graders FILE.jsonl` writes a grade for each row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brorl_graders.grading import SECONDS, Pool
 
 
 def main() -> int:
-    """Grade a file. Returns 0, or 2 for a row that cannot be graded, with one message."""
+    """Grade the rows of a file. Returns 0, or 2 after a message about the first row that cannot be graded."""
     parser = argparse.ArgumentParser(prog="python -m brorl_graders", description=__doc__)
     parser.add_argument(
         "file", type=Path, help='rows like {"verifier": "math", "payload": {"answer": "7"}, "response": …}'

@@ -1,4 +1,4 @@
-"""Answers of responses, as the verifiers of a prompt read them, and the prompt's own."""
+"""Read the answers of responses as a prompt's verifiers read them, and the prompt's reference answers."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from brorl_graders.verifiers.math.answer import find_answer, place_of
 from brorl_graders.verifiers.multiple_choice import right_letter
 from brorl_graders.verifiers.registry import answer_reader, names_in
 
-# In which a verifier reads its own reference.
+# Responses in which `Answers.references` gives the verifier its own reference to read.
 FORMS = ("<answer>{}</answer>", "\\boxed{{{}}}", "The answer is {}.")
 
 
 class Answers:
-    """Reads the answers of responses to one prompt."""
+    """A reader of answers for one prompt, which reads them as the prompt's verifier does."""
 
     def __init__(self, reader: Callable[[str], str | None], payload: Payload) -> None:
         self._reader = reader
         self._payload = payload
 
     def read(self, text: str) -> str | None:
-        """Return a response's answer; None: it gives none. Raises whatever its verifier raises."""
+        """Return a response's answer, or None when it gives no answer. Raises whatever the verifier raises."""
         return self._reader(text)
 
     def read_or_blank(self, text: str) -> str | None:
-        """Return a response's answer, and "" where reading it fails."""
+        """Return a response's answer, or "" where the verifier fails to read it."""
         try:
             return self.read(text)
         except VERIFIER_ERRORS:
             return ""
 
     def references(self) -> set[str]:
-        """Return the prompt's own answers, as they are written and as the verifier reads them."""
+        """Return the prompt's reference answers, as they are written and as the verifier reads them."""
         payload = self._payload
         if payload.get("answer") is None:
             return set()
@@ -53,7 +53,7 @@ class Answers:
 
 
 def answers_of(verifier: str, payload: Payload) -> Answers | None:
-    """Return what reads answers to a prompt; None where its verifiers know of none, as of programs."""
+    """Return a reader of answers to a prompt, or None when its verifiers read no answers, for example for programs."""
     reader = answer_reader(verifier, payload)
     if reader is None:
         return None
@@ -61,7 +61,7 @@ def answers_of(verifier: str, payload: Payload) -> Answers | None:
 
 
 def is_reference(payload: Payload, text: str) -> bool:
-    """Return whether a text is a question's own answer, as it is written or as the letter of an option."""
+    """Return whether a text is a question's reference answer, as it is written or as the letter of an option."""
     if payload.get("answer") is None:
         return False
     accepted = [answer.strip().casefold() for answer in accepted_answers(payload)]
@@ -74,17 +74,20 @@ def is_reference(payload: Payload, text: str) -> bool:
 
 
 class Reading(NamedTuple):
-    """Where an answer was looked for in a response, and what was there."""
+    """One response's answer, the location where it was read, and the answers that would be right."""
 
-    place: str  # tags, boxed, last, anywhere; "": the verifier looks for no answer
+    place: str  # location of the answer: tags, boxed, last, anywhere; "": none is read
     found: str | None
-    accepted: tuple[str, ...]  # the prompt's own answers
-    elsewhere: str | None  # what the response states as its answer in words
+    accepted: tuple[str, ...]  # reference answers of the prompt
+    elsewhere: str | None  # answer that the response gives in words, as in "the answer is 7"
 
 
 def reading_of(verifier: str, payload: Payload, response: str, place: str | None) -> Reading:
-    """Return what the verifiers of a prompt read of a response. `place`: where they look, but for `math`, which says it
-    in the payload; None: nowhere."""
+    """Return the answer that the verifiers of a prompt read in a response, with its location and the right answers.
+
+    `place` names the location of the answer: tags, boxed or last; None: the verifiers read no answer. The verifier
+    `math` reads the location from the payload instead.
+    """
     if "math" in names_in(verifier, payload):
         place = place_of(payload)
         found = find_answer(response, place)

@@ -1,10 +1,10 @@
-"""Grade responses: what a verifier of this package says of them, in processes that end at a deadline.
+"""Grade responses with a verifier of this package, in processes that are ended at a deadline.
 
     with Pool(seconds=10) as pool:
         grades = pool.grade("math", {"answer": "72"}, ["It is \\\\boxed{72}.", "No idea."])
 
-A response that a verifier fails on (it raised, crashed, or took too long) has `failed`, apart from a reward of 0: who
-trains on grades may leave it out.
+A response has `failed` when its verifier raised, crashed or took too long. This is not a reward of 0: who trains on
+grades may leave such responses out.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.verifiers import composite
 from brorl_graders.verifiers.registry import check_payload, endpoints_in
-from brorl_graders.verifiers.services import Asked, Messages, is_remote
+from brorl_graders.verifiers.services import Messages, ServiceCall, is_remote
 
 if TYPE_CHECKING:
     from brorl_graders.services.remote_scores import RemoteScores
 
-SECONDS = 10.0  # that one response may take
+SECONDS = 10.0  # default time for one response
 
 
 class Grade(NamedTuple):
-    """What became of one response."""
+    """The reward of one response, with its reason."""
 
-    reward: float  # 0 where the verifier failed
-    reason: str  # why it failed, or what the verifier says of its reward; "": nothing
+    reward: float  # 0 when the verifier failed
+    reason: str  # why the verifier failed, or its comment on the reward; "": no comment
     failed: bool
 
 
 class Processes(Protocol):
-    """What grades responses for a pool."""
+    """Processes that score the responses of a pool. `ProcessPool` is one implementation."""
 
     def judge(self, verifier: str, payload: Mapping[str, Any], responses: Sequence[str], /) -> Verdicts:
-        """Return scores, and reasons by index."""
+        """Score texts with a verifier, and return scores with reasons by index."""
 
     def load(self, verifier: str, /) -> None:
         """Import a verifier and its libraries."""
@@ -50,11 +50,11 @@ class Processes(Protocol):
         """Return the process ids of the current children."""
 
     def close(self) -> None:
-        """End them."""
+        """End all processes."""
 
 
 class Pool:
-    """Processes that score responses, and the services that settings name. `judge` may be called from many threads."""
+    """Processes that score responses, and clients of the services that settings name. Threads may share one pool."""
 
     def __init__(
         self,
@@ -65,10 +65,11 @@ class Pool:
         worker: int = 0,
         processes: Processes | None = None,
     ) -> None:
-        """Start what grades.
+        """Start the processes that grade.
 
-        `seconds`: that one response may take; then it is a failed grade. `services`: how they are asked.
-        `record_folder`: where their answers are kept, by `worker`; None: nowhere. `processes`: others than its own.
+        `seconds` limits the time for one response; a response that takes longer has a failed grade. `services` limits
+        requests to services. `record_folder` stores the answers of services, one file for each `worker`; None: they are
+        not stored. `processes` replaces the pool's own processes.
         """
         deadlines = seconds if isinstance(seconds, Deadlines) else Deadlines(seconds)
         self._processes = processes or ProcessPool(deadlines)
@@ -87,8 +88,10 @@ class Pool:
         self.close()
 
     def grade(self, verifier: str, payload: Mapping[str, Any], responses: Sequence[str]) -> list[Grade]:
-        """Grade responses to one prompt, in their order. Raises DataError for a payload that the verifier cannot score
-        with, ConfigError for a name that is none of this package's verifiers."""
+        """Grade responses to one prompt, and return the grades in the order of the responses.
+
+        Raises DataError for a payload that the verifier cannot score with, and ConfigError for an unknown verifier.
+        """
         check_payload(verifier, dict(payload))
         verdicts = self.judge(verifier, payload, responses)
         grades = []
@@ -105,48 +108,48 @@ class Pool:
         prompt: Messages = (),
         counts: Mapping[str, int] | None = None,
     ) -> Verdicts:
-        """Have processes score what they can, and services the rest; a composition is one of both, part by part.
+        """Score texts with processes or services; each part of a composite verifier goes to the one that it needs.
 
-        `prompt`: its messages, which services are told. `counts`: responses of each text; None: one. Raises ConfigError
-        when a verifier cannot be loaded or a key is missing, ResourceError when no process can be started, ServiceError
-        where a service that fails ends the run.
+        `prompt` has the prompt's messages, which are sent to services. `counts` has the number of responses for each
+        text; None: one each. Raises ConfigError when a verifier cannot be loaded or a key is missing, ResourceError
+        when no process can be started, and ServiceError when a service fails and settings say that this ends the run.
         """
         if is_remote(verifier):
             remote = self._services()
             remote.counts["responses"] += len(texts) if counts is None else sum(counts[text] for text in texts)
-            return remote.judge(Asked(verifier, payload, prompt), texts)
+            return remote.judge(ServiceCall(verifier, payload, prompt), texts)
         if endpoints_in(verifier, payload):
 
             def judge_part(part: composite.Part, waiting: Sequence[str]) -> Verdicts:
                 return self.judge(part.verifier, part.payload, waiting, prompt, counts)
 
-            return composite.judged(payload, texts, judge_part)
+            return composite.judge_by_parts(payload, texts, judge_part)
         return self._processes.judge(verifier, payload, texts)
 
     def load(self, verifier: str) -> None:
-        """Import a verifier and its libraries before the first text needs them. Raises as `judge`."""
+        """Import a verifier and its libraries before the first text needs them. Raises the errors of `judge`."""
         if is_remote(verifier):
             self._services()
         else:
             self._processes.load(verifier)
 
     def take_usage(self) -> dict[str, float]:
-        """Return what services were asked since the last call, by the names of metrics without their group."""
+        """Return counts of requests to services since the last call, by the names of metrics without their group."""
         return self._services().take_usage()
 
     def close(self) -> None:
-        """End the processes, and what services are asked."""
+        """End the processes, and the requests to services."""
         if self._remote is not None:
             self._remote.close()
         self._processes.close()
 
     def child_pids(self) -> list[int]:
-        """Return the process ids of the current children."""
+        """Return the process ids of the current child processes."""
         return self._processes.child_pids()
 
     def _services(self) -> RemoteScores:
-        """Made when a verifier behind a network is first asked for."""
-        # Its client's library is an extra of the graders, and who asks no service need not have it.
+        """Return the client of services, which is made at the first call."""
+        # The client needs httpx, an extra of the graders. A pool that asks no service works without it.
         from brorl_graders.services.remote_scores import RemoteScores
 
         with self._lock:
@@ -156,6 +159,6 @@ class Pool:
 
 
 def grade(verifier: str, payload: Mapping[str, Any], response: str, seconds: float = SECONDS) -> Grade:
-    """Grade one response in a process of its own. For many, a `Pool` is faster. Raises as `Pool.grade`."""
+    """Grade one response in a process of its own; a `Pool` is faster for many. Raises the errors of `Pool.grade`."""
     with Pool(seconds) as pool:
         return pool.grade(verifier, payload, [response])[0]

@@ -1,6 +1,8 @@
-"""Arguments that pass through `generation.engine_args`, held against the installed vLLM before anything is started. The
-names that its EngineArgs has are read from its source: importing vLLM takes ten seconds, and on the driver nothing else
-needs it."""
+"""Check of `generation.engine_args` against the installed vLLM, before anything is started.
+
+The names of its EngineArgs are read from its source: importing vLLM takes ten seconds, and nothing else on the driver
+needs it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from nemo_brorl.core.errors import ConfigError
 
 
 def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a name that EngineArgs does not have."""
+    """Raise ConfigError for a name in `generation.engine_args` that vLLM's EngineArgs does not have."""
     if not arguments:
         return
     known = known_arguments()
@@ -29,7 +31,7 @@ def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
 
 @functools.cache
 def known_arguments() -> tuple[str, ...]:
-    """Return the names of the installed EngineArgs. Raises ConfigError without vLLM."""
+    """Return the argument names of the installed vLLM's EngineArgs. Raises ConfigError without vLLM."""
     found = importlib.util.find_spec("vllm")
     if found is None or found.origin is None:
         raise ConfigError("generation.engine_args cannot be checked: vLLM is not installed here")
@@ -38,7 +40,7 @@ def known_arguments() -> tuple[str, ...]:
 
 
 def fields_of(source: str, class_name: str) -> tuple[str, ...]:
-    """Return the fields of a dataclass in a module's source, in order."""
+    """Return the field names of a dataclass in a module's source, in order."""
     names = []
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef) or node.name != class_name:

@@ -1,6 +1,6 @@
-"""Rollouts as requests to vLLM's engine, and the counters of one.
+"""Rollouts as requests to vLLM's engine, and counters of one engine.
 
-This module imports neither torch nor vllm before an engine is there.
+This module imports torch and vllm only once an engine exists.
 """
 
 from __future__ import annotations
@@ -53,16 +53,20 @@ class _Rollout:
 
 
 class VllmRequests:
-    """The rollouts in an engine's batch, one request of vLLM each.
+    """The rollouts of one engine, each a vLLM request of its own.
 
-    vLLM would keep the n responses of one request back until the last one has ended, and its scheduler makes n requests
-    of it anyway. A rollout has our name, and an id of its own at vLLM. Which version sampled which tokens is counted
-    here: vLLM 0.32 would say it, 0.26 does not.
+    vLLM would return the n responses of one request only after the last has ended, and its scheduler makes n requests
+    of them anyway. A rollout has our name, and an id that no other request of the engine has.
+
+    The versions that sampled each rollout are counted here, because vLLM 0.32 reports them and 0.26 does not.
     """
 
     def __init__(self, engine: LLMEngine, lean: LeanMixin | None = None) -> None:
-        """`lean`: the engine's scheduler if that is the lean one, which keeps the tokens of unfinished requests."""
-        # Not in `add`, which is called for every chunk.
+        """Use an engine's batch.
+
+        `lean`: the engine's scheduler if that is the lean one, which keeps the tokens of unfinished requests.
+        """
+        # Imported here and not in `add`, which is called for every chunk.
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         self._new_params = SamplingParams
@@ -123,7 +127,7 @@ class VllmRequests:
         return ended
 
     def num_tokens(self, identity: str) -> int | None:
-        """Return the tokens sampled for a rollout; None when it has ended."""
+        """Return the number of tokens sampled for a rollout, or None when it has ended."""
         rollout = self._rollouts.get(identity)
         if rollout is None:
             return None
@@ -140,19 +144,19 @@ class VllmRequests:
         return self._continuation(rollout, None)
 
     def abort(self, identities: Sequence[str]) -> None:
-        """Take these out of the batch; those that have ended are passed over."""
+        """Take these rollouts out of the batch. Ids of rollouts that have ended are ignored."""
         vllm_adapter.abort(self._engine, [identity for identity in identities if identity in self._rollouts])
         for identity in identities:
             self._rollouts.pop(identity, None)
 
     def set_version(self, version: int) -> None:
-        """Note that tokens which are sampled from now on are of this version."""
+        """Count the tokens that are sampled from now on for this policy version."""
         for identity, rollout in self._rollouts.items():
             rollout.count(self.num_tokens(identity) or 0, self._version)
         self._version = version
 
     def _continuation(self, rollout: _Rollout, finish_reason: str | None) -> Continuation:
-        """Return what a rollout has. `finish_reason` is None for one that was cut off."""
+        """Return the tokens of a rollout. `finish_reason` is None for one that was cut off."""
         assert finish_reason in ("stop", "length", None), f"vLLM ended a rollout with {finish_reason!r}"
         rollout.count(len(rollout.token_ids), self._version)
         routes = None
@@ -170,10 +174,10 @@ class VllmRequests:
 
 
 class EngineCounters:
-    """Prefix-cache queries and hits, in tokens, and preemptions, since this was made."""
+    """Counters of one engine: prefix-cache queries and hits in tokens, and preemptions."""
 
     def __init__(self, engine: LLMEngine) -> None:
-        """`engine`: one whose core is in this process and whose log stats are off."""
+        """Start counting. `engine` must run its core in this process, with vLLM's log stats off."""
         self.num_preemptions = 0
         self._prefix_cache = vllm_adapter.count_prefix_cache(engine)
         vllm_adapter.on_preemption(engine, self._count_preemption)

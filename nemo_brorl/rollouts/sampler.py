@@ -1,5 +1,6 @@
-"""Sample and score whole groups of a fixed size. Validation and the warm-up's probes come through here; training and
-evaluation open a stream (`stream.py`).
+"""Sampling and scoring of whole groups of a fixed size, for validation and the probes of `brorl base`.
+
+Training and evaluation open a stream (`stream.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nemo_brorl.types import (
 
 
 class Sampler:
-    """Draws and scores whole groups of a fixed size."""
+    """Sampler and scorer of whole groups of a fixed size."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Sampler:
         self.heartbeat = heartbeat or Heartbeat()
 
     def stage(self, name: str, *others: Stalled) -> AbstractContextManager[None]:
-        """Inside, the run waits for engines, verifiers and those that `others` name."""
+        """Return a context manager for a stage in which the run waits for engines, verifiers and `others`."""
         return self.heartbeat.stage(name, self.generator.stalled, self.verifier.stalled, *others)
 
     def open_stream(
@@ -49,7 +50,7 @@ class Sampler:
         chunk_size: int | None = None,
         replay_cache: ReplayCache | None = None,
     ) -> RolloutStream:
-        """Stream of groups that are begun, extended and cut one by one. One stream at a time."""
+        """Open a stream of groups that are started, resumed and cut one by one. One stream may be open at a time."""
         return RolloutStream(
             self.generator,
             self.verifier,
@@ -67,7 +68,7 @@ class Sampler:
         sampling: Sampling,
         stage: str,
     ) -> list[ScoredGroup]:
-        """`num_per_prompt` rollouts of each prompt, in the order of the prompts, whichever engine was faster."""
+        """Return a group of `num_per_prompt` scored rollouts for each prompt, in the order of the prompts."""
         start = time.monotonic()
         self.console.begin()
         stream = self.open_stream()

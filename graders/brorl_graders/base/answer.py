@@ -1,4 +1,4 @@
-r"""Where a response keeps its answer: after its thinking, in `<answer>` tags, in a LaTeX `\boxed{}`, or at its end."""
+r"""Read the answer of a model's response: after its thinking, in `<answer>` tags, in `\boxed{}`, or at its end."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ CLOSING = "</answer>"
 THINK_OPENING = "<think>"
 THINK_CLOSING = "</think>"
 _BOX = re.compile(r"\\f?boxed\s*\{")
-# Ends a gap between boxes that says that there is another: `, `, `\text{ and } `, `$ or $y=`.
+# The end of a gap after which another box of the same answer follows: `, `, `\text{ and } `, `$ or $y=`.
 _SEPARATOR = re.compile(r"(?:\b(?:and|or)\b|[,;])(?:[\s$}]|\\[(\[]|\\q?quad|\\text\s*\{|[A-Za-z]\w{0,3}\s*=)*$")
 _SAID = re.compile(r"####|\banswer(?:[*_]{0,2}[ \t]*[:=]|[ \t]+is\b[ \t]*:?)", re.IGNORECASE)
-_AROUND = " \t*_$`\"'"  # blanks, marks of bold and code, dollars, quotes
-MAX_SAID = 400  # characters of an answer behind "answer is"
-MAX_GAP = 10  # characters between two boxes of one answer, as in `\boxed{1}$, $\boxed{2}` ...
-MAX_GAP_WITH_SEPARATOR = 70  # ... and with such a separator (math-verify's numbers)
-MAX_BOXES = 64  # of one answer
+_AROUND = " \t*_$`\"'"  # removed around an answer: blanks, emphasis, dollars, quotes
+MAX_SAID = 400  # longest answer after "answer is", in characters
+MAX_GAP = 10  # characters between two boxes of one answer, as in `\boxed{1}$, $\boxed{2}`
+MAX_GAP_WITH_SEPARATOR = 70  # the same limit where a separator stands there (both limits are math-verify's)
+MAX_BOXES = 64  # largest number of boxes in one answer
 
 
 def extract_answer(response: str) -> str | None:
-    """The last complete answer, without surrounding white space. None when there is none, as in a response cut off
-    before the end tag."""
+    """Return the text in the last complete pair of `<answer>` tags of a response, without surrounding white space.
+
+    Returns None when there is no complete pair, as in a response that was cut off before the end tag.
+    """
     before, closing, _ = response.rpartition(CLOSING)
     _, opening, answer = before.rpartition(OPENING)
     if not (opening and closing):
@@ -32,9 +34,11 @@ def extract_answer(response: str) -> str | None:
 
 
 def without_thinking(response: str) -> str:
-    """What a reader is shown: the part after the last `</think>`. Empty for a response that was cut off while it
-    thought (`<think>` without an end; where the chat template itself opens it, that cannot be told, and the whole
-    response counts)."""
+    """Return the part of a response that a reader is shown: the text after the last `</think>`.
+
+    Returns "" for a response that was cut off while the model thought: it has `<think>` and no `</think>`. Some chat
+    templates write `<think>` themselves, so the response has neither tag. Then the whole response is returned.
+    """
     _, closing, after = response.rpartition(THINK_CLOSING)
     if closing:
         return after
@@ -42,8 +46,11 @@ def without_thinking(response: str) -> str:
 
 
 def last_answer(response: str) -> str | None:
-    """What stands behind the last "answer is", "Answer:" or "####" of a text, on that line or, where nothing does, on
-    the next, without what only sets it apart. None when there is none, or it is too long to be an answer."""
+    """Return what a text gives as its answer in words: what follows its last "answer is", "Answer:" or "####".
+
+    The answer is on the same line or, where that is empty, on the next. Marks of emphasis, dollars and quotes around it
+    are removed. Returns None when there is no such phrase, or more than `MAX_SAID` characters follow.
+    """
     shown = without_thinking(response)
     marks = list(_SAID.finditer(shown))
     if not marks:
@@ -57,8 +64,10 @@ def last_answer(response: str) -> str | None:
 
 
 def read_answer(payload: Mapping[str, Any], response: str) -> str | None:
-    """A response's answer where `payload["answer_format"]` says that it stands; in `<answer>` tags where it says
-    nothing."""
+    """Return a response's answer from the location that `payload["answer_format"]` names: tags, boxed or last.
+
+    Without that key the answer is read from `<answer>` tags. Returns None when the response gives no answer.
+    """
     place = payload.get("answer_format")
     if place == "last":
         return last_answer(response)
@@ -69,17 +78,20 @@ def read_answer(payload: Mapping[str, Any], response: str) -> str | None:
 
 
 class Box(NamedTuple):
-    """A `\\boxed{}` in a text."""
+    """One `\\boxed{}` in a text, with its content and position."""
 
     content: str
     start: int
-    end: int  # behind its brace
+    end: int  # index after the closing brace
 
 
 def boxed_answers(text: str) -> list[Box]:
-    """The last `\\boxed{}` and those that stand with it (`\\boxed{1}, \\boxed{2}`), in order. Empty when there is none
-    or the last one is not closed."""
-    boxes: list[Box] = []  # the last first
+    """Return the last `\\boxed{}` of a text and the boxes next to it (`\\boxed{1}, \\boxed{2}`), in their order.
+
+    Boxes that are close together, or have "and", "or" or a comma between them, are one answer. Returns an empty list
+    when the text has no box or its last box is not closed.
+    """
+    boxes: list[Box] = []  # from the last box to the first
     openings = list(_BOX.finditer(text))
     limit = len(text)
     for opening in reversed(openings[-MAX_BOXES:]):
@@ -95,14 +107,14 @@ def boxed_answers(text: str) -> list[Box]:
 
 
 def _stand_together(between: str) -> bool:
-    """Whether what lies between two boxes makes them one answer."""
+    """Return whether the text between two boxes makes them one answer."""
     if len(between) < MAX_GAP:
         return True
     return len(between) < MAX_GAP_WITH_SEPARATOR and _SEPARATOR.search(between) is not None
 
 
 def _closing_brace(text: str, start: int, limit: int) -> int | None:
-    """Where the group ends that was opened before `start`, just after its brace."""
+    """Return the index after the brace that closes the group whose content begins at `start`, or None."""
     level = 1
     for position in range(start, limit):
         character = text[position]

@@ -29,13 +29,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name has the form `package.module:function`."""
+    """Return whether a name has the form `package.module:function`."""
     module, colon, function = name.partition(":")
     return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
 def import_function(what: str, path: str) -> Callable[..., Any]:
-    """The function at `package.module:function`. Raises ConfigError, which says `what` it was wanted for."""
+    """Import and return the function at `path`, which has the form `package.module:function`.
+
+    Raises ConfigError when it cannot be imported or is no function. The message begins with `what`, the function's
+    purpose.
+    """
     module_name, _, name = path.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), name)
@@ -50,7 +54,10 @@ def import_function(what: str, path: str) -> Callable[..., Any]:
 
 
 def find_function(setting: str, name: str, built_in: Mapping[str, Function]) -> Function | Callable[..., Any]:
-    """The function that a setting names: one of `built_in`, or a user's own. Raises ConfigError when there is none."""
+    """Return the function that a setting names: one of `built_in`, or a user's function by its import path.
+
+    Raises ConfigError when there is none of that name.
+    """
     if name in built_in:
         return built_in[name]
     if is_import_path(name):
@@ -66,10 +73,11 @@ def with_params(
     function: Callable[..., Any],
     given: Mapping[str, Any],
 ) -> Callable[..., Any]:
-    """The function with its parameters filled in: those `given` in `setting` over the defaults of its dataclass.
+    """Return the function with its argument `params` filled in from the settings.
 
-    Raises ConfigError for a name it does not have, a value of another type, one that its dataclass refuses by a
-    ValueError, and one that is required and missing.
+    `params` is an object of the dataclass that annotates this argument. Its fields have the values `given` in
+    `setting`, and their defaults otherwise. Raises ConfigError for an unknown field, a value of another type, a value
+    that the dataclass refuses with a ValueError, and a required field without a value.
     """
     declared = params_type(name, function)
     if declared is None:
@@ -86,8 +94,10 @@ def typed_params(
     declared: type,
     given: Mapping[str, Any],
 ) -> Any:
-    """An object of the dataclass `declared` with what is `given` in `setting` for `name`. Raises ConfigError as
-    `with_params`."""
+    """Return an object of the dataclass `declared`, with the values `given` in `setting` for `name` over its defaults.
+
+    Raises ConfigError as `with_params` does.
+    """
     try:
         return typed(declared, plain(dict(given)))
     except (ValueError, TypeError) as error:
@@ -97,7 +107,10 @@ def typed_params(
 
 
 def params_type(name: str, function: Callable[..., Any]) -> type | None:
-    """The dataclass of a function's argument `params`; None where it has no such argument. Raises ConfigError."""
+    """Return the dataclass that annotates the argument `params` of a function, or None when it has no such argument.
+
+    Raises ConfigError when the argument is not annotated with a dataclass.
+    """
     if "params" not in inspect.signature(function).parameters:
         return None
     declared = get_type_hints(function).get("params")
@@ -107,7 +120,7 @@ def params_type(name: str, function: Callable[..., Any]) -> type | None:
 
 
 def _signature(declared: type) -> str:
-    """Names, types and defaults of a dataclass, as one would write them."""
+    """Return the fields of a dataclass with types and defaults, as Python source."""
     fields = []
     for field in dataclasses.fields(declared):
         default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"

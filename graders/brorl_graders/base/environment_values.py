@@ -1,10 +1,10 @@
-"""Strings that hold the value of an environment variable, and are written to files as `${oc.env:KEY}`.
+"""Strings that hold the value of an environment variable and are written to files as `${oc.env:KEY}`.
 
 key = FromEnvironment("k-123", "${oc.env:KEY}")
-key == "k-123"                            # whoever uses it sees the value
+key == "k-123"                            # code that uses the string sees the value
 repr({"key": key})                        # {'key': '${oc.env:KEY}'}
-as_written({"key": key})                  # what goes into a file
-restored({"key": "${oc.env:KEY}"})        # what a file of our own meant
+as_written({"key": key})                  # {'key': '${oc.env:KEY}'}, for a file
+restored({"key": "${oc.env:KEY}"})        # {'key': 'k-123'}, after reading a file of this run
 plain({"key": key}), literal({...})       # for a library that knows str alone; for OmegaConf
 """
 
@@ -15,35 +15,35 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-LEAST = 4  # characters of a value that a message is searched for: what is shorter is no secret
+LEAST = 4  # shortest value, in characters, that is hidden in messages; a shorter one is no secret
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
 
-# Values of this process's own settings by how they are written. A file can bring back what is in here, and no more.
+# Environment values in the settings of this process, by their unresolved text. Only these can be restored from a file.
 _own: dict[str, FromEnvironment] = {}
 
 
 class FromEnvironment(str):
-    """A text that holds what an environment variable held, and shows how it was `written` instead."""
+    """A string with the value of an environment variable, which is shown and stored as the text in `written`."""
 
     written: str  # unresolved, as in YAML or on the command line: ${oc.env:RUNS}/first
 
     def __new__(cls, value: str, written: str) -> FromEnvironment:
-        """Make it of the value and its unresolved text."""
+        """Make a string from the variable's value and the unresolved text."""
         made = super().__new__(cls, value)
         made.written = written
         return made
 
     def __repr__(self) -> str:
-        """Show the unresolved text, so that messages and logs with whole mappings give nothing away."""
+        """Return the unresolved text, so that messages and logs with whole mappings show no value."""
         return repr(self.written)
 
     def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
-        """Give copies and pickles both texts."""
+        """Return both texts, for copies and pickles."""
         return str(self), self.written
 
 
 def as_written(value: Any) -> Any:
-    """Copy dataclasses, mappings and sequences with every text from the environment as it was written."""
+    """Copy dataclasses, mappings and sequences, with the unresolved text in place of each environment value."""
 
     def written(text: str) -> str:
         if isinstance(text, FromEnvironment):
@@ -54,12 +54,12 @@ def as_written(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Copy dataclasses, mappings and sequences with every text from the environment as an ordinary one."""
+    """Copy dataclasses, mappings and sequences, with an ordinary string in place of each environment value."""
     return _changed(value, str)
 
 
 def literal(value: Any) -> Any:
-    """Copy dataclasses, mappings and sequences so that OmegaConf reads their texts as they are, `${` and all."""
+    """Copy dataclasses, mappings and sequences, with each `${` escaped so that OmegaConf reads it as plain text."""
 
     def escaped(text: str) -> str:
         ordinary = str(text)
@@ -69,9 +69,10 @@ def literal(value: Any) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Copy what was read from a file, with the values that this process's settings took from the environment.
+    """Copy what was read from a file, with environment values filled in from the settings of this process.
 
-    Only a text that equals an unresolved text of these settings is replaced: a stranger's file cannot name a variable.
+    Only a text that equals an unresolved text of these settings is replaced. So a file from a stranger cannot read
+    another environment variable.
     """
     return _changed(value, lambda text: _own.get(text, text))
 
@@ -80,7 +81,10 @@ def hidden(
     message: str,
     value: Any,
 ) -> str:
-    """Replace values of environment variables in a message by their unresolved text; `value` holds the marked texts."""
+    """Replace each environment value in a message by its unresolved text.
+
+    `value` is the data that holds the values to look for, for example the settings that the message shows.
+    """
     for text in texts_of(value):
         if len(text) >= LEAST:
             message = message.replace(str(text), text.written)
@@ -88,13 +92,13 @@ def hidden(
 
 
 def remember(values: Iterable[FromEnvironment]) -> None:
-    """Let `restored` know values of this process's settings."""
+    """Let `restored` fill in these values, which the settings of this process hold."""
     for value in values:
         _own[value.written] = value
 
 
 def texts_of(value: Any) -> list[FromEnvironment]:
-    """All texts from the environment in dataclasses, mappings and sequences."""
+    """Return all environment values in dataclasses, mappings and sequences."""
     found: list[FromEnvironment] = []
 
     def note(text: str) -> str:
@@ -110,7 +114,7 @@ def _changed(
     value: Any,
     change: Callable[[str], str],
 ) -> Any:
-    """A copy with other texts; mapping keys stay, and so does what is of another kind."""
+    """Copy dataclasses, mappings and sequences with `change` applied to each string, mapping keys apart."""
     if isinstance(value, str):
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

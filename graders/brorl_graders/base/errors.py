@@ -1,41 +1,40 @@
-"""The exception tree: what a user did wrong is a `BroRLError`; everything else is a bug and stays a traceback.
+"""The exception tree: a user's mistake is a `BroRLError`; anything else is a bug and keeps its traceback.
 
-The backend's own errors are in `nemo_brorl.core.errors` and belong to this tree, so that one handler prints them all.
+The backend's own errors are in `nemo_brorl.core.errors` and derive from `BroRLError`, so one handler prints them all.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-USER_ERROR = 2  # exit code: the same command would fail again
-# EX_UNAVAILABLE: something broke under way; the same command goes on from the last checkpoint, and may well succeed
+USER_ERROR = 2  # exit code of an error that the same command would meet again
+# Exit code (EX_UNAVAILABLE) after a failure during the run. The same command resumes from the last checkpoint.
 LOST = 69
 
 
 class BroRLError(Exception):
-    """Base of every error with a message meant for the user. Entry points print it without a traceback and exit with
-    its code."""
+    """Base of every error with a message for the user. Commands print it alone and exit with `exit_code`."""
 
     exit_code: ClassVar[int] = USER_ERROR
 
 
 class ConfigError(BroRLError, ValueError):
-    """A setting is wrong or two settings do not fit; the message says what to write instead."""
+    """An error in the settings: a wrong value, or two that do not fit. The message says what to set instead."""
 
 
 class NotAllowedError(ConfigError):
-    """Data, a stored run or a checkpoint names code or an address that no setting names."""
+    """An error for code or an address that data, a stored run or a checkpoint names and no setting allows."""
 
 
 class DataError(BroRLError, ValueError):
-    """A prompt source is missing, empty, or holds rows that cannot be used."""
+    """An error in the prompts: their source is missing or empty, or a row cannot be used."""
 
 
 class ResourceError(BroRLError, RuntimeError):
-    """The machine lacks something that is needed: memory, a port, a device, disk space, a sandbox."""
+    """An error of the machine: memory, a port, a device, disk space or a sandbox is missing."""
 
 
 class ServiceError(BroRLError, RuntimeError):
-    """A verifier on the other side of a network did not answer, or answered what it must not."""
+    """An error of a scoring service or judge: it did not answer, or sent no valid reply."""
 
     exit_code = LOST

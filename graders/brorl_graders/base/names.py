@@ -1,10 +1,10 @@
-"""Verifiers, services and environments that this process may use: those that the settings name, and no others.
+"""Names of verifiers, services and environments that this process may use: those in the settings, and no others.
 
-Data rows, stored runs and checkpoints are data. They may choose among these names and add none, since a name may be an
-import path, which is code, or an address, to which responses and a key are sent. Verifiers that come with the package
-and run on this machine are always allowed: `verifiers/registry.py` lists them.
+Data rows, stored runs and checkpoints are data. They may choose among these names and add none. A name may be an import
+path, which is code, or an address, to which responses and a key are sent. The verifiers of this package that run on
+this machine are always allowed: `verifiers/registry.py` lists them.
 
-`allow` is called once at the start, from the settings. Child processes find the names in their environment.
+`allow` is called once at the start, from the settings. Child processes read the names from an environment variable.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 from brorl_graders.base.errors import NotAllowedError
 from brorl_graders.base.settings import Endpoint, is_address
 
-MAX_SHOWN = 200  # characters of what data says, in a message
-VARIABLE = "BRORL_NAMES"  # environment variable with the names as JSON
-# What a child with other people's code sees of this process's environment, beside what settings name. None of these
-# holds a secret.
+MAX_SHOWN = 200  # longest quotation from data in a message, in characters
+VARIABLE = "BRORL_NAMES"  # environment variable that hands the names to child processes, as JSON
+# Environment variables that a child process with other people's code may see, apart from those that settings name.
+# None of them holds a secret.
 CHILD_VARIABLES = frozenset(
     (
         "BRORL_CODE_SETTINGS",
@@ -52,18 +52,18 @@ CHILD_VARIABLES = frozenset(
 )
 
 
-# What this process was given, by its text in the environment, which has less.
+# Names with which `allow` was called, by their JSON text in the environment. The text lacks addresses and keys.
 _given: dict[str, Names] = {}
 
 
 @dataclass(frozen=True)
 class Names:
-    """Verifiers, endpoints and environments that settings name, beyond those that come with the package."""
+    """Verifiers, endpoints and environments that the settings add to those of this package."""
 
     verifiers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # import path -> parameters
-    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)  # name or address -> whom to ask, and how
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)  # name or address -> endpoint
     environments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> fingerprints of its settings
-    variables: tuple[str, ...] = ()  # environment variables that children with other people's code see
+    variables: tuple[str, ...] = ()  # environment variables for children that run other people's code
 
 
 def allow(names: Names) -> None:
@@ -129,7 +129,7 @@ def check_environment(name: str, settings: Mapping[str, Any]) -> None:
 
 
 def refused_verifier(name: str) -> NotAllowedError:
-    """Say that no setting names a verifier, and which setting would."""
+    """Build the error for a verifier that no setting names, with the setting that would allow it."""
     # The query of an address may hold a secret.
     shown = name.partition("?")[0][:MAX_SHOWN]
     remedy = f"rewards.verifiers=[{{name: {shown!r}}}]"
@@ -142,7 +142,7 @@ def refused_verifier(name: str) -> NotAllowedError:
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Return a text that only equal settings of an environment share, and that shows none of them."""
+    """Return the SHA-256 of an environment's settings, which is equal for equal settings and shows none of them."""
     written = json.dumps(dict(settings), default=str, sort_keys=True)
     return hashlib.sha256(written.encode()).hexdigest()
 

@@ -1,8 +1,12 @@
-"""What verifiers read from a prompt's payload, words for what is wrong with one, and how long a verifier may take.
+"""What verifiers read from a prompt's payload, messages about a wrong payload, and deadlines of verifiers.
 
-A verifier's process is killed after the first of these that is there: `timeout_s` in the payload (an option of a source
-or of a domain, `verifier_options: {timeout_s: 60}`), the verifier's own in `rewards.timeouts`, `rewards.timeout_s`. The
-parts of a composite verifier are scored one after the other, and their times add up.
+A verifier's process is killed after a deadline. The first of these that is set counts:
+
+- `timeout_s` in the payload, an option of a source or domain: `verifier_options: {timeout_s: 60}`,
+- the verifier's entry in `rewards.timeouts`,
+- `rewards.timeout_s`.
+
+The parts of a composite verifier are scored one after another, and their deadlines add up.
 """
 
 from __future__ import annotations
@@ -13,24 +17,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SUCCESS_REWARD = 1.0  # of a response that is right in full
+SUCCESS_REWARD = 1.0  # reward of a fully right response
 
 
 Payload = Mapping[str, Any]
-Scored = float | tuple[float, str]  # a score; or one with what the verifier says of it
+Scored = float | tuple[float, str]  # a score alone, or a score with a reason
 Score = Callable[[Payload, str], Scored]
-Answer = Callable[[Payload, str], str | None]  # None: the response gives none
+Answer = Callable[[Payload, str], str | None]  # reads the answer of a response; None: the response gives no answer
 Check = Callable[[Payload], Iterator[str]]
 Load = Callable[[], object]
 
-ENVIRONMENT = "environment"  # stands for the verifier where an environment answers
-UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of control characters, format marks and blanks
+ENVIRONMENT = "environment"  # name in place of a verifier for prompts of an environment
+UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode categories of control characters, format marks and blanks
 
 TIMEOUT_KEY = "timeout_s"
 
 
 def accepted_answers(payload: Payload) -> list[str]:
-    """`payload["answer"]` as a list: a text, a number, or a list of those, any of which is right."""
+    """Return `payload["answer"]` as a list of texts, each of which is right.
+
+    The payload has a text, a number, or a list of those.
+    """
     answer = payload["answer"]
     if not isinstance(answer, (list, tuple)):
         return [str(answer)]
@@ -38,7 +45,10 @@ def accepted_answers(payload: Payload) -> list[str]:
 
 
 def reference_text(payload: Payload) -> str | None:
-    """The reference answer as it is written, also of a question that an environment asks; None: there is none."""
+    """Return the reference answer of a prompt as it is written, or None when the prompt has none.
+
+    For a prompt of an environment this is the answer of the question in its task.
+    """
     asked = payload
     if ENVIRONMENT in payload and isinstance(payload.get("task"), Mapping):
         asked = payload["task"].get("payload") or {}
@@ -47,7 +57,7 @@ def reference_text(payload: Payload) -> str | None:
 
 
 def score_and_reason(scored: Scored) -> tuple[float, str]:
-    """Both, "" for the reason where the verifier says nothing."""
+    """Return score and reason of a verifier's result; the reason is "" where the verifier returns a score alone."""
     if isinstance(scored, tuple):
         score, reason = scored
         return float(score), str(reason)
@@ -55,12 +65,12 @@ def score_and_reason(scored: Scored) -> tuple[float, str]:
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of a text can be seen: it is empty, or of blanks and characters without width."""
+    """Return whether a text is empty or has nothing but blanks, control characters and characters without width."""
     return all(unicodedata.category(character) in UNSEEN for character in text)
 
 
 def check_answer(payload: Payload) -> Iterator[str]:
-    """What is wrong with `payload["answer"]`."""
+    """Yield a message when `payload["answer"]` is no text, no number and no list of those."""
     answer = payload.get("answer")
     items = [answer]
     if isinstance(answer, (list, tuple)):
@@ -76,21 +86,21 @@ def _is_answer(item: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of JSON is a number; true and false are none."""
+    """Return whether a JSON value is a number; true and false are no numbers."""
     if isinstance(value, bool):
         return False
     return isinstance(value, (int, float))
 
 
 def is_list(value: Any) -> bool:
-    """Whether a value of JSON or of a settings file is a list with something in it."""
+    """Return whether a value of JSON or of a settings file is a list with at least one item."""
     if not isinstance(value, (list, tuple)):
         return False
     return len(value) > 0
 
 
 def check_choice(payload: Payload, key: str, choices: Sequence[str]) -> Iterator[str]:
-    """What is wrong with an option that has a default, the first of its choices."""
+    """Yield a message when the option `key` of a payload has a value outside `choices`, whose first is the default."""
     chosen = payload.get(key, choices[0])
     if chosen not in choices:
         yield f"{key!r} is {chosen!r}; choose {', '.join(choices)}"
@@ -98,13 +108,13 @@ def check_choice(payload: Payload, key: str, choices: Sequence[str]) -> Iterator
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds for one response, by verifier."""
+    """Seconds that verifiers may take for one response, with a default and exceptions by verifier."""
 
     default_s: float
     by_verifier: Mapping[str, float] = field(default_factory=dict)
 
     def seconds(self, verifier: str, payload: Payload) -> float:
-        """For this verifier with this payload."""
+        """Return the seconds that a verifier may take for one response to the prompt with this payload."""
         if TIMEOUT_KEY in payload:
             return float(payload[TIMEOUT_KEY])
         if verifier != "composite" or verifier in self.by_verifier:
@@ -117,7 +127,7 @@ class Deadlines:
 
 
 def check_timeout(payload: Payload) -> Iterator[str]:
-    """What is wrong with a payload's own deadline."""
+    """Yield a message when the payload's own deadline is no finite number above 0."""
     value = payload.get(TIMEOUT_KEY, 1.0)
     if not is_number(value) or not 0 < value < math.inf:
         yield f"'{TIMEOUT_KEY}' is {value!r}; write the seconds that one response may take, above 0"

@@ -17,17 +17,17 @@ TMP = Path("/tmp")
 
 OTHERS = 0o077
 
-SOCKET_BYTES = 107  # longest path of a socket that Linux takes
+SOCKET_BYTES = 107  # longest path of a Unix socket on Linux, in bytes
 
-# What follows the private folder at most in the path of a socket of Ray's: its own folder there (`ray`, or that of a
-# job's node), then what Ray appends, with the highest number that Linux gives a process.
+# Longest end of the path of a Ray socket, after the private folder: Ray's folder in it (`ray`, or one for each node of
+# a job), then the part that Ray appends, here with the largest process id of Linux.
 RAY_FOLDER_BYTES = len("/0123456789")
 
 RAY_SOCKET_BYTES = len("/session_2026-11-23_01-00-00_123456_4194304/sockets/plasma_store")
 
 MOUNTS = Path("/proc/self/mounts")
 
-# File systems of many machines: slow for logs and kernels, and processes of all nodes would write to one folder.
+# Network file systems. They are slow for logs and kernels, and processes of all nodes would write to one folder.
 SHARED = ("afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "panfs", "pvfs2", "smb3", "wekafs")
 
 
@@ -52,7 +52,7 @@ def make_private(folder: Path, setting: str) -> Path:
 
 
 def _what_is_wrong(folder: Path) -> str:
-    """Say why another user could write to a folder or replace it; empty where none can."""
+    """Say why another user could write to a folder or replace it, or return "" when no other user can."""
     status = folder.lstat()
     if stat.S_ISLNK(status.st_mode):
         return "is a symbolic link"
@@ -96,7 +96,10 @@ def _root_of(named: str) -> Path:
 
 
 def file_system(folder: Path, mounts: str) -> str:
-    """Type of the file system that a folder is on, by the lines of /proc/self/mounts; empty where none is known."""
+    """Return the type of the file system that holds a folder, or "" when no mount point matches.
+
+    `mounts` is the text of /proc/self/mounts.
+    """
     real = folder.resolve()
     nearest, kind = Path(), ""
     for line in mounts.splitlines():

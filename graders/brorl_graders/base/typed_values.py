@@ -1,7 +1,8 @@
-"""Values as their annotations say: what settings give for the fields of a dataclass, converted and checked.
+"""Convert and check the values of settings by the type annotations of a dataclass.
 
-Numbers may be texts, and texts numbers; a field may be a number, a text, a path, an enum, a list, a mapping, another
-dataclass, one of several plain types, `Any`, or one of these or None. Mappings are laid over their defaults.
+Texts become numbers where an annotation asks for it, and numbers texts. An annotation may be a number, text, path,
+enum, list, mapping, another dataclass, a union of plain types, `Any`, or one of these or None. A mapping is merged into
+the default mapping.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-ABSENT = "???"  # stands for a value that must be given, in dataclasses of settings
+ABSENT = "???"  # default of a field that a user has to set
 WORDS = {"yes": True, "y": True, "on": True, "true": True, "no": False, "n": False, "off": False, "false": False}
 
 Declared = TypeVar("Declared")
 
 
 def typed(declared: type[Declared], given: Mapping[str, Any], default: Any = None) -> Declared:
-    """Return an object of a dataclass with what is given, over a `default` object or the defaults of its fields.
+    """Return an object of the dataclass `declared` with the values `given` over default values.
 
-    Raises ValueError or TypeError, with a message, for a name it does not have, a value of another type, and one that
-    is required and missing.
+    The defaults are those of `default`, an object of the same dataclass, or of the dataclass itself. Raises ValueError
+    or TypeError, with a message, for an unknown name, a value of another type, and a required field without a value.
     """
     fields = {field.name: field for field in dataclasses.fields(declared) if field.init}  # type: ignore[arg-type]
     hints = get_type_hints(declared)
@@ -55,7 +56,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _converted(name: str, value: Any, hint: Any, default: Any = None) -> Any:
-    """A value of the field `name` as its annotation says. Raises ValueError or TypeError."""
+    """Convert a value for the field `name` as its annotation `hint` says. Raises ValueError or TypeError."""
     if hint is Any:
         return value
     choices = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
@@ -89,7 +90,7 @@ def _none(name: str, choices: tuple[Any, ...]) -> None:
 
 
 def _one_of(value: Any, choices: tuple[Any, ...]) -> Any:
-    """A value of one of several plain types, which is not converted."""
+    """Return a value unchanged when its type is one of several plain types. Raises ValueError otherwise."""
     if type(value) not in choices:
         kind = type(value).__name__
         raise ValueError(f"Value '{value}' of type '{kind}' is incompatible with type hint '{_shown(choices)}'")
@@ -126,7 +127,6 @@ def _mapping(name: str, value: Any, kind: Any, default: Any) -> dict[Any, Any]:
 
 
 def _plain(value: Any, kind: Any) -> Any:
-    """A number, a text, a path or a member of an enum."""
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _member(value, kind)
     if kind not in _PLAIN:
@@ -154,7 +154,7 @@ def _float(value: Any) -> float:
 
 
 def _number(value: Any, kinds: tuple[type, ...], convert: Callable[[Any], float], what: str) -> float:
-    """A number, also one in a text; true and false are none."""
+    """Convert a value, or the number in a text; true and false are no numbers. Raises ValueError."""
     kind = type(value)
     if kind in kinds:
         with suppress(ValueError):
@@ -175,7 +175,7 @@ def _path(value: Any) -> Path:
 
 
 def _member(value: Any, kind: type[enum.Enum]) -> enum.Enum:
-    """A member of an enum, by itself, its name or its value."""
+    """Return the member of an enum by itself, its name or its value. Raises ValueError."""
     if isinstance(value, kind):
         return value
     if isinstance(value, str) and value in kind.__members__:
@@ -186,5 +186,5 @@ def _member(value: Any, kind: type[enum.Enum]) -> enum.Enum:
         raise ValueError(f"Invalid value '{value}', expected one of [{', '.join(kind.__members__)}]") from None
 
 
-# beside its users: the functions that convert
+# Converter of each plain type. It follows the functions that it names.
 _PLAIN: dict[Any, Callable[[Any], Any]] = {bool: _bool, int: _int, float: _float, str: _str, Path: _path}

@@ -1,14 +1,14 @@
-"""What became of texts that were judged."""
+"""Scores and reasons of responses that were judged together."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-LATE = "has not ended after"  # begins the reason of a deadline
+LATE = "has not ended after"  # start of the reason when a deadline has passed
 
 
 class Verdicts(NamedTuple):
-    """What became of texts."""
+    """Scores of several responses, and the reasons that verifiers give for them."""
 
-    scores: list[float | None]  # None: the verifier failed
-    reasons: dict[int, str]  # by index: why the verifier failed, or what it says of its score
+    scores: list[float | None]  # one score a response; None: the verifier failed
+    reasons: dict[int, str]  # by index of the response: why the verifier failed, or its comment on the score

@@ -1,1 +1,1 @@
-"""Environments: what answers a model turn by turn, and the processes in which it may hang or crash."""
+"""Environments that answer a model turn by turn, and the killable processes in which they run."""

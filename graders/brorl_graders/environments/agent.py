@@ -1,8 +1,8 @@
-"""Agents that ask a model by themselves, as an environment: a program that calls an OpenAI-compatible endpoint.
+"""Environments whose agent asks the model: a program that calls an OpenAI-compatible endpoint.
 
-The roles are turned round. `reset` starts the agent, whose first request is the prompt; each answer is a turn of the
-model, the request after it the observation, and the agent's end that of the episode. An agent that waits for its model
-is a coroutine, a thread or a process, and no engine's business.
+Here the program drives the episode. `reset` starts the agent, and its first request to the model is the prompt. Each
+response is a turn of the model, the agent's next request is the observation, and the agent's end is the episode's end.
+An agent that waits for its model is a coroutine, a thread or a process, and occupies no engine.
 """
 
 from __future__ import annotations
@@ -41,27 +41,33 @@ from brorl_graders.environments.registry import check_tools
 from brorl_graders.verifiers import registry
 
 FIRST_REQUEST_S = 60.0
-STACK = 2**21  # bytes of a thread's, of which there may be thousands
-M_ARENA_MAX, ARENAS = -8, 4  # or every thread takes 64 MiB of address space for its own memory
-MAX_COMPLAINT = 1000  # characters
+STACK = 2**21  # bytes of stack for each agent thread; there may be thousands
+M_ARENA_MAX, ARENAS = -8, 4  # else each thread reserves 64 MiB of address space for malloc
+MAX_COMPLAINT = 1000  # longest error output of a command that is quoted, in characters
 
-Result = float | str | None  # a reward, an answer that the task's verifier scores; None: the newest turn is the answer
+Result = float | str | None  # a reward, or an answer for the task's verifier; None: the answer is the newest turn
 
 
 class AgentError(RuntimeError):
-    """What an agent raised."""
+    """An exception or a failure of an agent."""
 
 
 class Agent(Environment):
-    """An agent by the import path of a function `run(task, endpoint)`, or by a command. Another kind of agent derives
-    from this class and has an `act` of its own."""
+    """An environment that runs an agent, given as a function `run(task, endpoint)` or as a command.
+
+    Other kinds of agents derive from this class and override `act`.
+    """
 
     is_open = True
     is_agent = True
 
     def __init__(self, run: str = "", command: str = "", max_turns: int = 8) -> None:
-        """`command` gets `{"task": …, "seed": …}` on its standard input, and finds the endpoint in OPENAI_BASE_URL and
-        OPENAI_API_KEY. Raises ConfigError."""
+        """Check and store the settings.
+
+        `run` is the import path of a function. `command` is a command line that gets `{"task": …, "seed": …}` on its
+        standard input and finds the endpoint in OPENAI_BASE_URL and OPENAI_API_KEY. Raises ConfigError unless exactly
+        one is set.
+        """
         if max_turns < 1:
             raise ConfigError(f"agent: max_turns={max_turns}: write 1 or more")
         self.max_turns = max_turns
@@ -77,17 +83,21 @@ class Agent(Environment):
 
     @classmethod
     def traits(cls, task: Task) -> Traits:
-        """As the verifier of the task's question needs it, if there is one."""
+        """Return the traits that the verifier of the task's question needs, if the task has a question."""
         traits = Traits(cls.is_open, True, ANY)
         if "verifier" in task:
             judged = Judged.traits(task)
             traits = traits._replace(isolation=judged.isolation)
         with suppress(ImportError):
-            import openai  # noqa: F401 for all processes that are forked from this one
+            import openai  # noqa: F401 imported once, for all forks of this process
         return traits
 
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
-        """Start the agent: its first request. Raises AgentError, ConfigError for tools that are none."""
+        """Start the agent and return its first request, the prompt of the episode.
+
+        Raises AgentError when the agent fails, or makes no request within `FIRST_REQUEST_S`, and ConfigError for wrong
+        tools.
+        """
         self._task = task
         self._conversation = await open_conversation()
         endpoint = self._conversation.endpoint(seed)
@@ -107,7 +117,10 @@ class Agent(Environment):
         return observation
 
     async def step(self, action: Action) -> Step:
-        """Answer its request: the next one, or its end. Raises AgentError."""
+        """Answer the agent's request with the model's turn, and return the next request or the reward.
+
+        Raises AgentError when the agent fails.
+        """
         assert self._conversation is not None and self._work is not None, "an episode begins with reset"
         self._conversation.answer(action)
         observation = await self._conversation.next_observation(self._work)
@@ -120,14 +133,14 @@ class Agent(Environment):
         return Step(reward=reward, terminated=True, info=info)
 
     def close(self) -> None:
-        """End the agent. A thread ends when it asks again."""
+        """End the episode's agent; an agent in a thread ends at its next request to the model."""
         if self._conversation is not None:
             self._conversation.close()
         if self._work is not None:
             self._work.cancel()
 
     async def act(self, task: Task, endpoint: ModelEndpoint) -> Result:
-        """The agent's work on a task."""
+        """Run the agent on a task and return its result: a reward, an answer to score, or None."""
         if self.function is None:
             return await self._run_command(task, endpoint)
         if inspect.iscoroutinefunction(self.function):
@@ -136,12 +149,12 @@ class Agent(Environment):
         return await _in_thread(self.function, task, endpoint)
 
     async def _run_agent(self, task: Task, endpoint: ModelEndpoint) -> Result:
-        """The agent's work; nobody is told its token."""
+        """Run the agent, and raise AgentError without the endpoint's token for whatever it raises."""
         try:
             return await self.act(task, endpoint)
         except BroRLError:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 an agent's own exception
+        except (Exception, SystemExit) as error:  # noqa: BLE001 an agent may raise anything
             reason = f"{type(error).__name__}: {error}"
             if isinstance(error, AgentError):
                 reason = str(error)
@@ -181,7 +194,10 @@ class Agent(Environment):
 
 
 def read_result(printed: str) -> Result:
-    """What a command's last line says, `{"reward": …}` or `{"answer": …}`; None where it says neither."""
+    """Return the reward or answer in the last line that a command printed, or None when the line has neither.
+
+    The line is `{"reward": …}` or `{"answer": …}`.
+    """
     lines = printed.strip().splitlines()
     try:
         said = json.loads(lines[-1]) if lines else None
@@ -195,14 +211,17 @@ def read_result(printed: str) -> Result:
 
 
 async def _in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """What a function returns that blocks. It has a thread of its own: those of a pool would all wait for the model."""
+    """Run a blocking function in a thread of its own, and return its result.
+
+    A thread pool would not do: all its threads could wait for the model.
+    """
     outcome: Future[Result] = Future()
     outcome.set_running_or_notify_cancel()
 
     def work() -> None:
         try:
             outcome.set_result(function(*arguments))
-        except BaseException as error:  # noqa: BLE001 raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 raised where the result is awaited
             outcome.set_exception(error)
 
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
@@ -214,17 +233,17 @@ async def _in_thread(function: Callable[..., Result], *arguments: Any) -> Result
 
 
 def _retrieve_exception(work: asyncio.Task[Result]) -> None:
-    """An agent that was given up may have raised something that nobody asks for."""
+    """Mark an agent's exception as seen, so that asyncio does not log it after the agent was cancelled."""
     if not work.cancelled():
         work.exception()
 
 
 class Verifiers(Agent):
-    """An environment of the library `verifiers`, run as an agent, by the name under which it is installed: its own loop
-    of turns, its own rubric for the reward. Tasks are rows of its dataset.
+    """An environment of the library `verifiers`, run as an agent with its own loop of turns and its own rubric.
 
-    These are what `verifiers.load_environment` gives (SingleTurnEnv, MultiTurnEnv, ToolEnv, …), of its versions up to
-    0.3; 0.4 has dropped them. The library is no requirement of this package: `pip install nemo_brorl[verifiers]`.
+    Its tasks are rows of the environment's dataset. Any environment that `verifiers.load_environment` of versions below
+    0.4 loads will do (SingleTurnEnv, MultiTurnEnv, ToolEnv, …); 0.4 has dropped them. The library is no requirement of
+    this package: `pip install nemo_brorl[verifiers]`.
     """
 
     def __init__(
@@ -233,16 +252,16 @@ class Verifiers(Agent):
         arguments: dict[str, Any] | None = None,
         max_turns: int = 16,
     ) -> None:
-        """`arguments` are those of its `load_environment`. Raises ConfigError."""
+        """Load the environment of this name. `arguments` go to its `load_environment`. Raises ConfigError."""
         super().__init__(max_turns=max_turns)
         self.environment = _load_environment(environment, json.dumps(arguments or {}))
 
     def task(self, seed: int) -> Task:
-        """A row, by its place."""
+        """Return the row of the dataset that the seed selects."""
         return {"row": seed % len(self.environment.get_dataset())}
 
     async def act(self, task: Task, endpoint: ModelEndpoint) -> Result:
-        """A rollout of its own; the rubric's reward of a single one."""
+        """Run one rollout of the library's environment and return the rubric's reward."""
         from openai import AsyncOpenAI
         from verifiers.clients import OpenAIChatCompletionsClient
 
@@ -257,7 +276,7 @@ class Verifiers(Agent):
 
 @lru_cache(maxsize=8)
 def _load_environment(name: str, arguments: str) -> Any:
-    """Environment with its dataset, one for all episodes of a process."""
+    """Load an environment of the library `verifiers` with its dataset, once for all episodes of a process."""
     try:
         from verifiers import load_environment
     except ImportError as error:
@@ -273,5 +292,5 @@ def _load_environment(name: str, arguments: str) -> Any:
         raise ConfigError(f"environment verifiers: {name} cannot be loaded: {error}") from error
     finally:
         for number, handler in zip(handled, handlers, strict=True):
-            signal.signal(number, handler)  # the library has put its own there
+            signal.signal(number, handler)  # the library replaces these handlers
     return loaded

@@ -1,9 +1,9 @@
-"""The process in which episodes live, made to be killed; a child of `scoring/fork_server.py`, which has their modules.
+"""The process in which episodes run; `processes/fork_server.py` forks it with the environments' modules loaded.
 
-It serves one owner over a socket. Request: `(number, EpisodeStep, seconds, ended)`, `ended` being episodes to forget;
-number None: nothing but that. Reply, as JSON: `[number, *EpisodeOutcome]`. Steps of synchronous environments are done
-one after the other, those of asynchronous ones at once. An instance that is not there, or has seen other actions than
-the step says came before, is made anew by repeating these.
+It serves one owner over a socket and is killed when a step takes too long. A request is `(number, EpisodeStep, seconds,
+ended)`, where `ended` lists episodes to close. With `number` None there is no step. A reply is JSON: `[number,
+*EpisodeOutcome]`. Steps of synchronous environments run one after another, and those of asynchronous ones concurrently.
+When an episode is missing, or its actions differ from those before the step, a new instance repeats them.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from brorl_graders.environments.protocol import (
 )
 from brorl_graders.processes.child import ChildReplyError
 
-MAX_ERROR = 2000  # characters
+MAX_ERROR = 2000  # longest error, in characters
 MAX_INFO = 10_000
 CUT = "\n… (cut: {} characters more)"
 MAX_REPLY = 2**24  # bytes
 OUTCOME_TYPES = (tuple, float, bool, bool, dict, str)
-LATE = "has not ended after"  # begins the reason of a deadline
+LATE = "has not ended after"  # start of the reason after a missed deadline
 
 
 @dataclass
 class EpisodeLimits:
-    """Of what an episode may say, and how calls are written; sent with the first request."""
+    """Limits of observations, and the format of tool calls. The owner sends them with the first request."""
 
     max_characters: int
     written_in: str
@@ -51,14 +51,14 @@ class EpisodeLimits:
 
 @dataclass
 class Episode:
-    """A live instance."""
+    """A running episode: an environment and the actions that it has answered."""
 
     environment: Environment
-    actions: list[str] = field(default_factory=list)  # taken so far
+    actions: list[str] = field(default_factory=list)  # texts of the turns so far
 
 
 def serve(connection: Connection) -> None:
-    """Answer requests until the owner closes its end."""
+    """Answer the owner's requests until it closes its end of the connection."""
     is_async, *limits = connection.recv()
     server = Server(connection, EpisodeLimits(*limits))
     if is_async:
@@ -68,7 +68,7 @@ def serve(connection: Connection) -> None:
 
 
 class Server:
-    """Owns the episodes of a process."""
+    """Owner of the episodes in this process, which plays the requested steps."""
 
     def __init__(self, connection: Connection, limits: EpisodeLimits) -> None:
         self.connection = connection
@@ -76,7 +76,7 @@ class Server:
         self.episodes: dict[str, Episode] = {}
 
     def serve(self) -> None:
-        """One step after the other."""
+        """Run requested steps one after another, until the owner closes its end of the connection."""
         while True:
             try:
                 number, step, _, ended = self.connection.recv()
@@ -88,7 +88,7 @@ class Server:
                 self.reply(number, outcome)
 
     async def serve_concurrently(self) -> None:
-        """All steps at once."""
+        """Run requested steps concurrently in an event loop, until the owner closes its end of the connection."""
         loop = asyncio.get_running_loop()
         requests: asyncio.Queue[Any] = asyncio.Queue()
         loop.add_reader(self.connection.fileno(), self._receive, requests)
@@ -117,25 +117,28 @@ class Server:
         self.reply(number, outcome)
 
     async def run_step(self, step: EpisodeStep) -> EpisodeOutcome:
-        """Of a step, its instance made anew if need be. What the environment raises is its error."""
+        """Run a step of an episode and return its outcome; an exception of the environment becomes the outcome's error.
+
+        An episode that is not in this process, or has other actions, is started again first.
+        """
         try:
             return await self._advance_episode(step)
         except BroRLError as error:
             return self._fail_step(step, str(error))
         except MemoryError:
-            raise  # this process is of no more use
-        except (Exception, SystemExit) as error:  # noqa: BLE001 an environment's own exception
+            raise  # the process cannot continue
+        except (Exception, SystemExit) as error:  # noqa: BLE001 an environment may raise anything
             return self._fail_step(step, f"{type(error).__name__}: {error}")
 
     def forget(self, episodes: Iterable[str]) -> None:
-        """Close these, as far as they are here."""
+        """Close the episodes of these names and remove them; names of other processes' episodes are ignored."""
         for name in episodes:
             episode = self.episodes.pop(name, None)
             if episode is not None:
                 _close(episode.environment)
 
     def reply(self, number: int, outcome: EpisodeOutcome) -> None:
-        """Send it to the owner."""
+        """Send the outcome of a request to the owner."""
         self.connection.send_bytes(json.dumps([number, *outcome]).encode())
 
     def _fail_step(self, step: EpisodeStep, reason: str) -> EpisodeOutcome:
@@ -198,7 +201,7 @@ class Server:
         return EpisodeOutcome(observation, reward, has_ended, bool(truncated), info, "")
 
     def _truncate(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Messages of no more characters than an observation may have, in all."""
+        """Cut messages so that together they have at most the characters that an observation may have."""
         room = self.limits.max_characters
         shortened: list[Mapping[str, Any]] = []
         for message in messages:
@@ -214,8 +217,11 @@ class Server:
 
 
 def read_outcome(connection: Connection) -> tuple[int, EpisodeOutcome]:
-    """The next reply of a process, which may be anybody's by now. Raises EOFError or OSError when it is gone,
-    ChildReplyError when this is none."""
+    """Read the next reply of an episode process, and return its number and outcome.
+
+    The reply is checked, since a response may have taken the process over. Raises EOFError or OSError when the process
+    has exited, and ChildReplyError when the reply is no outcome.
+    """
     raw = connection.recv_bytes(MAX_REPLY)
     try:
         number, messages, *rest = json.loads(raw)
@@ -248,5 +254,5 @@ def _is_message(message: Any) -> bool:
 def _close(environment: Environment) -> None:
     try:
         environment.close()
-    except Exception:  # noqa: BLE001 the episode is over, and its outcome known
+    except Exception:  # noqa: BLE001 the episode is over and its outcome known
         return

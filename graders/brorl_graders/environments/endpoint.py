@@ -1,11 +1,11 @@
-"""An OpenAI-compatible endpoint on this machine's loopback, by which agents ask the model that is trained.
+"""An OpenAI-compatible endpoint on the loopback interface, where agents ask the model that is trained.
 
-A request to `/v1/chat/completions` is what an agent's environment observes: the messages that are new since the turn
-before. It is answered when the model's next turn is there, whose token ids and log-probs the trajectory keeps as an
-engine sampled them. So the requests of an agent continue each other, one at a time; another one is refused with the
-reason (400). Every conversation has a token of its own, and who has none gets nothing (401).
+A request to `/v1/chat/completions` becomes an observation of the agent's environment: the messages that are new since
+the last turn. The answer is the model's next turn, and the trajectory keeps its token ids and log-probs as an engine
+sampled them. So an agent's requests continue one conversation, one at a time. Any other request is refused with the
+reason (400). Each conversation has its own token, and a request without a valid token is refused (401).
 
-Of OpenAI's chat completions it knows what a trajectory can be made of.
+The endpoint supports those parts of OpenAI's chat completions that fit into a trajectory.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from aiohttp import web
 from brorl_graders.environments.protocol import Action, Message
 from brorl_graders.environments.tool_calls import text_before_calls
 
-# What a request may say of these: how the model samples is the run's to decide. Temperature, top_p, limits of tokens,
-# penalties and seeds are passed over instead, since clients send some unasked.
+# Values that a request may have for these fields, since the settings of the run decide how the model samples.
+# Temperature, top_p, token limits, penalties and seeds are ignored instead, since clients send some by default.
 ALLOWED_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "stop": (None, "", []),
@@ -37,33 +37,36 @@ ALLOWED_VALUES: dict[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]),
 }
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MAX_SHOWN = 200  # characters
+MAX_SHOWN = 200  # longest quotation from a request in an error, in characters
 
 HOST = "127.0.0.1"
 MODEL = "policy"
-MAX_REQUEST = 2**26  # bytes
+MAX_REQUEST = 2**26  # largest request, in bytes
 BACKLOG = 1024
 BAD_REQUEST, UNAUTHORIZED, GONE = 400, 401, 410
-NEVER_AGAIN = {"x-should-retry": "false"}  # what OpenAI's clients read before they repeat a request
+NEVER_AGAIN = {"x-should-retry": "false"}  # tells OpenAI's clients not to repeat the request
 KINDS = {BAD_REQUEST: "invalid_request_error", UNAUTHORIZED: "authentication_error", GONE: "conversation_over"}
 
 
 class RequestError(ValueError):
-    """A request that cannot be answered; the message is what the agent is told."""
+    """An error in an agent's request. Its message is sent to the agent."""
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """What counts of a request."""
+    """The parts of a chat-completion request that the endpoint uses."""
 
-    messages: tuple[Message, ...]  # role and content, and what tools need
+    messages: tuple[Message, ...]  # messages with role, content and the fields of tool calls
     tools: tuple[Message, ...]
     model: str = field(compare=False)
     is_streamed: bool = field(compare=False)
 
 
 def read_request(body: Any) -> ChatRequest:
-    """Raises RequestError for what is none, or asks for what a trajectory cannot have."""
+    """Check the JSON body of a chat-completion request and return what the endpoint uses of it.
+
+    Raises RequestError for a malformed body, or one that asks for what a trajectory cannot have.
+    """
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise RequestError("a request is a JSON object with a list of messages")
     for name, allowed in ALLOWED_VALUES.items():
@@ -84,7 +87,7 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def assistant_message(action: Action, turn: int) -> Message:
-    """A turn of the model as a message; a call that is wrong stays text, as engines leave it."""
+    """Return a turn of the model as an assistant message; a wrong tool call stays in the text, as in engines."""
     if not action.tool_calls:
         return {"role": "assistant", "content": action.text}
     calls = []
@@ -100,7 +103,7 @@ def make_completion(
     action: Action,
     number: int,
 ) -> dict[str, Any]:
-    """The answer to a request."""
+    """Build the chat completion that answers a request with a turn of the model."""
     said = dict(message)
     reason = "stop"
     if "tool_calls" in message:
@@ -128,7 +131,7 @@ def make_completion(
 
 
 def stream_events(answer: Mapping[str, Any]) -> str:
-    """An answer as the stream of a single piece."""
+    """Return a chat completion as server-sent events with one chunk of content."""
     (choice,) = answer["choices"]
     delta = dict(choice["message"])
     calls = delta.get("tool_calls", ())
@@ -146,7 +149,7 @@ def stream_events(answer: Mapping[str, Any]) -> str:
 
 
 def _read_message(written: Any) -> Message:
-    """A message with what templates read of it, the same however a client writes it."""
+    """Return a request's message with the fields that chat templates read, in one form for all clients."""
     role = written.get("role") if isinstance(written, dict) else None
     if role not in ROLES:
         raise RequestError(f"{written!r:.{MAX_SHOWN}} is no message of one of the roles {', '.join(ROLES)}")
@@ -164,7 +167,7 @@ def _read_message(written: Any) -> Message:
 
 
 def _read_text(content: Any) -> str:
-    """A text, or texts in parts."""
+    """Return the text of a message's content, which is a text or a list of text parts."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
@@ -177,7 +180,7 @@ def _read_text(content: Any) -> str:
 
 
 def _read_call(call: Any) -> dict[str, Any]:
-    """A call as templates want it, with its arguments as an object."""
+    """Return a tool call with its arguments as an object, as chat templates expect."""
     try:
         function = call["function"]
         arguments = json.loads(function["arguments"] or "{}")
@@ -206,38 +209,41 @@ def _read_tool(written: Any) -> Message:
 
 @dataclass(frozen=True)
 class ModelEndpoint:
-    """What an agent is given to ask the model."""
+    """Address and token of the endpoint at which one agent asks the model."""
 
     base_url: str
     api_key: str = field(repr=False)
-    model: str = MODEL  # any other name will do
-    seed: int = 0  # of the episode, for what the agent draws
+    model: str = MODEL  # name of the model; the endpoint accepts any name
+    seed: int = 0  # seed of the episode, for random choices of the agent
 
 
 class ConversationOverError(RuntimeError):
-    """Nobody will answer any more."""
+    """An error for a request after the end of its episode."""
 
 
 class Conversation:
-    """Requests of an agent and answers of the model: asked → answered → asked → … → closed. Of one event loop."""
+    """An agent's requests and the model's answers, in turn, until it is closed. It belongs to one event loop."""
 
     def __init__(self, server: EndpointServer) -> None:
         self.token = secrets.token_urlsafe(32)
         self.server = server
         self.tools: tuple[Message, ...] = ()
-        self.said: list[Message] = []  # by either, as requests repeat it
+        self.said: list[Message] = []  # messages of both sides so far, as requests repeat them
         self.num_turns = 0
-        self._request: ChatRequest | None = None  # that waits for its answer
+        self._request: ChatRequest | None = None  # request without an answer yet
         self._new_messages: asyncio.Future[tuple[Message, ...]] = server.loop.create_future()
         self._answer: asyncio.Future[dict[str, Any]] = server.loop.create_future()
 
     def endpoint(self, seed: int) -> ModelEndpoint:
-        """How its agent reaches it."""
+        """Return the endpoint at which the agent of this conversation reaches the model."""
         return ModelEndpoint(self.server.base_url, self.token, seed=seed)
 
     async def ask(self, body: Any) -> tuple[ChatRequest, dict[str, Any]]:
-        """A request as it was read, and the completion that answers it. Raises RequestError for what does not continue
-        the conversation, ConversationOverError."""
+        """Take a request, wait for the model's turn, and return the parsed request with the completion that answers it.
+
+        Raises RequestError for a request that does not continue the conversation, and ConversationOverError after its
+        end.
+        """
         request = read_request(body)
         if self._request is None:
             self._accept(request)
@@ -247,12 +253,12 @@ class Conversation:
         return request, answer
 
     async def next_observation(self, work: asyncio.Task[Any]) -> tuple[Message, ...] | None:
-        """New messages of the next request; None where the agent's work ends before."""
+        """Return the new messages of the agent's next request, or None when the agent's work ends first."""
         await asyncio.wait({self._new_messages, work}, return_when=asyncio.FIRST_COMPLETED)
         return None if work.done() else self._new_messages.result()
 
     def answer(self, action: Action) -> None:
-        """Answer the request that waits, by a turn of the model."""
+        """Answer the waiting request with a turn of the model."""
         request = self._request
         assert request is not None, "a turn answers a request"
         message = assistant_message(action, self.num_turns)
@@ -266,11 +272,11 @@ class Conversation:
             answered.set_result(make_completion(request, message, action, self.num_turns))
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """End the agent's conversation with the model; a waiting request gets a ConversationOverError."""
         self.server.close(self)
         if not self._answer.done():
             self._answer.set_exception(ConversationOverError("the episode has ended"))
-            self._answer.exception()  # nobody may be waiting for it
+            self._answer.exception()  # marks the exception as seen, since no request may be waiting
 
     def _accept(self, request: ChatRequest) -> None:
         if self.num_turns == 0:
@@ -293,7 +299,7 @@ class Conversation:
 
 
 def _describe_difference(place: int, before: Message, now: Message | None) -> str:
-    """What is wrong with a request that rewrites what was said."""
+    """Say what is wrong with a request that changes an earlier message."""
     was = json.dumps(before, ensure_ascii=False)
     found = "is gone" if now is None else f"is now {json.dumps(now, ensure_ascii=False):.300}"
     return (
@@ -303,17 +309,17 @@ def _describe_difference(place: int, before: Message, now: Message | None) -> st
 
 
 class EndpointServer:
-    """Listens while there are conversations. One for each event loop; its methods are called within."""
+    """An HTTP server that listens while there are conversations. Each event loop has one and calls its methods."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.base_url = ""
-        self._conversations: dict[str, Conversation] = {}  # by token
+        self._conversations: dict[str, Conversation] = {}  # open conversations by token
         self._listening: asyncio.Server | None = None
         self._starting = asyncio.Lock()
 
     async def open(self) -> Conversation:
-        """A conversation that has not begun."""
+        """Start a conversation, and the server when it is not running."""
         conversation = Conversation(self)
         self._conversations[conversation.token] = conversation
         async with self._starting:
@@ -322,7 +328,7 @@ class EndpointServer:
         return conversation
 
     def close(self, conversation: Conversation) -> None:
-        """Forget a conversation."""
+        """Remove a conversation, and stop the server after the last one."""
         self._conversations.pop(conversation.token, None)
         if not self._conversations and self._listening is not None:
             self._listening.close()
@@ -370,7 +376,7 @@ _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, EndpointServer] = WeakKey
 
 
 async def open_conversation() -> Conversation:
-    """A conversation at the server of the running event loop."""
+    """Start a conversation at the server of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _servers:
         _servers[loop] = EndpointServer()
@@ -383,6 +389,6 @@ def _error_response(status: int, reason: str) -> web.Response:
 
 
 def _allow_many_files() -> None:
-    """A waiting agent is two open sockets."""
+    """Raise this process's limit of open files to its maximum, since each waiting agent has two open sockets."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

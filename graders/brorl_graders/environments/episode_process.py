@@ -1,4 +1,4 @@
-"""Processes of episodes as their owner sees them: the steps that each has been given, and those that wait for it."""
+"""Processes that run episodes, as their owner sees them: the steps that each is running and those that wait for it."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from brorl_graders.processes.fork_server import ForkServer
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 0.5  # after which others do not wait for a step any more
-GRACE_S = 2.0  # beyond a deadline that a process keeps by itself
-TRANSFER_S = 5.0  # for a message that has begun
-MAX_STUCK = 16  # processes of a kind beyond those at work, while that many are stuck
-MAX_PROCESSES = 128  # those of one task or episode included
+PATIENCE_S = 0.5  # seconds that other episodes wait for a step before they move
+GRACE_S = 2.0  # extra seconds where the process enforces the deadline
+TRANSFER_S = 5.0  # seconds for the rest of a message
+MAX_STUCK = 16  # extra processes of a kind, one for each that is stuck
+MAX_PROCESSES = 128  # processes of all kinds together
 SERVE = "brorl_graders.environments.child:serve"
-MAX_AT_ONCE = 256  # steps of an asynchronous process
+MAX_AT_ONCE = 256  # concurrent steps of an asynchronous process
 
 
 class Kind(NamedTuple):
-    """Which processes may take a step."""
+    """The properties that two steps must share to run in the same process."""
 
     environment: str
     is_open: bool
     is_async: bool
-    owner: str = ""  # the only task or episode that such a process serves; "": any
+    owner: str = ""  # the only task or episode that the process serves; "": any
 
 
-NO_KIND = Kind("", False, False)  # not found out yet
+NO_KIND = Kind("", False, False)  # kind of a turn before its traits are known
 
 
 @dataclass(eq=False)
 class Batch:
-    """Steps that somebody waits for together."""
+    """Steps whose caller waits for all of them together."""
 
     outcomes: list[EpisodeOutcome | None]
     num_missing: int
@@ -53,14 +53,14 @@ class Batch:
     done: threading.Event = field(default_factory=threading.Event)
 
     def settle(self, index: int, outcome: EpisodeOutcome) -> None:
-        """Note the outcome of a step."""
+        """Store the outcome of one step, and wake the caller after the last."""
         self.outcomes[index] = outcome
         self.num_missing -= 1
         if self.num_missing == 0:
             self.done.set()
 
     def all_outcomes(self) -> list[EpisodeOutcome]:
-        """Its outcomes, in order, once it is done."""
+        """Return the outcomes of all steps in order. The batch must be done."""
         outcomes = []
         for outcome in self.outcomes:
             assert outcome is not None, "no step of a batch that is done is missing"
@@ -68,40 +68,43 @@ class Batch:
         return outcomes
 
     def fail(self, error: BroRLError) -> None:
-        """End it without outcomes."""
+        """End the batch without outcomes; its caller gets the error."""
         self.error = error
         self.done.set()
 
 
 @dataclass(eq=False)
 class Turn:
-    """A step under way: waiting → with a process → settled."""
+    """One step on its way: waiting, then sent to a process, then settled with an outcome."""
 
     step: EpisodeStep
     batch: Batch
-    index: int  # in the batch
+    index: int  # index in the batch
     kind: Kind = NO_KIND
-    has_crashed: bool = False  # with the process that had it first
-    seconds: float = 0.0  # its deadline
-    started_at: float = 0.0  # when a process was given it
+    has_crashed: bool = False  # the process that ran this turn first has crashed
+    seconds: float = 0.0  # seconds until the deadline
+    started_at: float = 0.0  # time at which it was sent to a process
 
 
 @dataclass(eq=False)
 class EpisodeProcess:
-    """A forked process; its first turn is the one at work if it takes them one after the other."""
+    """A forked process that runs episodes.
+
+    A synchronous process runs its oldest turn, and an asynchronous one all its turns concurrently.
+    """
 
     process: int
     connection: Connection
     kind: Kind
-    turns: dict[int, Turn] = field(default_factory=dict)  # by number, oldest first
-    waiting: deque[Turn] = field(default_factory=deque)  # of episodes that live here
+    turns: dict[int, Turn] = field(default_factory=dict)  # turns in the process by their number, oldest first
+    waiting: deque[Turn] = field(default_factory=deque)  # turns that wait, of episodes in this process
     episodes: set[str] = field(default_factory=set)
-    ended: list[str] = field(default_factory=list)  # episodes that it has not been told to forget
-    cpu_at_start: float = 0.0  # its CPU time when it was given a turn
+    ended: list[str] = field(default_factory=list)  # ended episodes that the process does not know of yet
+    cpu_at_start: float = 0.0  # CPU seconds when the newest turn was sent
     used_at: float = 0.0
 
     def limit_transfers(self) -> None:
-        """No message that is begun and not finished, on either side, may hold the owner up."""
+        """Set time limits for messages on the socket, so that a message that stops halfway cannot block the owner."""
         end = socket.socket(fileno=os.dup(self.connection.fileno()))
         with end:
             limit = struct.pack("ll", int(TRANSFER_S), 0)
@@ -110,16 +113,16 @@ class EpisodeProcess:
 
     @property
     def is_free(self) -> bool:
-        """Whether it takes one more turn."""
+        """True when the process takes one more turn."""
         return len(self.turns) < (MAX_AT_ONCE if self.kind.is_async else 1)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether others had better not wait for it."""
+        """True when the process has been busy for so long that other episodes should not wait for it."""
         return not self.is_free and time.monotonic() - self._oldest().started_at > PATIENCE_S
 
     def send_turn(self, number: int, turn: Turn) -> None:
-        """Hand it a turn. Raises OSError when it does not take it."""
+        """Send a turn to the process. Raises OSError when it cannot be sent."""
         turn.started_at = time.monotonic()
         self.used_at = turn.started_at
         self.cpu_at_start = cpu_time(self.process)
@@ -128,13 +131,13 @@ class EpisodeProcess:
         self.connection.send((number, turn.step, turn.seconds, ended))
 
     def send_ended(self) -> None:
-        """Have an idle process forget episodes. Raises OSError."""
+        """Tell an idle process which episodes have ended. Raises OSError."""
         if self.ended and not self.turns:
             ended, self.ended = self.ended, []
             self.connection.send((None, None, 0.0, ended))
 
     def next_check(self) -> float:
-        """When to see how long it has taken."""
+        """Return the time at which the process's turns should be checked again, on the monotonic clock."""
         if not self.turns:
             return math.inf
         if self.kind.is_async:
@@ -147,8 +150,10 @@ class EpisodeProcess:
         return oldest.started_at + oldest.seconds
 
     def is_late(self) -> bool:
-        """Whether a turn has taken too long. One that is starved of a CPU is not blamed, up to `MAX_STARVED`
-        deadlines."""
+        """Return whether a turn has missed its deadline.
+
+        While the process waits for a CPU, only its CPU time counts, up to `MAX_STARVED` deadlines of wall time.
+        """
         now = time.monotonic()
         if self.kind.is_async:
             return now > self.next_check()
@@ -165,8 +170,10 @@ class EpisodeProcess:
 
 
 class EpisodeProcesses:
-    """Owns the processes, and knows which episode lives in which. Not thread-safe. Methods raise ResourceError when the
-    fork server is gone."""
+    """The processes of all episodes, and which episode is in which process. Not thread-safe.
+
+    Methods raise ResourceError when the fork server has exited.
+    """
 
     def __init__(
         self,
@@ -174,7 +181,7 @@ class EpisodeProcesses:
         num_processes: int,
         first_message: tuple[int, str],
     ) -> None:
-        """`num_processes` of a kind are at work at once; a new one is told `first_words`."""
+        """Store the settings: `num_processes` of each kind work at once, and each new process gets `first_message`."""
         self.fork_server = fork_server
         self.num_processes = num_processes
         self.first_message = first_message
@@ -183,14 +190,14 @@ class EpisodeProcesses:
         self._has_logged_gaps = False
 
     def settle_in(self, episode: str, process: EpisodeProcess) -> bool:
-        """Have an episode live in a process; whether it lived there before."""
+        """Register an episode with the process that has it, and return whether it was there already."""
         is_there = episode in process.episodes
         process.episodes.add(episode)
         self.homes[episode] = process
         return is_there
 
     def move_out(self, episode: str) -> EpisodeProcess | None:
-        """Have an episode live nowhere; where it lived."""
+        """Remove an episode from the process that has it, and return this process, or None."""
         process = self.homes.pop(episode, None)
         if process is not None:
             process.episodes.discard(episode)
@@ -198,7 +205,10 @@ class EpisodeProcesses:
         return process
 
     def find_free(self, kind: Kind) -> EpisodeProcess | None:
-        """One that takes a turn of this kind now, with the fewest at work; a new one where there may be one more."""
+        """Return a process that can take a turn of this kind now, or None.
+
+        The process with the fewest turns is chosen. A new one is started when none is idle and limits allow it.
+        """
         same = []
         num_stuck = 0
         for process in self.all:
@@ -218,7 +228,7 @@ class EpisodeProcesses:
         return self._start(kind)
 
     def end(self, process: EpisodeProcess) -> None:
-        """Kill a process; nothing lives there any more."""
+        """Kill an episode process, and record that its episodes are in no process."""
         self.all.remove(process)
         for episode in list(process.episodes):
             self.move_out(episode)
@@ -226,14 +236,14 @@ class EpisodeProcesses:
         self.fork_server.end(process.process)
 
     def close_all(self) -> None:
-        """Let all of them go: the fork server takes them along."""
+        """Close the connections to all processes, after the fork server has ended or is about to."""
         for process in self.all:
             process.connection.close()
         self.all.clear()
         self.homes.clear()
 
     def _has_room(self) -> bool:
-        """Whether one more process may start: the one that has been idle for longest makes room for it."""
+        """Return whether one more process may start. If need be, the process that has been idle longest is ended."""
         if len(self.all) < MAX_PROCESSES:
             return True
         oldest = None
@@ -247,7 +257,7 @@ class EpisodeProcesses:
         return True
 
     def _log_gaps(self) -> None:
-        """What the walls of this machine leave open, once."""
+        """Warn once about what the isolation on this machine does not prevent."""
         if self._has_logged_gaps:
             return
         self._has_logged_gaps = True
@@ -270,5 +280,5 @@ class EpisodeProcesses:
 
 
 def late_reason(turn: Turn) -> str:
-    """Reason of an episode whose step took too long."""
+    """Return the reason for the failure of a step that missed its deadline."""
     return f"{LATE} {turn.seconds:g} s"

@@ -1,9 +1,9 @@
-"""Owner of episodes: many in few killable processes, each step under a deadline, and the thread that gives them out.
+"""Owner of episodes: it runs many of them in few killable processes, and a thread hands out their steps.
 
-An episode stays in the process that began it. It moves, which means that its actions are repeated elsewhere, when that
-process has died, or has been at another episode's step for longer than `PATIENCE_S`. A step at its deadline is ended
-with its process, and its episode with it: nobody else's. A step whose process dies is tried once more, in a process
-of its own; then it is known whose fault it was.
+Each step has a deadline. An episode stays in the process that started it. It moves when this process has died, or has
+been busy with another episode's step for longer than `PATIENCE_S`: then another process repeats its actions. A step
+that misses its deadline ends its process and its own episode, and no other episode. A step whose process dies is tried
+once more in a process of its own, which shows whether this step was the cause.
 """
 
 from __future__ import annotations
@@ -46,40 +46,40 @@ log = logging.getLogger(__name__)
 
 MIN_CHECK_S = 0.02
 IDLE_S = 5.0
-MAX_LOGGED = 20  # failures written to the log in full
+MAX_LOGGED = 20  # failures that are logged; later ones are only counted
 TRAITS = "brorl_graders.environments.registry:find_traits"
 
 
-Arrival = tuple[list[Turn], list[str]]  # to be done, and episodes to forget
+Arrival = tuple[list[Turn], list[str]]  # turns to play, and names of ended episodes
 
 
 @dataclass(frozen=True)
 class HostLimits:
-    """Limits of episodes."""
+    """Limits of episodes and their processes."""
 
-    step_s: float = 10.0  # for one step
-    episode_s: float = 300.0  # for all steps of an episode together
-    max_characters: int = 8000  # of an observation; what is more is cut off
-    num_processes: int = 2  # at work at once, of each kind
+    step_s: float = 10.0  # seconds for one step
+    episode_s: float = 300.0  # seconds for all steps of an episode together
+    max_characters: int = 8000  # longest observation in characters; the rest is cut off
+    num_processes: int = 2  # processes of each kind that work at once
     tool_format: str = ANY_FORMAT
 
 
 class EpisodeHost:
-    """Owns a fork server and the processes of episodes. Any thread may call."""
+    """Owner of a fork server and the processes of episodes. Any thread may call its methods."""
 
     def __init__(self, limits: HostLimits | None = None) -> None:
         self.limits = limits or HostLimits()
         self.num_failures = 0
         self._fork_server = ForkServer()
-        self._traits: dict[tuple[Any, ...], Traits] = {}  # by environment and what its fork server has loaded
+        self._traits: dict[tuple[Any, ...], Traits] = {}  # traits by environment and loaded verifiers
         first_message = (self.limits.max_characters, self.limits.tool_format)
         self._processes = EpisodeProcesses(
             self._fork_server,
             self.limits.num_processes,
             first_message,
         )
-        self._seconds: dict[str, float] = {}  # that an episode has taken so far
-        self._waiting: dict[Kind, deque[Turn]] = {}  # turns that no process has been chosen for
+        self._seconds: dict[str, float] = {}  # seconds of each episode so far
+        self._waiting: dict[Kind, deque[Turn]] = {}  # turns without a process
         self._inbox: Inbox[Arrival] = Inbox()
         self._num_sent = 0
         self._is_closed = False
@@ -91,8 +91,11 @@ class EpisodeHost:
         self._thread.start()
 
     def step(self, steps: Sequence[EpisodeStep]) -> list[EpisodeOutcome]:
-        """Outcome of each, in order; returns when the last one is there. An episode has one step at a time. Raises
-        ConfigError for an environment that there is not, ResourceError when no process can be started."""
+        """Run steps of different episodes, and return their outcomes in order when the last is done.
+
+        An episode has one step at a time. Raises ConfigError for an unknown environment, and ResourceError when no
+        process can be started.
+        """
         if not steps:
             return []
         num_steps = len(steps)
@@ -102,7 +105,7 @@ class EpisodeHost:
             turn = Turn(step, batch, index)
             turns.append(turn)
         self._post((turns, []))
-        # A thread that has ended settles no batch: look at it from time to time
+        # If the thread has ended, the batch is never done
         while not batch.done.wait(IDLE_S):
             if not self._thread.is_alive():
                 raise ResourceError("the environments were closed")
@@ -111,18 +114,18 @@ class EpisodeHost:
         return batch.all_outcomes()
 
     def end(self, episodes: Collection[str]) -> None:
-        """Forget these; those that are not known are passed over."""
+        """Close the episodes of these names; unknown names are ignored."""
         if not self._is_closed:
             self._post(([], list(episodes)))
 
     def close(self) -> None:
-        """End all processes; steps under way fail."""
+        """End all episode processes; steps that are running fail."""
         self._is_closed = True
         self._inbox.ring()
         self._thread.join()
 
     def process_ids(self) -> list[int]:
-        """Of the current processes."""
+        """Return the ids of the current processes."""
         return [process.process for process in self._processes.all]
 
     def _post(self, what: Arrival) -> None:
@@ -131,7 +134,7 @@ class EpisodeHost:
         self._inbox.put(what)
 
     def _run(self) -> None:
-        """Work of the thread: everything below happens in it."""
+        """Run the thread that owns the processes. All methods that follow run in it."""
         while not self._is_closed:
             try:
                 self._take_arrivals()
@@ -148,14 +151,14 @@ class EpisodeHost:
         self._fail_everything(ResourceError("the environments were closed"))
 
     def _take_arrivals(self) -> None:
-        """What other threads have asked for."""
+        """Take over the steps and ended episodes that other threads have put into the inbox."""
         while self._inbox.arrived:
             turns, ended = self._inbox.arrived.popleft()
             self._queue_turns(turns)
             self._forget(ended)
 
     def _queue_turns(self, turns: Sequence[Turn]) -> None:
-        """Queue turns where their episodes live."""
+        """Queue each turn for the process that has its episode, or for any process of its kind."""
         for turn in turns:
             try:
                 turn.kind = self._find_kind(turn.step)
@@ -200,9 +203,9 @@ class EpisodeHost:
         return self.limits.episode_s - self._seconds.get(turn.step.episode, 0.0)
 
     def _hand_out_turns(self) -> None:
-        """Give every process that is free what waits for it, then what waits for any of its kind."""
+        """Send waiting turns to free processes: first those that wait for one process, then those for any of a kind."""
         for process in list(self._processes.all):
-            # To repeat an episode's actions elsewhere is cheaper than to wait for another one's step
+            # Repeating an episode's actions elsewhere is cheaper than waiting for another episode's step
             if process.waiting and process.is_stuck:
                 waiting = process.waiting
                 process.waiting = deque()
@@ -221,7 +224,7 @@ class EpisodeHost:
                 del self._waiting[kind]
 
     def _requeue(self, turns: Iterable[Turn]) -> None:
-        """Let episodes move elsewhere, those of turns in their order."""
+        """Let other processes take these turns and their episodes, in order."""
         for turn in turns:
             self._processes.move_out(turn.step.episode)
             self._queue_of(turn.kind).append(turn)
@@ -229,9 +232,9 @@ class EpisodeHost:
     def _send_turn(self, process: EpisodeProcess, turn: Turn) -> None:
         episode = turn.step.episode
         is_there = self._processes.settle_in(episode, process)
-        num_actions = 1 if is_there else len(turn.step.actions)  # others are repeated
+        num_actions = 1 if is_there else len(turn.step.actions)  # a new process repeats the earlier actions
         turn.seconds = min(self.limits.step_s * num_actions, self._seconds_left(turn))
-        # Tells the answer to this turn from a late one to a turn that was given up
+        # The number tells the answer to this turn from a late answer to an earlier one
         self._num_sent += 1
         try:
             process.send_turn(self._num_sent, turn)
@@ -239,7 +242,7 @@ class EpisodeHost:
             self._lose(process, "its process is gone")
 
     def _receive(self) -> None:
-        """Wait until something happens: a request, an outcome, a process's end, or the time at which a delay counts."""
+        """Wait for a request, an outcome, the end of a process, or the time of the next check."""
         now = time.monotonic()
         next_check = now + IDLE_S
         connections = []
@@ -275,14 +278,16 @@ class EpisodeHost:
         self._settle(turn, outcome)
 
     def _check_deadlines(self) -> None:
-        """End processes whose step takes too long."""
+        """End each process that has a step after its deadline."""
         for process in list(self._processes.all):
             if process.is_late():
                 self._end_late(process)
 
     def _end_late(self, process: EpisodeProcess) -> None:
-        """The step at its deadline has failed. Where several run at once, it may be any that blocks all: each is tried
-        alone."""
+        """End a process after a missed deadline, and fail its step.
+
+        Of several concurrent steps any may block the event loop, so each is tried alone.
+        """
         # One step that blocks the event loop makes all of them late
         if process.kind.is_async and len(process.turns) > 1:
             self._lose(process, "its process does not answer")
@@ -295,7 +300,7 @@ class EpisodeHost:
             self._settle(turn, failed_outcome(late_reason(turn)))
 
     def _lose(self, process: EpisodeProcess, reason: str) -> None:
-        """End a process. Steps that it was at are tried once more, each in one of its own; the rest moves."""
+        """End a process that failed. Its running steps are tried once more, each alone, and its waiting turns move."""
         turns = list(process.turns.values())
         process.turns.clear()
         self._end(process)
@@ -305,12 +310,12 @@ class EpisodeHost:
                 self._settle(turn, failed_outcome(reason))
                 continue
             turn.has_crashed = True
-            # Alone, a second crash can only be its own fault
+            # In a process of its own, a second crash is the turn's own fault
             turn.kind = turn.kind._replace(owner=episode)
             self._queue_of(turn.kind).append(turn)
 
     def _end(self, process: EpisodeProcess) -> None:
-        """Kill a process. What waits for it moves."""
+        """Kill an episode process; the turns that wait for it move to other processes."""
         waiting = process.waiting
         process.waiting = deque()
         self._processes.end(process)
@@ -324,7 +329,7 @@ class EpisodeHost:
             if process is not None:
                 touched.add(process)
         for process in touched:
-            # A process of one episode's own has no more to do, and each holds memory
+            # A process for one episode has nothing left to do, and it holds memory
             is_of_use = not process.kind.owner
             if process.episodes or process.waiting or process.kind in self._waiting:
                 is_of_use = True
@@ -349,7 +354,7 @@ class EpisodeHost:
         turn.batch.settle(turn.index, outcome)
 
     def _fail_everything(self, error: BroRLError | OSError) -> None:
-        """Fail all steps; a new one starts again with a new fork server."""
+        """Fail all steps, and stop the fork server. The next step starts a new one."""
         if isinstance(error, OSError):
             error = ResourceError(f"the environments are gone: {error}")
         turns: list[Turn] = []
@@ -371,7 +376,7 @@ class EpisodeHost:
 
 
 def _templates(step: EpisodeStep) -> list[Template]:
-    """What must be loaded to judge by a verifier, if the task names one."""
+    """Return the verifier templates that must be loaded to score the step's task; empty for a task without verifier."""
     if "verifier" not in step.task:
         return []
     return templates(step.task["verifier"], step.task.get("payload", {}))

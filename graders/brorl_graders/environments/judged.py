@@ -1,6 +1,6 @@
-"""Environments around questions that a verifier judges: answer again when told that it was wrong, or use a tool first.
+"""Environments around questions that a verifier scores: retry after a wrong answer, or use a tool first.
 
-Their tasks are questions of any source: `text` or `messages`, and `verifier` with its `payload`.
+A task is a question of any source: `text` or `messages`, and `verifier` with its `payload`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from brorl_graders.verifiers import registry
 from brorl_graders.verifiers.arithmetic import exact_value
 from brorl_graders.verifiers.safe_answer import is_arithmetic
 
-MAX_DIGITS = 400  # of a result
+MAX_DIGITS = 400  # digits of a result, at most
 
-# Runs earlier calls in silence, then the newest; a last line that is an expression is printed, as a console does.
+# Repeats earlier calls without their output, then runs the newest. The value of a last expression is printed, as a
+# console does.
 SESSION = """
 import ast, contextlib, io, json, random, sys, traceback
 given = json.load(sys.stdin)
@@ -59,18 +60,18 @@ except BaseException as error:
     sys.exit(1)
 """
 
-_sandboxes: dict[sandbox.SandboxLimits, sandbox.Sandbox] = {}  # of this process
+_sandboxes: dict[sandbox.SandboxLimits, sandbox.Sandbox] = {}  # sandboxes of this process by their limits
 
 
 class Judged(Environment):
-    """An episode ends with an answer that the task's verifier scores."""
+    """Base of environments whose episodes end with an answer that the task's verifier scores."""
 
     question: Task
     seed = 0
 
     @classmethod
     def traits(cls, task: Task) -> Traits:
-        """As the verifier needs it. Raises ConfigError for one behind a network."""
+        """Return the traits that the task's verifier needs. Raises ConfigError for a verifier that asks a service."""
         verifier = _verifier_of(cls.__name__, task)
         payload = task["payload"]
         if registry.endpoints_in(verifier, payload):
@@ -82,20 +83,20 @@ class Judged(Environment):
         return Traits(is_open, False, isolation)
 
     def reset(self, task: Task, seed: int) -> Observation:
-        """The question."""
+        """Store the task and return its question."""
         _verifier_of(type(self).__name__, task)
         self.question = task
         self.seed = seed
         return task.get("messages") or str(task["text"])
 
     def score(self, text: str) -> float:
-        """The verifier's, of an answer."""
+        """Return the reward that the question's verifier gives to an answer."""
         reward, _ = registry.judge(self.question["verifier"], self.question["payload"], text)
         return reward
 
 
 class VerifyAndRetry(Judged):
-    """After a wrong answer the model is told so and may try again. The reward is that of the last answer."""
+    """An environment that lets the model retry after a wrong answer. The last answer gets the reward."""
 
     def __init__(
         self,
@@ -103,8 +104,11 @@ class VerifyAndRetry(Judged):
         feedback: str = "That is wrong. Try again.",
         retry_discount: float = 1.0,
     ) -> None:
-        """`feedback` may contain `{question}`. Each further try multiplies the reward by `retry_discount`. Raises
-        ConfigError."""
+        """Check and store the settings.
+
+        `feedback` is the message after a wrong answer and may contain `{question}`. Each retry multiplies the reward by
+        `retry_discount`. Raises ConfigError for `max_turns` below 1.
+        """
         if max_turns < 1:
             raise ConfigError(f"verify_and_retry: max_turns={max_turns}: write 1 or more")
         self.max_turns = max_turns
@@ -113,7 +117,7 @@ class VerifyAndRetry(Judged):
         self.num_tries = 0
 
     def step(self, action: Action) -> Step:
-        """Score an answer."""
+        """Score an answer, and end the episode or ask for another answer."""
         reward = self.score(action.text) * self.retry_discount**self.num_tries
         is_right = reward >= SUCCESS_REWARD * self.retry_discount**self.num_tries
         self.num_tries += 1
@@ -125,10 +129,10 @@ class VerifyAndRetry(Judged):
 
 
 class WithTool(Judged):
-    """The model may call a tool before it answers. A turn without a call is the answer."""
+    """Base of environments in which the model may call a tool. A turn without a call is the answer."""
 
     def step(self, action: Action) -> Step:
-        """Results of the tool's calls, or the answer's score."""
+        """Return the results of the turn's tool calls, or score the turn as the answer."""
         if not action.tool_calls:
             return Step(reward=self.score(action.text), terminated=True)
         results = []
@@ -139,11 +143,11 @@ class WithTool(Judged):
 
     @abstractmethod
     def call(self, call: ToolCall) -> str:
-        """Result of a call."""
+        """Run one tool call and return its result as a text."""
 
 
 class Calculator(WithTool):
-    """A calculator of exact arithmetic: + - * / ** and brackets."""
+    """An environment with a calculator of exact arithmetic: + - * / ** and brackets."""
 
     tools = (
         {
@@ -164,7 +168,7 @@ class Calculator(WithTool):
         self.max_turns = max_turns
 
     def call(self, call: ToolCall) -> str:
-        """The value, a fraction where it is no whole number."""
+        """Return the value of the expression, as a fraction where it is no integer."""
         expression = call.arguments["expression"]
         value = None
         if is_arithmetic(expression):
@@ -175,8 +179,11 @@ class Calculator(WithTool):
 
 
 class PythonTool(WithTool):
-    """Python in the sandbox of `graders/brorl_graders/sandbox`. Names stay from one call to the next: every call is a
-    new process that first runs the earlier ones again, so nothing is held while the model thinks."""
+    """An environment with Python in the sandbox of `graders/brorl_graders/sandbox`.
+
+    Variables are kept between the calls of an episode. Each call is a new process that first repeats the earlier calls,
+    so no process waits while the model generates.
+    """
 
     is_open = True
     tools = (
@@ -195,13 +202,13 @@ class PythonTool(WithTool):
     )
 
     def __init__(self, max_turns: int = 6, seconds: float = 4.0, memory_mib: int = 512) -> None:
-        """`seconds` and `memory_mib` are limits of a call, earlier ones included."""
+        """Store the settings. `seconds` and `memory_mib` limit one call, with the earlier calls that it repeats."""
         self.max_turns = max_turns
         self.limits = sandbox.SandboxLimits(seconds=seconds, memory_mib=memory_mib, output_kib=64)
-        self.calls: list[str] = []  # those that came to their end
+        self.calls: list[str] = []  # code of the calls that succeeded
 
     def call(self, call: ToolCall) -> str:
-        """What it prints, and how it ended where that is not well. A call that fails leaves no names."""
+        """Return what the code prints, and an error line when it fails. A failed call leaves no variables."""
         code = call.arguments["code"]
         program = sandbox.SandboxProgram(SESSION, tests=(), stdin=_session_input(self.calls, code, self.seed))
         result = _shared_sandbox(self.limits).run(program)
@@ -212,7 +219,7 @@ class PythonTool(WithTool):
 
 
 def _shared_sandbox(limits: sandbox.SandboxLimits) -> sandbox.Sandbox:
-    """One for all episodes of a process; it ends with it."""
+    """Return the sandbox with these limits, which all episodes of this process share."""
     if limits not in _sandboxes:
         _sandboxes[limits] = sandbox.Sandbox(limits)
     return _sandboxes[limits]
@@ -230,7 +237,7 @@ def _format_number(value: Fraction) -> str:
 
 
 def _verifier_of(name: str, task: Any) -> str:
-    """Raises ConfigError for a task that is no question with a verifier."""
+    """Return the name of the task's verifier. Raises ConfigError for a task without verifier or payload."""
     if "verifier" not in task or "payload" not in task:
         raise ConfigError(f"{name} needs questions that a verifier scores: write a data.source that has some")
     return str(task["verifier"])

@@ -19,8 +19,11 @@ RULES = (
 
 
 class Mastermind(Environment):
-    """Reward 1 for the code; of a game that is lost, the share of letters in their place at the last guess, times
-    `consolation`."""
+    """A game of Mastermind in which the model guesses a secret code of letters.
+
+    The reward is 1 for the code. After a lost game it is `consolation` times the share of letters that the last guess
+    has in the right place.
+    """
 
     def __init__(
         self,
@@ -29,7 +32,7 @@ class Mastermind(Environment):
         max_turns: int = 8,
         consolation: float = 0.0,
     ) -> None:
-        """Raises ConfigError for a game that cannot be played."""
+        """Check and store the settings. Raises ConfigError for a game that cannot be played."""
         if length < 1 or not 2 <= num_letters <= len(ALPHABET) or max_turns < 1:
             raise ConfigError(
                 f"mastermind: length={length}, num_letters={num_letters}, max_turns={max_turns}: write a length and "
@@ -43,12 +46,12 @@ class Mastermind(Environment):
         self.secret = ""
 
     def task(self, seed: int) -> Task:
-        """A secret code."""
+        """Draw a secret code."""
         letters = Random(seed).choices(self.letters, k=self.length)
         return {"secret": "".join(letters)}
 
     def reset(self, task: Task, seed: int) -> Observation:
-        """The rules."""
+        """Store the secret code and return the rules of the game."""
         self.secret = str(task["secret"])
         return RULES.format(
             length=self.length,
@@ -58,7 +61,7 @@ class Mastermind(Environment):
         )
 
     def step(self, action: Action) -> Step:
-        """How good a guess is."""
+        """Compare a guess with the code, and tell the model how many letters are right."""
         self.num_guesses += 1
         guess = re.sub(r"\s", "", extract_answer(action.text) or "").upper()
         is_guess = len(guess) == self.length and set(guess) <= set(self.letters)

@@ -1,8 +1,8 @@
-"""What an environment is, in Gymnasium's terms (arXiv 2407.17032): `reset` begins an episode, `step` answers an action;
-and what the judging of turns sees of episodes: a step, its outcome, and who keeps the instances.
+"""The interface of an environment, in Gymnasium's terms (arXiv 2407.17032), and the records of its episodes.
 
-An action is a turn of the model, an observation what it is told then. Episodes must be a function of their task, seed
-and actions: one whose process was lost is made anew by repeating its actions.
+`reset` starts an episode and `step` answers an action. An action is one turn of the model, and an observation is what
+the model is told next. An episode must be a function of its task, seed and actions. When its process is lost, a new
+process repeats the actions.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any, NamedTuple, TypeVar
 
 from brorl_graders.base.errors import ConfigError
 
-Message = Mapping[str, Any]  # role and content
-Observation = str | Sequence[Message]  # a text is what the user says, or the tool that was called
-Task = Mapping[str, Any]  # JSON-able; all that an episode needs to know of its question
+Message = Mapping[str, Any]  # a chat message with role and content
+Observation = str | Sequence[Message]  # a text is a message of the user or the called tool
+Task = Mapping[str, Any]  # JSON data with all that an episode needs
 Value = TypeVar("Value")
 
 # Which episodes may share a process.
 ANY = "any"
-SAME_TASK = "same task"  # where responses may take the process over, as they do a library's scorer
+SAME_TASK = "same task"  # only episodes of one task, where a hostile response could take the process over
 ALONE = "alone"
 ISOLATIONS = (ANY, SAME_TASK, ALONE)
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of one of the environment's tools; its arguments fit the tool's schema."""
+    """A call of one of the environment's tools, with arguments that fit the tool's schema."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -37,27 +37,27 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Action:
-    """One turn of the model."""
+    """One turn of the model, with the tool calls in it."""
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
-    tool_error: str = ""  # what is wrong with its calls; only agents see such an action
-    size: TurnSize | None = None  # None: not known
+    tool_error: str = ""  # error in the tool calls; only agents get such an action
+    size: TurnSize | None = None  # token counts; None: unknown
 
 
 @dataclass(frozen=True)
 class Step:
-    """What an action leads to."""
+    """An environment's answer to an action: the next observation, a reward, and whether the episode has ended."""
 
-    observation: Observation = ""  # not read where the episode has ended
+    observation: Observation = ""  # unused when the episode has ended
     reward: float = 0.0
-    terminated: bool = False  # the task came to its end
-    truncated: bool = False  # it is broken off
-    info: Mapping[str, Any] = field(default_factory=dict)  # JSON-able
+    terminated: bool = False  # the task is finished
+    truncated: bool = False  # the episode stops before its task is finished
+    info: Mapping[str, Any] = field(default_factory=dict)  # JSON data
 
 
 class Traits(NamedTuple):
-    """Which processes may hold an episode."""
+    """Properties of an environment that decide which process may run its episodes."""
 
     is_open: bool
     is_async: bool
@@ -65,51 +65,58 @@ class Traits(NamedTuple):
 
 
 class Environment(ABC):
-    """Base of environments. The keyword arguments of the constructor, annotated, are its settings.
+    """Base class of environments; the annotated keyword arguments of the constructor are its settings.
 
-    `reset` and `step` may both be `async def`: then many episodes of a process run at once.
+    `reset` and `step` may both be `async def`. Then many episodes of a process run concurrently.
     """
 
-    tools: Sequence[Mapping[str, Any]] = ()  # each {"type": "function", "function": {name, description, parameters}}
-    max_turns: int = 8  # then the episode is truncated
-    is_open: bool = False  # may use files, the network and other processes; the class says so, not its settings
+    tools: Sequence[Mapping[str, Any]] = ()  # entries {"type": "function", "function": {name, description, parameters}}
+    max_turns: int = 8  # largest number of turns; then the episode is truncated
+    is_open: bool = False  # may use files, the network and other processes; set it in the class
     isolation: str = ANY
-    is_agent: bool = False  # names its tools with its first observation, and deals with wrong calls itself
+    is_agent: bool = False  # sends its tools with the first observation, and handles wrong calls
 
     @classmethod
     def traits(cls, task: Task) -> Traits:
-        """What the owner of processes must know. Episodes live in copies of the process in which this is called: what
-        such tasks need is best imported here."""
+        """Return the properties that decide which process may run an episode of this task.
+
+        Import here what such tasks need. Episodes run in forks of the process that calls this method, and share the
+        imports.
+        """
         is_async = inspect.iscoroutinefunction(cls.step)
         return Traits(cls.is_open, is_async, cls.isolation)
 
     def task(self, seed: int) -> Task:
-        """A task of the environment's own, drawn with the seed, for `data.source=environment`. Raises ConfigError where
-        it has none."""
+        """Return a task of the environment, drawn with the seed, for `data.source=environment`.
+
+        Raises ConfigError for an environment that has no tasks of its own.
+        """
         name = type(self).__name__
         raise ConfigError(f"{name} draws no tasks of its own: write a data.source that has questions for it")
 
     @abstractmethod
     def reset(self, task: Task, seed: int) -> Observation | Awaitable[Observation]:
-        """Begin an episode: the prompt, which depends on the task alone. Resources are taken when a step needs them:
-        prompts are made by this method, too."""
+        """Start an episode and return its prompt, which depends on the task alone.
+
+        Acquire resources in `step` and not here, since prompts are also made with this method.
+        """
 
     @abstractmethod
     def step(self, action: Action) -> Step | Awaitable[Step]:
-        """Answer an action. What it raises ends the episode with reward 0."""
+        """Answer an action of the model; an exception ends the episode with reward 0."""
 
     def close(self) -> None:
-        """Give back what the episode holds."""
+        """Release the resources of the episode."""
         return
 
 
 def failed_outcome(reason: str) -> EpisodeOutcome:
-    """Of an episode whose environment failed."""
+    """Return the outcome of an episode whose environment failed."""
     return EpisodeOutcome((), 0.0, True, False, {}, reason)
 
 
 def to_messages(observation: Observation, role: str) -> tuple[Message, ...]:
-    """An observation as messages; a text is one of this role. Raises TypeError for what is none."""
+    """Return an observation as messages; a text becomes one message of this role. Raises TypeError otherwise."""
     if isinstance(observation, str):
         return ({"role": role, "content": observation},)
     messages = tuple(observation)
@@ -121,12 +128,12 @@ def to_messages(observation: Observation, role: str) -> tuple[Message, ...]:
 
 
 async def resolve(given: Any) -> Any:
-    """What a method returns, whether it is `async def` or not."""
+    """Return the result of an environment's method, awaited when the method is `async def`."""
     return await given if inspect.isawaitable(given) else given
 
 
 def run_without_waiting(work: Coroutine[Any, Any, Value]) -> Value:
-    """Result of a coroutine that waits for nothing."""
+    """Run a coroutine that waits for nothing, and return its result. Raises RuntimeError when it waits."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -136,31 +143,31 @@ def run_without_waiting(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 class TurnSize(NamedTuple):
-    """Tokens of a turn."""
+    """Token counts of one turn."""
 
-    num_prompt: int  # all before it
+    num_prompt: int  # tokens before this turn
     num_sampled: int
-    is_cut: bool  # by a limit: the model had not come to its end
+    is_cut: bool  # a token limit ended the turn
 
 
 class EpisodeStep(NamedTuple):
-    """One more turn of an episode."""
+    """A request to play one more turn of an episode."""
 
-    episode: str  # name of the trajectory, the same at every turn
+    episode: str  # name of the trajectory, equal at every turn
     environment: str
     settings: Mapping[str, Any]
     task: Mapping[str, Any]
     seed: int
-    actions: tuple[str, ...]  # texts of all turns so far; the last one is new
-    sizes: tuple[TurnSize | None, ...] = ()  # of these; empty: not known
+    actions: tuple[str, ...]  # texts of all turns so far; the last one is to be played
+    sizes: tuple[TurnSize | None, ...] = ()  # token counts of these turns; empty: unknown
 
 
 class EpisodeOutcome(NamedTuple):
-    """What the environment makes of it."""
+    """The environment's answer to one turn of an episode, as plain data."""
 
-    observation: tuple[Mapping[str, Any], ...]  # messages; none when it has ended
+    observation: tuple[Mapping[str, Any], ...]  # messages; empty after the end
     reward: float
     has_ended: bool
     truncated: bool
-    info: Mapping[str, Any]  # `tool_error`: the turn called a tool wrongly
-    error: str  # why the environment failed; "" if it did not
+    info: Mapping[str, Any]  # JSON data; `tool_error`: the turn called a tool wrongly
+    error: str  # why the environment failed; "": no failure

@@ -1,6 +1,6 @@
-"""Finds environments by name or import path, and checks their settings and tools.
+"""Find environments by name or import path, and check their settings and tools.
 
-Only an environment that the settings of the run name is made, and only with the settings given there
+Only an environment that the settings of the run name is made, and only with the settings in them
 (`graders/brorl_graders/base/names.py`).
 """
 
@@ -41,8 +41,10 @@ ENVIRONMENTS = {
 
 
 def find(name: str) -> type[Environment]:
-    """Return the class of an environment. Raises ConfigError when there is none, NotAllowedError where no setting names
-    it."""
+    """Return the class of an environment by its name or import path.
+
+    Raises ConfigError when there is none, and NotAllowedError when no setting names it.
+    """
     check_environment_name(name)
     path = ENVIRONMENTS.get(name, name)
     if not is_import_path(path):
@@ -55,9 +57,10 @@ def find(name: str) -> type[Environment]:
 
 
 def make_environment(name: str, settings: Mapping[str, Any]) -> Environment:
-    """Return an environment with its settings.
+    """Make an environment with its settings.
 
-    Raises ConfigError for a name, a setting or a tool that is none, NotAllowedError for what the settings do not give.
+    Raises ConfigError for an unknown name, a wrong setting or a wrong tool, and NotAllowedError for a name or settings
+    that the run's settings do not have.
     """
     check_environment(name, settings)
     written = json.dumps(dict(settings), default=str, sort_keys=True)
@@ -67,7 +70,7 @@ def make_environment(name: str, settings: Mapping[str, Any]) -> Environment:
 
 @lru_cache(maxsize=256)
 def _checked_settings(name: str, written: str) -> tuple[type[Environment], dict[str, Any]]:
-    """Class and settings, which many episodes share. Raises as `make`."""
+    """Return class and settings of an environment after all checks, cached since many episodes share them."""
     kind = find(name)
     typed = _typed_settings(name, kind, json.loads(written))
     environment = kind(**copy.deepcopy(typed))
@@ -78,11 +81,13 @@ def _checked_settings(name: str, written: str) -> tuple[type[Environment], dict[
 
 
 def find_traits(name_and_task: tuple[str, Task]) -> Traits:
-    """Of an environment, by its name and a task; what it needs for such tasks is imported. Raises ConfigError as
-    `find`."""
+    """Return the traits of an environment for a task, and import what the environment needs for such tasks.
+
+    Raises ConfigError when the environment is unknown or cannot be imported.
+    """
     name, task = name_and_task
     kind = find(name)
-    import jsonschema  # noqa: F401 for all processes that are forked from this one
+    import jsonschema  # noqa: F401 imported once, for all forks of this process
 
     try:
         return kind.traits(task)
@@ -112,7 +117,7 @@ def check_tools(name: str, environment: Environment) -> None:
 
 
 def _typed_settings(name: str, kind: type[Environment], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as the constructor annotates them. Raises ConfigError."""
+    """Convert settings to the types that the constructor's annotations have. Raises ConfigError."""
     setting = f"settings of environment {name}"
     hints = get_type_hints(kind.__init__)
     fields: list[Any] = []
@@ -138,7 +143,7 @@ def _typed_settings(name: str, kind: type[Environment], settings: Mapping[str, A
 
 
 def first_messages(name: str, environment: Environment, task: Task) -> tuple[Message, ...]:
-    """What an episode begins with. Raises DataError when it does not begin."""
+    """Return the messages that an episode of this task starts with. Raises DataError when it does not start."""
     try:
         beginning = _begin(environment, task)
         if inspect.iscoroutinefunction(environment.reset):
@@ -146,13 +151,13 @@ def first_messages(name: str, environment: Environment, task: Task) -> tuple[Mes
         return run_without_waiting(beginning)
     except BroRLError:
         raise
-    # A user's own code, which may raise anything.
+    # A user's environment may raise any exception.
     except Exception as error:
         raise DataError(f"environment {name}: reset does not take its task: {type(error).__name__}: {error}") from error
 
 
 async def _begin(environment: Environment, task: Task) -> tuple[Message, ...]:
-    """The first messages. The episode is closed in the event loop that it began in, where there is one."""
+    """Return the first messages of an episode, and close it in the event loop that it started in."""
     try:
         observation = await resolve(environment.reset(task, 0))
         return to_messages(observation, "user")

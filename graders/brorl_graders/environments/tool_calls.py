@@ -1,8 +1,10 @@
-"""Tool calls in a response's text, in the format of the model's chat template, and what is wrong with them.
+"""Read tool calls in a response's text, in the format of the model's chat template, and say what is wrong with them.
 
-Formats, by what a template writes: `hermes`, one `<tool_call>{"name": …, "arguments": {…}}</tool_call>` a call (Hermes,
-Qwen2.5, Qwen3, SmolLM); `llama`, the whole response is `{"name": …, "parameters": {…}}` (Llama 3.1 and later);
-`mistral`, `[TOOL_CALLS][{"name": …, "arguments": {…}}]`.
+Formats of chat templates:
+
+- `hermes`: each call is `<tool_call>{"name": …, "arguments": {…}}</tool_call>` (Hermes, Qwen2.5, Qwen3, SmolLM),
+- `llama`: the whole response is `{"name": …, "parameters": {…}}` (Llama 3.1 and later),
+- `mistral`: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`.
 """
 
 from __future__ import annotations
@@ -18,18 +20,18 @@ HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 HERMES_MARK = "<tool_call>"
 LLAMA_MARK = "<|python_tag|>"
 MISTRAL_MARK = "[TOOL_CALLS]"
-ANY_FORMAT = "hermes"  # where nothing says which
+ANY_FORMAT = "hermes"  # format of an unknown chat template
 THINKING_END = "</think>"
-MAX_SHOWN = 200  # characters of a call in a message
+MAX_SHOWN = 200  # longest quotation of a call in an error, in characters
 
 
 class ToolCallError(ValueError):
-    """A call that cannot be made; the message is what the model is told."""
+    """An error in a tool call. Its message is sent to the model."""
 
 
 def find_format(template: str) -> str | None:
-    """The format in which a chat template writes calls; None: in none that is known here."""
-    is_xml = "<function=" in template  # as Qwen3-Coder's
+    """Return the tool-call format of a chat template, or None for an unknown format."""
+    is_xml = "<function=" in template  # the XML format of Qwen3-Coder is not supported
     if HERMES_MARK in template and not is_xml:
         return "hermes"
     if MISTRAL_MARK in template:
@@ -44,7 +46,10 @@ def parse_calls(
     written_in: str,
     tools: Sequence[Mapping[str, Any]],
 ) -> tuple[ToolCall, ...]:
-    """Calls in a response, checked against the tools. Thinking calls nothing. Raises ToolCallError."""
+    """Return the tool calls in a response, checked against the tools' schemas; calls inside the thinking are ignored.
+
+    `written_in` is the format: hermes, llama or mistral. Raises ToolCallError for a call that cannot be made.
+    """
     answer = text.rpartition(THINKING_END)[2]
     calls = []
     for written in READERS[written_in](answer):
@@ -55,12 +60,12 @@ def parse_calls(
 
 
 def text_before_calls(text: str) -> str:
-    """What a response that calls tools says before it does."""
+    """Return the part of a response before its first tool call, thinking included."""
     thought, end, answer = text.rpartition(THINKING_END)
     for mark in (HERMES_MARK, MISTRAL_MARK):
         if mark in answer:
             return thought + end + answer.partition(mark)[0]
-    return thought + end  # the whole answer is a call
+    return thought + end  # the whole answer is a tool call
 
 
 def _parse_hermes(text: str) -> list[Any]:
@@ -72,7 +77,7 @@ def _parse_hermes(text: str) -> list[Any]:
 
 
 def _parse_llama(text: str) -> list[Any]:
-    """Calls follow each other after a semicolon."""
+    """Return the calls of a response in Llama's format, in which a semicolon separates calls."""
     rest = text.strip().removeprefix(LLAMA_MARK).strip()
     if not re.match(r'\{\s*"(name|type)"', rest):
         return []
@@ -103,7 +108,7 @@ def _parse_json(written: str) -> Any:
 
 
 def _read_call(written: Any) -> ToolCall:
-    """Raises ToolCallError for what is no call."""
+    """Return a parsed JSON value as a tool call. Raises ToolCallError when it has no name or no arguments."""
     name = written.get("name") if isinstance(written, dict) else None
     if not isinstance(name, str):
         raise ToolCallError('a tool call is an object with "name" and "arguments"')
@@ -117,7 +122,7 @@ def _read_call(written: Any) -> ToolCall:
 
 
 def _check_call(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ToolCallError for a tool that there is not, and for arguments that do not fit its schema."""
+    """Raise ToolCallError for an unknown tool, and for arguments that do not fit the tool's schema."""
     from jsonschema import Draft202012Validator
 
     schemas = {}

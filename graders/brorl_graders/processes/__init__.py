@@ -1,1 +1,1 @@
-"""Run verifiers in processes that can be ended at a deadline."""
+"""Child processes that run verifiers and can be killed at a deadline."""

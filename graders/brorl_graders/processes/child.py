@@ -1,14 +1,13 @@
-"""The process that runs a verifier, made to be killed; forked by `fork_server.py`, which has its libraries loaded.
+"""The child process that runs a verifier; `fork_server.py` forks it with the verifier's libraries loaded.
 
-It serves one parent over a socket. Request: `(verifier, payload, texts)`. Replies, one for each text as soon as it is
-scored, as JSON: `[score, reason, null]`, or `[0.0, "", error]` when the verifier raised. The parent unpickles nothing
-that comes from here: a response that has taken this process over must not run in the parent as well. It ends when the
-parent goes away, also in the middle of a score.
+It serves one parent over a socket, is killed at a deadline, and exits with its parent, also in the middle of a score. A
+request is `(verifier, payload, texts)`. Each text gets a reply as soon as it is scored, as JSON: `[score, reason,
+null]`, or `[0.0, "", error]` when the verifier raised. The parent unpickles no reply, so a response that takes this
+process over cannot run code in the parent.
 
-Where its verifier needs none of these, walls stand around it: no network, no files beside libraries, no other process.
-A response that takes such a process over reaches nothing but the score that it
-returns. Landlock keeps files, seccomp keeps the network, other processes and new ones; where the kernel lacks one of
-them, the other holds alone.
+A verifier that needs none of these has no network, no files but libraries, and no other process. Then a response that
+takes the process over can change nothing but the scores that it returns. Landlock keeps files, seccomp keeps the
+network, other processes and new ones. Where the kernel lacks one of the two, the other works alone.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ PACKAGE = Path(__file__).parents[1]
 LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 FIRST_LANDLOCK = "Linux 5.13"
 
-MEMORY_LIMIT = 8 * 2**30  # bytes of address space: an answer like 9**9**9 costs its own reward, not the machine
+MEMORY_LIMIT = 8 * 2**30  # bytes of address space, so that an answer like 9**9**9 fails alone
 PR_SET_PDEATHSIG = 1
-MAX_REPLY = 2**16  # bytes
-MAX_WORDS = 2000  # characters of a reason or an error
+MAX_REPLY = 2**16  # largest reply, in bytes
+MAX_WORDS = 2000  # longest reason or error, in characters
 
-# What foreign code raises about an odd answer. Anything else, want of memory too, ends this process, and counts as a
-# failure of one response as well.
+# Exceptions of a library for an odd answer. Any other, MemoryError too, ends this process. Either way one response
+# fails.
 VERIFIER_ERRORS = (
     ArithmeticError,
     AssertionError,
@@ -59,13 +58,13 @@ Serve = Callable[[Connection], None]  # answers requests until the other end is 
 
 
 class Walls(NamedTuple):
-    """What this kernel has to build them of; made once, for all processes that a fork server starts."""
+    """The kernel features that isolate child processes of this fork server, measured once for all of them."""
 
-    rules: int | None  # Landlock's, a file descriptor
-    can_filter: bool  # by seccomp
+    rules: int | None  # file descriptor of Landlock's rules; None: no Landlock
+    can_filter: bool  # whether the kernel takes seccomp filters
 
     def gaps(self) -> list[str]:
-        """What a process behind them could do that it must not."""
+        """Return what an isolated child process could still do, one text each; empty when the isolation is complete."""
         found = []
         if self.rules is None:
             found.append(f"read this user's files, and write them (needs Landlock, {FIRST_LANDLOCK})")
@@ -75,7 +74,7 @@ class Walls(NamedTuple):
 
 
 def measure_walls() -> Walls:
-    """Try what the kernel has. Forks once: the caller has a single thread."""
+    """Find out which isolation the kernel offers. Forks once, so the caller must have a single thread."""
     interface = linux.landlock_version()
     rules = None
     if interface:
@@ -84,7 +83,7 @@ def measure_walls() -> Walls:
 
 
 def enter_walls(walls: Walls) -> None:
-    """Put this process behind them, for good. Its environment, which may hold keys, is emptied."""
+    """Isolate this process for good, and clear its environment variables, which may hold keys."""
     forget_all_but_environments()
     os.chdir("/")
     for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
@@ -100,7 +99,7 @@ def enter_walls(walls: Walls) -> None:
 
 
 def _library_folders() -> list[str]:
-    """Folders that a library may read as it is imported: Python's, those of packages, and ours."""
+    """Return the folders that libraries read when they are imported: Python's, those of packages, and this package."""
     folders = [str(PACKAGE)]
     for folder in sys.path:
         if Path(folder).name in LIBRARY_FOLDERS:
@@ -109,15 +108,15 @@ def _library_folders() -> list[str]:
 
 
 class ChildReply(NamedTuple):
-    """What a child says of a text."""
+    """A child's reply for one text: the score and its reason, or an error."""
 
     score: float
-    reason: str  # what the verifier says of its score; "": nothing
-    error: str | None  # why the verifier failed; None: it did not
+    reason: str  # the verifier's comment on the score; "": none
+    error: str | None  # why the verifier failed; None: no failure
 
 
 class ChildReplyError(ValueError):
-    """What a child said is no score."""
+    """An error for a reply of a child process that is no valid reply, for example no score."""
 
 
 def run_child(
@@ -126,8 +125,11 @@ def run_child(
     walls: Walls | None,
     serve: Serve,
 ) -> None:
-    """What a forked child does, in a process group of its own (what a verifier starts goes with it), until its parent
-    is gone. `around`: the walls that it goes behind first; None: it may do what its user may."""
+    """Run a forked child in a process group of its own until its parent has exited.
+
+    Processes that a verifier starts belong to the group and are killed with it. `walls` is the isolation that the child
+    enters first; None: it keeps the rights of its user. `serve` answers the parent's requests.
+    """
     os.setpgid(0, 0)
     die_with_parent()
     if os.getppid() != parent:
@@ -140,7 +142,7 @@ def run_child(
 
 
 def serve(connection: Connection) -> None:
-    """Answer requests until the parent closes its end."""
+    """Score the texts of the parent's requests until it closes its end of the connection."""
     while True:
         try:
             verifier, payload, texts = connection.recv()
@@ -153,8 +155,10 @@ def serve(connection: Connection) -> None:
 
 
 def read_reply(connection: Connection) -> ChildReply:
-    """The next reply of a child, which may be anybody's by now. Raises EOFError or OSError when it is gone,
-    ChildReplyError when this is none."""
+    """Read and check the next reply of a child process, which a response may have taken over.
+
+    Raises EOFError or OSError when the child has exited, and ChildReplyError when the reply is no score.
+    """
     raw = connection.recv_bytes(MAX_REPLY)
     try:
         reply = ChildReply(*json.loads(raw))
@@ -167,7 +171,7 @@ def read_reply(connection: Connection) -> ChildReply:
 
 
 def die_with_parent() -> None:
-    """Linux sends SIGKILL when the parent ends, which also reaches a verifier that hangs in C code."""
+    """Have Linux kill this process when its parent exits, even while a verifier hangs in C code."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,9 +1,8 @@
-"""Child processes as their owner sees them: their texts, how long they have taken for the first of them, and the inbox
-of the one thread that works with them, filled by any other.
+"""Child processes as their owner sees them: tasks, children, and the inbox of the thread that works with them.
 
-A child of a pool serves payloads of one `Isolation`. Those of verifiers that judge by themselves are shared by all
-prompts, and rest while another kind is at the front: what they remember is worth keeping. One that runs a library's
-scorer serves one prompt and is ended before the next one, so that nothing that a response does to it lasts.
+A child of a pool serves payloads of one `Isolation`. Children with verifiers of this package serve all prompts. They
+are kept while another kind works, since their caches stay useful. A child that runs a library's scorer serves one
+prompt and is killed before the next, so that nothing that a response does to it lasts.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.verifiers.registry import is_foreign, is_open, names_in
 
 PATIENCE_S = 0.25
-CODE_PATIENCE_S = 2.0  # a new child would first start a sandbox of its own, and this verifier ends late programs itself
-MAX_STARVED = 4  # deadlines
+CODE_PATIENCE_S = 2.0  # longer, since a new child starts a sandbox first and `code` ends late programs
+MAX_STARVED = 4  # deadlines of wall time for a child that gets no CPU
 RUNNING, WAITING_FOR_DISK = "R", "D"  # states in /proc/PID/stat
 
 _libc = ctypes.CDLL(None)
@@ -34,18 +33,21 @@ Item = TypeVar("Item")
 
 
 def cpu_time(process: int) -> float:
-    """CPU seconds of another process; 0 when it is gone."""
+    """Return the CPU seconds of another process, or 0 when it has exited."""
     clock = ctypes.c_int()
     if _libc.clock_getcpuclockid(process, ctypes.byref(clock)) != 0:
         return 0.0
     try:
         return time.clock_gettime(clock.value)
-    except OSError:  # it ended meanwhile
+    except OSError:  # the process has exited meanwhile
         return 0.0
 
 
 def wants_to_run(process: int) -> bool:
-    """Whether a process is running, waiting for a CPU, or for a page from disk, and not asleep or gone."""
+    """Return whether a process is running, waits for a CPU or waits for a page from disk.
+
+    False means that it sleeps or has exited.
+    """
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:
@@ -55,29 +57,29 @@ def wants_to_run(process: int) -> bool:
 
 
 class Isolation(NamedTuple):
-    """Which child may serve a payload."""
+    """The property of a payload that decides which child process may score it."""
 
-    is_closed: bool = False  # behind walls (`child.py`)
-    prompt: str | None = None  # the payload that it serves and no other; None: any
+    is_closed: bool = False  # isolated from files, network and processes (`child.py`)
+    prompt: str | None = None  # the only payload that it serves; None: any payload
 
 
 @dataclass(eq=False)
 class ScoringTask:
-    """Texts to score for one payload."""
+    """Texts to score with one verifier and one payload, and the scores so far."""
 
     verifier: str
     payload: Mapping[str, Any]
     texts: Sequence[str]
-    timeout_s: float  # for each text
-    waiting: deque[int] = field(default_factory=deque)  # indices of texts that no child has
-    scores: dict[int, float | None] = field(default_factory=dict)  # by index; None: failed
-    reasons: dict[int, str] = field(default_factory=dict)  # by index: why it failed, or what the verifier says
-    error: BroRLError | None = None  # why no text of it can be scored
+    timeout_s: float  # seconds for each text
+    waiting: deque[int] = field(default_factory=deque)  # indices of texts without a child
+    scores: dict[int, float | None] = field(default_factory=dict)  # scores by index; None: the verifier failed
+    reasons: dict[int, str] = field(default_factory=dict)  # reasons by index: why the verifier failed, or its comment
+    error: BroRLError | None = None  # why no text can be scored
     done: threading.Event = field(default_factory=threading.Event)
 
     @cached_property
     def isolation(self) -> Isolation:
-        """Which child may serve it."""
+        """The isolation that a child needs to score this task."""
         prompt = None
         if is_foreign(self.verifier, self.payload):
             prompt = json.dumps([self.verifier, self.payload], default=str)
@@ -85,46 +87,47 @@ class ScoringTask:
 
     @property
     def patience_s(self) -> float:
-        """How long a child may take for a text before it is set aside."""
+        """Seconds that a child may take for a text before other texts move to another child."""
         runs_programs = "code" in names_in(self.verifier, self.payload)
         return min(CODE_PATIENCE_S if runs_programs else PATIENCE_S, self.timeout_s)
 
     def settle(self, index: int, score: float | None) -> None:
-        """Note the score of a text, None when its verifier failed."""
+        """Store the score of a text, or None when its verifier failed."""
         self.scores[index] = score
         if len(self.scores) == len(self.texts):
             self.done.set()
 
     def fail(self, error: BroRLError) -> None:
-        """End the task without scores."""
+        """End the task without scores; its caller gets the error."""
         self.error = error
         self.done.set()
 
 
 @dataclass(eq=False)
 class ChildProcess:
-    """A forked process, and the texts of a task that it has, the one being scored first."""
+    """A forked child process with the texts that it has; the first of them is being scored."""
 
     process: int
     connection: Connection
     isolation: Isolation
     task: ScoringTask | None = None
-    indices: deque[int] = field(default_factory=deque)  # of the task's texts
-    started_at: float = 0.0  # when it began with the first of them
-    cpu_at_start: float = 0.0  # its CPU time then
-    check_at: float = 0.0  # when to see next how long it has taken
+    indices: deque[int] = field(default_factory=deque)  # indices of its texts in the task
+    started_at: float = 0.0  # time at which the first text was started
+    cpu_at_start: float = 0.0  # CPU seconds of the child at that time
+    check_at: float = 0.0  # time of the next check of the deadline
 
     def start_clocks(self) -> None:
-        """Start the clocks for the first of its texts."""
+        """Start the clocks for the first of the child's texts."""
         assert self.task is not None, "only a child with a task begins a text"
         self.started_at = time.monotonic()
         self.cpu_at_start = cpu_time(self.process)
         self.check_at = self.started_at + self.task.patience_s
 
     def seconds_taken(self) -> float:
-        """Seconds for the text so far: wall time, or the CPU time it was given when the machine lets it wait for a CPU.
+        """Return the seconds that the child has taken for its current text.
 
-        A child that is starved is not blamed, up to `MAX_STARVED` deadlines of wall time.
+        This is wall time, or CPU time while the child waits for a CPU. So a child that gets little CPU is not blamed,
+        up to `MAX_STARVED` deadlines of wall time.
         """
         assert self.task is not None, "only a child with a task takes time"
         wall_time = time.monotonic() - self.started_at
@@ -134,7 +137,10 @@ class ChildProcess:
 
 
 class Children:
-    """Owns the children. Not thread-safe, as the fork server is not. Methods raise ResourceError when that is gone."""
+    """Owner of all child processes of a pool. Not thread-safe.
+
+    Methods raise ResourceError when the fork server has exited.
+    """
 
     def __init__(self, fork_server: ForkServer) -> None:
         self.fork_server = fork_server
@@ -143,34 +149,34 @@ class Children:
         self.resting: dict[Isolation, ChildProcess] = {}
 
     def all(self) -> list[ChildProcess]:
-        """The one at the front first."""
+        """Return all child processes, the front child first."""
         front = [] if self.front is None else [self.front]
         return [*front, *self.aside, *self.resting.values()]
 
     def busy(self) -> list[ChildProcess]:
-        """Those that are scoring."""
+        """Return the child processes that are scoring."""
         return [child for child in self.all() if child.task is not None]
 
     def bring_to_front(self, isolation: Isolation) -> ChildProcess:
-        """Have an idle child at the front that may serve such payloads."""
+        """Return an idle child that may serve payloads of this isolation, and make it the front child."""
         if self.front is not None and self.front.isolation != isolation:
             self._retire(self.front)
         if self.front is None:
             self.front = self.resting.pop(isolation, None)
-        if self.front is not None and self.front.connection.poll():  # it has nothing to say unasked: it was killed
+        if self.front is not None and self.front.connection.poll():  # an idle child is readable only when it was killed
             self.end(self.front)
         if self.front is None:
             self.front = self._fork(isolation)
         return self.front
 
     def set_front_aside(self) -> None:
-        """Let the child at the front go on with what it has."""
+        """Let the front child finish its text, while another child takes its place."""
         assert self.front is not None, "only a child can be set aside"
         self.aside.append(self.front)
         self.front = None
 
     def end(self, child: ChildProcess) -> None:
-        """Kill a child that has no texts."""
+        """Kill a child process that has no texts left."""
         if child is self.front:
             self.front = None
         elif child in self.aside:
@@ -181,13 +187,13 @@ class Children:
         self.fork_server.end(child.process)
 
     def end_idle(self) -> None:
-        """Kill those that are scoring nothing."""
+        """Kill the child processes that are scoring nothing."""
         for child in self.all():
             if child.task is None:
                 self.end(child)
 
     def close_all(self) -> None:
-        """Let all of them go: the fork server takes them along."""
+        """Close the connections to all children, after the fork server has ended or is about to."""
         for child in self.all():
             child.connection.close()
         self.front = None
@@ -209,7 +215,7 @@ class Children:
 
 
 class Inbox(Generic[Item]):
-    """What has arrived, and a connection that is ready when the thread should look."""
+    """A queue from many threads to one thread, with a connection that becomes readable when something arrives."""
 
     def __init__(self) -> None:
         self.arrived: deque[Item] = deque()
@@ -218,19 +224,19 @@ class Inbox(Generic[Item]):
 
     @property
     def bell(self) -> Connection:
-        """Connection to wait for."""
+        """Connection that is readable when the thread should look into the inbox."""
         return self._receiver
 
     def put(self, item: Item) -> None:
-        """Leave something for the thread, and wake it."""
+        """Put an item into the inbox and wake its thread."""
         self.arrived.append(item)
         self.ring()
 
     def ring(self) -> None:
-        """Wake the thread."""
+        """Wake the thread that reads the inbox."""
         with self._lock:
             self._sender.send_bytes(b"!")
 
     def silence(self) -> None:
-        """Silence the bell, by the thread, once for each time that it was ready."""
+        """Take one wake-up from the bell. The thread calls this each time that the bell is readable."""
         self._receiver.recv_bytes()

@@ -1,19 +1,19 @@
-"""Fork server of verifier children: imports a verifier's libraries once, so that a new child scores after milliseconds.
+"""Fork server of verifier children: it imports a verifier's libraries once, so a new child starts in milliseconds.
 
-`ForkServer` is the owner's end; `main` is the process, `python -m brorl_graders.processes.fork_server FD`. That
-process runs no verifier itself, so nothing that a response does can hang it. It serves its owner over the socket FD,
-one request at a time, after it has said READY:
+`ForkServer` is the owner's end, and `main` runs in the process `python -m brorl_graders.processes.fork_server FD`. That
+process runs no verifier itself, so no response can hang it. Over the socket FD it sends READY and then serves one
+request at a time:
 
 - `("load", (verifier, settings))` → None, or why it cannot be loaded;
-- `("call", (import path, argument))` → (what that function returns, None), or (None, why it does not);
+- `("call", (import path, argument))` → (result of that function, None), or (None, error);
 - `("fork", (is closed, import path))`, followed by a file descriptor → process id of a new child, which serves that
-  descriptor by that function, behind walls or not;
-- `("gaps", None)` → what those walls leave open;
-- `("end", process id)` → None, once the child, its process group and what has left that group are gone.
+  descriptor with that function, isolated when `is closed`;
+- `("gaps", None)` → what the isolation does not prevent;
+- `("end", process id)` → None, after the child, its process group and its other descendants have exited.
 
-It ends, and its children with it, when its owner goes away, also by kill -9. Python's own `multiprocessing.forkserver`
-imports a fixed list only, and its children hold open the pipe by which it notices the owner's end: one that hangs in C
-code would outlive both.
+It exits with its children when its owner exits, also after kill -9. Python's `multiprocessing.forkserver` imports a
+fixed list only, and its children hold the pipe open by which it notices that the owner has exited. A child that hangs
+in C code would survive both.
 """
 
 from __future__ import annotations
@@ -40,17 +40,19 @@ from brorl_graders.sandbox.cleanup import find_children
 from brorl_graders.verifiers.registry import Template, prepare
 
 READY = "ready"
-SCORE = "brorl_graders.processes.child:serve"  # what a child does unless it is asked for something else
-ANSWER_LIMIT_S = 120.0  # it imports libraries, which is not the fault of a response
+SCORE = "brorl_graders.processes.child:serve"  # default function that a child runs
+ANSWER_LIMIT_S = 120.0  # time for one request, which may import large libraries
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class ForkServer:
-    """One fork-server process at a time, started when it is first needed. Not thread-safe; Linux ends the process with
-    the thread that started it."""
+    """The owner's end of one fork-server process, which is started when it is first needed. Not thread-safe.
+
+    Linux kills the process when the thread that started it ends.
+    """
 
     def __init__(self) -> None:
-        # A process with threads cannot be forked.
+        # One thread each, since a process with threads cannot be forked.
         self._environment = child_environment(**ONE_THREAD)
         if "HOME" not in allowed().variables:
             self._environment["HOME"] = str(scratch_home())
@@ -59,8 +61,10 @@ class ForkServer:
         self._control: Connection | None = None
 
     def load(self, template: Template) -> BroRLError | None:
-        """Import a verifier and its libraries; why it cannot be. Raises ResourceError when the process is gone or does
-        not start."""
+        """Import a verifier and its libraries, and return why this failed, or None.
+
+        Raises ResourceError when the process has exited or does not start.
+        """
         message = self._request("load", tuple(template))
         if message is not None:
             return ConfigError(message)
@@ -68,31 +72,37 @@ class ForkServer:
         return None
 
     def has_library_of(self, verifier: str) -> bool:
-        """Whether a verifier's library is loaded, whatever the settings."""
+        """Return whether a verifier's library is loaded, with any settings."""
         return any(template.verifier == verifier for template in self.loaded)
 
     def call_function(self, function: str, argument: Any) -> Any:
-        """What the function at an import path returns there. Raises ConfigError when it does not, ResourceError."""
+        """Call the function at an import path in the fork-server process, and return its result.
+
+        Raises ConfigError when the function raises a BroRLError, and ResourceError when the process has exited.
+        """
         value, message = self._request("call", (function, argument))
         if message is not None:
             raise ConfigError(message)
         return value
 
     def fork(self, descriptor: int, is_closed: bool, serve: str = SCORE) -> int:
-        """Process id of a new child that serves the descriptor, by the function at the import path `serve`, behind
-        walls if `is_closed`. Raises ResourceError."""
+        """Fork a child process that serves the file descriptor `descriptor`, and return its process id.
+
+        `serve` is the import path of the function that serves it. With `is_closed` the child is isolated. Raises
+        ResourceError.
+        """
         return int(self._request("fork", (is_closed, serve), descriptor))
 
     def gaps(self) -> list[str]:
-        """What a child behind walls could do all the same, on this machine. Raises ResourceError."""
+        """Return what an isolated child could still do on this machine. Raises ResourceError."""
         return list(self._request("gaps", None))
 
     def end(self, process: int) -> None:
-        """Kill a child, and all in its process group, and wait until it is gone. Raises ResourceError."""
+        """Kill a child process with its process group, and wait until it has exited. Raises ResourceError."""
         self._request("end", process)
 
     def close(self) -> None:
-        """Kill the process; its children go with it."""
+        """Kill the fork-server process; its children die with it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -147,19 +157,19 @@ class ForkServer:
         return control.recv()
 
     def _describe_exit(self) -> str:
-        """How the process ended."""
+        """Wait for the fork-server process, and say with which code it exited."""
         assert self._process is not None, "asked about a process that was started"
         return f"exit code {self._process.wait()}; see the log"
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the owner closes its end."""
+    """Serve requests until the owner closes its end of the socket."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     control = Connection(int(arguments[0]))
     walls = child.measure_walls()
-    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # what leaves a child's process group comes here when the child ends
-    children: dict[int, bool] = {}  # whether each may have started processes
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # processes that left a child's group become children of this process
+    children: dict[int, bool] = {}  # by process id: whether it may have started processes
     control.send(READY)
     while True:
         try:
@@ -205,14 +215,14 @@ def _call_function(function: str, argument: Any) -> tuple[Any, str | None]:
 
 
 def _freeze_loaded() -> None:
-    """Let no child's garbage collector touch it, so that it stays shared memory."""
+    """Freeze all loaded objects for the garbage collector, so that children do not copy their memory pages."""
     gc.collect()
     gc.freeze()
 
 
 def _fork(control: Connection, walls: child.Walls | None, serve: str) -> int:
     descriptor = recv_handle(control)
-    os.set_inheritable(descriptor, False)  # a program that a verifier starts would hide the child's end from the owner
+    os.set_inheritable(descriptor, False)  # else programs of a verifier keep the socket open
     server = os.getpid()
     process = os.fork()
     if process:
@@ -223,7 +233,7 @@ def _fork(control: Connection, walls: child.Walls | None, serve: str) -> int:
         control.close()
         run_child(Connection(descriptor), server, walls, import_function("function", serve))
         status = 0
-    finally:  # a child never goes on as a second fork server, whatever it dies of
+    finally:  # a child must never continue as a second fork server
         if status:
             traceback.print_exc()
         os._exit(status)
@@ -232,9 +242,9 @@ def _fork(control: Connection, walls: child.Walls | None, serve: str) -> int:
 def _kill(process: int) -> None:
     try:
         os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # ended before: its number may be another process's by now
+    except ChildProcessError:  # it had exited before, and its id may belong to another process
         return
-    for kill in (os.killpg, os.kill):  # the group does not exist yet in a child's first moment
+    for kill in (os.killpg, os.kill):  # a new child has no process group yet
         try:
             kill(process, signal.SIGKILL)
         except ProcessLookupError:
@@ -243,12 +253,12 @@ def _kill(process: int) -> None:
 
 
 def _kill_strays(children: Collection[int]) -> None:
-    """Kill what is left of children that have ended: processes that left their group, orphans now."""
+    """Kill the orphans of children that have ended: processes that had left their process group."""
     processes = os.open("/proc", os.O_RDONLY | os.O_CLOEXEC)
     try:
         while strays := set(find_children(processes)).difference(children):
             for process in strays:
-                _kill(process)  # whose own children come here in turn
+                _kill(process)  # its children become children of this process
     finally:
         os.close(processes)
 

@@ -1,10 +1,10 @@
 """Pool of child processes that score texts under a hard deadline, and the thread that gives them work.
 
-One child is at the *front*: it gets the texts of the waiting tasks, in order, a batch at a time. Life of a text:
-waiting → being scored → scored, or failed (deadline, crash, exception). When the front child sits on a text for longer
-than the task's patience while others wait, it is set *aside*: it may go on with this one text until the deadline, and
-a new child, forked in milliseconds, is at the front with the rest. So a verifier that hangs costs its own text, not the
-time of others. At most `MAX_ASIDE` children are aside; then the front child is waited for.
+One child is the *front* child. It gets the texts of waiting tasks in order, a batch at a time. A text waits, is being
+scored, and then is scored or has failed (deadline, crash, exception). When the front child takes longer for a text than
+the task's patience while other texts wait, it is set *aside*. It may finish this text until the deadline, and a new
+child, forked in milliseconds, takes the other texts. So a verifier that hangs costs its own text and not the time of
+others. At most `MAX_ASIDE` children are aside; then texts wait for the front child.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from brorl_graders.verifiers.registry import templates
 log = logging.getLogger(__name__)
 
 MAX_ASIDE = 16
-MIN_CHECK_S = 0.02  # between two looks at a child
-BATCH = 32  # texts a child is given at once
-MAX_LOGGED = 20  # failures written to the log in full
-IDLE_S = 5.0  # both sides look up this often even when nothing happens
+MIN_CHECK_S = 0.02  # shortest time between two checks of a child
+BATCH = 32  # texts that a child gets at once
+MAX_LOGGED = 20  # failures that are logged; later ones are only counted
+IDLE_S = 5.0  # longest wait of either thread when nothing happens
 
 
 class ProcessPool:
-    """Owns a fork server and its children. `score` may be called from many threads at once."""
+    """Owner of a fork server and its children, which score texts. Many threads may call `score` at once."""
 
     def __init__(self, deadlines: Deadlines) -> None:
         self.deadlines = deadlines
         self.num_failures = 0
         self._fork_server = ForkServer()
-        self._tasks: deque[ScoringTask] = deque()  # those with waiting texts, oldest first
+        self._tasks: deque[ScoringTask] = deque()  # tasks with waiting texts, oldest first
         self._children = Children(self._fork_server)
         self._has_logged_gaps = False
         self._inbox: Inbox[ScoringTask] = Inbox()
@@ -51,12 +51,17 @@ class ProcessPool:
         self._thread.start()
 
     def score(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> list[float | None]:
-        """Score of each text, None where the verifier failed. Raises ConfigError when the verifier cannot be loaded,
-        ResourceError when no process can be started for it."""
+        """Score texts with a verifier, and return one score for each text, None where the verifier failed.
+
+        Raises ConfigError when the verifier cannot be loaded, and ResourceError when no process can be started.
+        """
         return self.judge(verifier, payload, texts).scores
 
     def judge(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> Verdicts:
-        """The same, with why verifiers failed and what they say of their scores."""
+        """Score texts with a verifier, and return scores with the reasons for them or for failures.
+
+        Raises the errors of `score`.
+        """
         seconds = self.deadlines.seconds(verifier, payload)
         task = ScoringTask(verifier, dict(payload), texts, seconds)
         task.waiting.extend(range(len(texts)))
@@ -65,21 +70,21 @@ class ProcessPool:
         return Verdicts(scores, task.reasons)
 
     def load(self, verifier: str) -> None:
-        """Import a verifier and its libraries before the first text needs them. Raises as `score`."""
+        """Import a verifier and its libraries before the first text needs them. Raises the errors of `score`."""
         self._wait_for(ScoringTask(verifier, {}, (), self.deadlines.default_s))
 
     def close(self) -> None:
-        """Kill all processes; tasks under way fail."""
+        """Kill all processes of the pool; tasks that are running fail."""
         self._is_closed = True
         self._inbox.ring()
         self._thread.join()
 
     def child_pids(self) -> list[int]:
-        """Process ids of the current children."""
+        """Return the process ids of the current child processes."""
         return [child.process for child in self._children.all()]
 
     def _wait_for(self, task: ScoringTask) -> None:
-        """Hand a task to the thread, and return when it is done. Raises what it failed with."""
+        """Hand a task to the pool's thread and wait until it is done. Raises the task's error."""
         if self._is_closed:
             raise ResourceError("the verifier pool was closed")
         self._inbox.put(task)
@@ -90,20 +95,20 @@ class ProcessPool:
             raise task.error
 
     def _run(self) -> None:
-        """Work of the thread: everything below happens in it."""
+        """Run the thread that owns the children. All methods that follow run in it."""
         while not self._is_closed:
             try:
                 self._hand_out_texts()
                 self._receive_scores()
                 self._check_deadlines()
-            except BroRLError as error:  # the fork server is gone, or cannot be started
+            except BroRLError as error:  # the fork server has exited or does not start
                 self._fail_everything(error)
             except OSError as error:
                 self._fail_everything(ResourceError(f"the verifier processes are gone: {error}"))
         self._fail_everything(ResourceError("the verifier pool was closed"))
 
     def _hand_out_texts(self) -> None:
-        """Give the front child a batch of a task, unless it has one."""
+        """Give the front child a batch of a task's texts, unless it is busy."""
         children = self._children
         while self._inbox.arrived:
             self._tasks.append(self._inbox.arrived.popleft())
@@ -118,10 +123,10 @@ class ProcessPool:
             if batch:
                 self._send(task, batch)
             else:
-                task.done.set()  # there was nothing but to load
+                task.done.set()  # the task had no texts, only verifiers to load
 
     def _next_task(self) -> ScoringTask:
-        """The oldest; while a child is there that serves one prompt, the oldest of that prompt, if there is one."""
+        """Return the oldest task, or the oldest of the front child's prompt when this child serves one prompt alone."""
         front = self._children.front
         if front is not None and front.isolation.prompt is not None:
             for task in self._tasks:
@@ -130,8 +135,10 @@ class ProcessPool:
         return self._tasks[0]
 
     def _load_verifiers(self, task: ScoringTask) -> None:
-        """Have the fork server load what a task needs. Idle children, which lack a library, are ended; the task fails
-        where there is no such verifier."""
+        """Have the fork server load the verifiers of a task. The task fails when one cannot be loaded.
+
+        Idle children are killed when a library is new, since they were forked without it.
+        """
         for template in templates(task.verifier, task.payload):
             if template in self._fork_server.loaded:
                 continue
@@ -160,7 +167,7 @@ class ProcessPool:
             self._end_child(child, "its process is gone")
 
     def _receive_scores(self) -> None:
-        """Wait until something happens: a task, a score, a child's end, or the time at which a delay counts."""
+        """Wait for a task, a score, the end of a child, or the time of the next check."""
         children = self._children.all()
         connections = [child.connection for child in children]
         next_check = min((child.check_at for child in self._children.busy()), default=math.inf)
@@ -174,7 +181,7 @@ class ProcessPool:
 
     def _receive_score(self, child: ChildProcess) -> None:
         task = child.task
-        if task is None:  # it has nothing to say unasked
+        if task is None:  # an idle child sends nothing, so it has exited or was taken over
             self._children.end(child)
             return
         try:
@@ -200,7 +207,7 @@ class ProcessPool:
             child.task = None
 
     def _check_deadlines(self) -> None:
-        """End the children that have taken too long for a text, and set the front child aside when others wait."""
+        """Kill children after their deadline, and set the front child aside when other texts wait."""
         now = time.monotonic()
         for child in self._children.busy():
             if now < child.check_at:
@@ -225,14 +232,14 @@ class ProcessPool:
         return bool(self._tasks or self._inbox.arrived) or front_has_more
 
     def _set_aside(self, child: ChildProcess) -> None:
-        """Let the front child go on with its first text, and others score the rest."""
+        """Let the front child finish its first text, and give its other texts to another child."""
         index = child.indices.popleft()
         self._take_back(child)
         child.indices.append(index)
         self._children.set_front_aside()
 
     def _take_back(self, child: ChildProcess) -> None:
-        """Put the texts of a child at the head of those that wait."""
+        """Put the texts of a child back at the head of the waiting texts."""
         task = child.task
         assert task is not None, "only a child with a task has texts"
         if child.indices and not task.waiting:
@@ -241,7 +248,7 @@ class ProcessPool:
         child.indices.clear()
 
     def _end_child(self, child: ChildProcess, reason: str) -> None:
-        """End a child that is of no use any more: the text that it was scoring has failed."""
+        """Kill a child that cannot be used any more. The text that it was scoring has failed."""
         task = child.task
         index = None
         if task is not None:
@@ -261,7 +268,7 @@ class ProcessPool:
         task.settle(index, None)
 
     def _fail_everything(self, error: BroRLError) -> None:
-        """Fail every task; a new one starts again with a new fork server."""
+        """Fail all tasks, and stop the fork server. The next task starts a new one."""
         for task in (*self._tasks, *self._inbox.arrived):
             task.fail(error)
         for child in self._children.busy():

@@ -1,1 +1,1 @@
-"""Ask services and judges over HTTP for scores."""
+"""Clients that ask scoring services and judges over HTTP for scores."""

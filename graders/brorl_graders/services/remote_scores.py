@@ -1,10 +1,10 @@
-"""Scores of verifiers on the other side of a network, each asked for once.
+"""Scores from services and judges over a network, where each question is asked only once.
 
-What a service says of a prompt and a text is kept: equal answers, of one large group or of a
-prompt that comes again, are one item, also while it is still open.
+A service's answer about a prompt and a text is kept. So equal texts of a large group, or of a prompt that is sampled
+again, are one request, even while this request is still open.
 
-A worker remembers what services have said and writes it to the run folder (`service_answers/`): a run that is started
-again takes it from there, and another run may replay it.
+A worker keeps the answers in memory and writes them to the run folder (`service_answers/`). A resumed run reads them
+from there, and another run may replay them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.services.service_client import ServiceClient
 from brorl_graders.verifiers import services
-from brorl_graders.verifiers.services import Asked, shown_url
+from brorl_graders.verifiers.services import ServiceCall, shown_url
 
-FOLDER = "service_answers"  # of a run folder
-MAX_REASON = 2000  # characters that are recorded
-MAX_KEPT = 300  # characters that are kept in memory
+FOLDER = "service_answers"  # subfolder of a run folder
+MAX_REASON = 2000  # longest recorded reason, in characters
+MAX_KEPT = 300  # longest reason in memory, in characters
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +41,14 @@ Failure = ServiceError | ConfigError
 
 
 class KnownAnswer(NamedTuple):
-    """What a service has said of a text."""
+    """A service's earlier answer about a text."""
 
     score: float
     reason: str
 
 
 class KnownAnswers:
-    """Scores by key of prompt and text, at most `rewards.services.cache_size`, those used last."""
+    """A cache of services' answers by the hash of prompt and text, which keeps the `cache_size` answers used last."""
 
     def __init__(
         self,
@@ -56,10 +56,13 @@ class KnownAnswers:
         folder: Path | None,
         worker: int,
     ) -> None:
-        """`folder`: where answers are recorded, by worker; None: nowhere. Raises ConfigError when what is to be
-        replayed is not there."""
+        """Open the cache, with the answers that are recorded in `folder` or at `settings.replay`.
+
+        New answers are recorded in `folder`, in one file for each `worker`; None: they are not recorded. Raises
+        ConfigError when there is nothing to replay.
+        """
         self.settings = settings
-        self.answers: OrderedDict[bytes, KnownAnswer] = OrderedDict()  # the oldest first
+        self.answers: OrderedDict[bytes, KnownAnswer] = OrderedDict()  # answers by hash, least recently used first
         self._record = None
         if settings.replay is not None:
             self._load(_record_files(settings.replay))
@@ -70,7 +73,7 @@ class KnownAnswers:
             self._record = path.open("a", buffering=1, encoding="utf-8")
 
     def find(self, key: bytes) -> KnownAnswer | None:
-        """What was said; None where nothing is known."""
+        """Return the known answer for a hash of prompt and text, or None."""
         if key in self.answers:
             self.answers.move_to_end(key)
         return self.answers.get(key)
@@ -82,7 +85,7 @@ class KnownAnswers:
         score: float,
         reason: str,
     ) -> None:
-        """Keep an answer."""
+        """Store a service's answer in the cache and in the record file."""
         self._remember(key, KnownAnswer(score, reason[:MAX_KEPT]))
         if self._record is not None:
             row = {
@@ -102,19 +105,21 @@ class KnownAnswers:
             self.answers.popitem(last=False)
 
     def close(self) -> None:
-        """Close the record."""
+        """Close the record file."""
         if self._record is not None:
             self._record.close()
 
     def _load(self, paths: Sequence[Path]) -> None:
-        """Know what was recorded."""
         for path in paths:
             for key, answer in _read_answers(path):
                 self._remember(key, answer)
 
 
 def _record_files(replay: str) -> list[Path]:
-    """The files of a record: one, those of a folder, or those of a run folder. Raises ConfigError."""
+    """Return the record files at `replay`: a file, or the files of a folder or a run folder.
+
+    Raises ConfigError when there are none.
+    """
     path = Path(replay)
     if path.is_file():
         return [path]
@@ -127,7 +132,7 @@ def _record_files(replay: str) -> list[Path]:
 
 
 def _read_answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
-    """Keys and answers; a half-written last line is passed over."""
+    """Yield hashes and answers of a record file. A line that was written halfway is skipped."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             try:
@@ -140,22 +145,22 @@ def _read_answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
 
 
 class ServiceScore(NamedTuple):
-    """What became of one item."""
+    """The result of asking a service about one text: a score, or the reason for a failure."""
 
-    score: float | None  # None: the service failed
-    reason: str = ""  # what it says of its score, or why it failed
-    error: Failure | None = None  # where a failure ends the run
+    score: float | None  # score; None: the service failed
+    reason: str = ""  # the service's reason for the score, or why it failed
+    error: Failure | None = None  # error that ends the run
 
 
 class ServiceItem(NamedTuple):
-    """One text that a service is to score."""
+    """One text that a service is to score, with the hash of prompt and text."""
 
     key: bytes
     text: str
 
 
 class RemoteScores:
-    """Asks services. `judge` may be called from many threads; one thread of its own does the work."""
+    """A client of all services that a run's settings name. Many threads may call `judge`; one thread does the work."""
 
     def __init__(
         self,
@@ -163,8 +168,10 @@ class RemoteScores:
         folder: Path | None = None,
         worker: int = 0,
     ) -> None:
-        """`folder`: where answers are recorded, by worker; None: nowhere. Raises ConfigError when what is to be
-        replayed is not there."""
+        """Start the client. `folder` is where answers are recorded, by `worker`; None: they are not recorded.
+
+        Raises ConfigError when there is nothing to replay.
+        """
         self.settings = settings
         self.counts: Counter[str] = Counter()
         self._open: dict[bytes, asyncio.Future[ServiceScore]] = {}
@@ -177,15 +184,18 @@ class RemoteScores:
         self._running = self._thread.submit(self._loop.run_forever)
         self._client = self._wait_for(self._make_client())
 
-    def judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
-        """Score of each text, None where the service failed and `rewards.services.on_failure` is `fail`. Raises
-        ServiceError where it is `stop`, ConfigError where a key is missing."""
-        work = self._judge(asked, texts)
+    def judge(self, call: ServiceCall, texts: Sequence[str]) -> Verdicts:
+        """Ask a service or judge about each text, and return the scores with reasons.
+
+        A score is None where the service failed and `rewards.services.on_failure` is `fail`. Raises ServiceError where
+        it is `stop`, and ConfigError where a key is missing.
+        """
+        work = self._judge(call, texts)
         scored: Verdicts = self._wait_for(work)
         return scored
 
     def take_usage(self) -> dict[str, float]:
-        """Counts since the last call, by the names of metrics without their group."""
+        """Return counts of requests since the last call, by the names of metrics without their group."""
         with self._lock:
             now = self.counts + self._client.counts
             now_s = self._client.request_s
@@ -197,7 +207,7 @@ class RemoteScores:
         return used
 
     def close(self) -> None:
-        """End what is under way."""
+        """Stop the client's thread, and close connections and record files."""
         self._wait_for(self._client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._running.result()
@@ -210,8 +220,8 @@ class RemoteScores:
     async def _make_client(self) -> ServiceClient:
         return ServiceClient(self.settings)
 
-    async def _judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
-        items = _make_items(asked, texts)
+    async def _judge(self, call: ServiceCall, texts: Sequence[str]) -> Verdicts:
+        items = _make_items(call, texts)
         scores: dict[bytes, ServiceScore] = {}
         waiting: dict[bytes, asyncio.Future[ServiceScore]] = {}
         new: list[ServiceItem] = []
@@ -231,32 +241,32 @@ class RemoteScores:
                 self._open[key] = future
                 waiting[key] = future
                 new.append(item)
-        size = 1 if asked.endpoint.is_judge else self.settings.batch_size
+        size = 1 if call.endpoint.is_judge else self.settings.batch_size
         tasks = []
         for start in range(0, len(new), size):
             batch = new[start : start + size]
-            asking = asyncio.create_task(self._ask(asked, batch))
+            asking = asyncio.create_task(self._ask(call, batch))
             asking.add_done_callback(partial(self._pass_error, batch))
             tasks.append(asking)
         for key, future in waiting.items():
             scores[key] = await future
         return _in_order(items, scores)
 
-    async def _ask(self, asked: Asked, items: Sequence[ServiceItem]) -> None:
-        """Have the items of one request answered, whatever becomes of it."""
+    async def _ask(self, call: ServiceCall, items: Sequence[ServiceItem]) -> None:
+        """Send one request for these items, and settle each of them with a score or a failure."""
         try:
-            reply = await self._request(asked, items)
+            reply = await self._request(call, items)
         except (ServiceError, ConfigError) as error:
             self._fail(items, error)
             return
         for index, item in enumerate(items):
             score = reply.scores[index]
             reason = reply.reasons[index]
-            self.known.record(asked.verifier, item.key, score, reason)
+            self.known.record(call.verifier, item.key, score, reason)
             self._settle(item, ServiceScore(score, reason))
 
     def _pass_error(self, items: Sequence[ServiceItem], asking: asyncio.Task[None]) -> None:
-        """Raise what nobody foresaw to those who wait, who would wait for ever."""
+        """Pass an unexpected error of a request to those that wait for its items, who would wait forever otherwise."""
         if asking.cancelled():
             return
         error = asking.exception()
@@ -267,41 +277,41 @@ class RemoteScores:
             if future is not None:
                 future.set_exception(error)
 
-    async def _request(self, asked: Asked, items: Sequence[ServiceItem]) -> services.Reply:
+    async def _request(self, call: ServiceCall, items: Sequence[ServiceItem]) -> services.ServiceReply:
         replay = self.settings.replay
         if replay is not None:
             raise ServiceError(f"rewards.services.replay={replay} has no answer to what was asked")
         self.counts["asked"] += len(items)
-        payload = asked.payload
+        payload = call.payload
         texts = [item.text for item in items]
-        endpoint = asked.endpoint
+        endpoint = call.endpoint
         headers = services.headers(endpoint)
         if endpoint.is_judge:
             [text] = texts
             url = services.judge_url(endpoint, "chat/completions")
-            body = services.judge_request(endpoint, payload, asked.prompt, text)
+            body = services.judge_request(endpoint, payload, call.prompt, text)
             read = partial(self._read_judge, endpoint)
         else:
             num = len(texts)
             url = endpoint.url
-            body = services.service_request(payload, asked.prompt, texts)
+            body = services.service_request(payload, call.prompt, texts)
             read = partial(services.read_service_reply, endpoint, num)
         return await self._client.post(url, body, headers, read)
 
-    def _read_judge(self, endpoint: Endpoint, reply: Any) -> services.Reply:
-        """Read a judge's reply. Its tokens are counted whether there is a score in it or not."""
-        tokens = services.tokens_of(reply)
+    def _read_judge(self, endpoint: Endpoint, reply: Any) -> services.ServiceReply:
+        """Read the score in a judge's reply. The reply's tokens are counted with or without a score in it."""
+        tokens = services.read_token_usage(reply)
         self.counts["prompt_tokens"] += tokens.read
         self.counts["completion_tokens"] += tokens.written
         return services.read_judge_reply(endpoint, reply)
 
     def _settle(self, item: ServiceItem, score: ServiceScore) -> None:
-        """Tell those who wait for it."""
+        """Wake all callers that wait for this item."""
         future = self._open.pop(item.key)
         future.set_result(score)
 
     def _fail(self, items: Sequence[ServiceItem], error: Failure) -> None:
-        """Leave the items unanswered; they may be asked again."""
+        """Settle the items of a failed request. They may be asked about again later."""
         self.counts["failed"] += len(items)
         stops = self.settings.on_failure == "stop"
         if isinstance(error, ConfigError):
@@ -314,15 +324,15 @@ class RemoteScores:
             self._settle(item, no_score)
 
 
-def _make_items(asked: Asked, texts: Sequence[str]) -> list[ServiceItem | None]:
-    """One for each text; None where there is nothing to ask about."""
-    endpoint = asked.endpoint
-    context = [asdict(endpoint), asked.payload, list(asked.prompt)]
+def _make_items(call: ServiceCall, texts: Sequence[str]) -> list[ServiceItem | None]:
+    """Return one item for each text, or None for a text that has nothing to ask about."""
+    endpoint = call.endpoint
+    context = [asdict(endpoint), call.payload, list(call.prompt)]
     beginning = json.dumps(context, sort_keys=True, default=str)
     prompt_hash = hashlib.blake2b(beginning.encode(), digest_size=16)
     items: list[ServiceItem | None] = []
     for text in texts:
-        seen = services.seen(endpoint, text)
+        seen = services.select_scored_part(endpoint, text)
         if seen is None:
             items.append(None)
             continue
@@ -337,7 +347,7 @@ def _in_order(
     items: Sequence[ServiceItem | None],
     by_key: Mapping[bytes, ServiceScore],
 ) -> Verdicts:
-    """Scores by the place of their texts. Raises what is to end the run."""
+    """Return scores and reasons in the order of the texts. Raises the error of a failure that ends the run."""
     scores: list[float | None] = []
     reasons: dict[int, str] = {}
     for index, item in enumerate(items):
@@ -353,7 +363,7 @@ def _in_order(
 
 
 def _as_run_error(error: Failure) -> Failure:
-    """What a person is told when a service ends a run."""
+    """Return the error for the user when a failed service ends the run."""
     if isinstance(error, ConfigError):
         return error
     return ServiceError(

@@ -1,4 +1,4 @@
-"""HTTP client of verifiers on the other side of a network: it bounds, spaces and repeats requests."""
+"""HTTP client for scoring services and judges, which limits, spaces and retries requests."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ from brorl_graders.base.errors import ConfigError, ServiceError
 from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.base.verdicts import LATE
 from brorl_graders.verifiers import services
-from brorl_graders.verifiers.services import ReplyError, shown_url
+from brorl_graders.verifiers.services import ServiceReplyError, shown_url
 
-MAX_REPLY = 16 * 2**20  # bytes
-REACH_S = 20.0  # at the start
-MAX_WAIT_S = 30.0  # between two attempts
-TRY_AGAIN = (408, 409, 425, 429)  # and all from 500 on; any other refusal would be the same again
+MAX_REPLY = 16 * 2**20  # largest reply, in bytes
+REACH_S = 20.0  # seconds for the check at the start
+MAX_WAIT_S = 30.0  # longest wait between two attempts
+TRY_AGAIN = (408, 409, 425, 429)  # status codes that are retried, as all from 500 on; others would be refused again
 
 Read = TypeVar("Read")
 
 
 class AttemptError(Exception):
-    """One attempt failed; another may succeed."""
+    """An error of one attempt at a request; another attempt may succeed."""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
-        self.wait_s = wait_s  # that the service asks for
+        self.wait_s = wait_s  # seconds that the service asks to wait
 
 
 class ServiceClient:
-    """Requests of one worker. Everything happens in one event loop; `counts` are since the start."""
+    """The HTTP client of one scoring worker, which belongs to one event loop. `counts` holds its requests so far."""
 
     def __init__(self, settings: ServiceLimits) -> None:
         self.settings = settings
         self.counts: Counter[str] = Counter()
-        self.request_s = 0.0  # sum
+        self.request_s = 0.0  # seconds of all requests together
         self._slots = asyncio.Semaphore(settings.concurrency)
-        self._next_start = 0.0  # of a request, where their rate is limited
+        self._next_start = 0.0  # earliest start of the next request, where the rate is limited
         limits = httpx.Limits(max_connections=settings.concurrency)
-        self._http = httpx.AsyncClient(timeout=None, limits=limits)  # each attempt has a limit as a whole
+        self._http = httpx.AsyncClient(
+            timeout=None, limits=limits
+        )  # no httpx timeout: each attempt has a limit as a whole
 
     async def post(
         self,
@@ -53,8 +55,11 @@ class ServiceClient:
         headers: Mapping[str, str],
         read: Callable[[Any], Read],
     ) -> Read:
-        """What `read` makes of the reply; a ReplyError of it counts as a failed attempt. Raises ServiceError once
-        attempts or time are used up."""
+        """Send a request, with retries, and return what `read` makes of the JSON reply.
+
+        A ServiceReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are
+        used up.
+        """
         settings = self.settings
         end = time.monotonic() + settings.deadline_s
         reason = ""
@@ -65,7 +70,7 @@ class ServiceClient:
             except AttemptError as error:
                 reason = str(error)
                 wait_s = error.wait_s
-            except ReplyError as error:
+            except ServiceReplyError as error:
                 reason = str(error)
                 wait_s = 0.0
             longest = min(settings.backoff_s * 2**attempt, MAX_WAIT_S)
@@ -80,7 +85,7 @@ class ServiceClient:
         raise ServiceError(f"{shown_url(url)}: {reason}")
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections to services."""
         await self._http.aclose()
 
     async def _attempt(
@@ -90,7 +95,10 @@ class ServiceClient:
         headers: Mapping[str, str],
         end: float,
     ) -> Any:
-        """The reply's JSON. Raises AttemptError, or ServiceError where another attempt would be refused too."""
+        """Send a request once and return the reply's JSON.
+
+        Raises AttemptError, or ServiceError where another attempt would be refused too.
+        """
         async with self._slots:
             await self._wait_for_turn()
             start = time.monotonic()
@@ -123,7 +131,7 @@ class ServiceClient:
         return content
 
     async def _wait_for_turn(self) -> None:
-        """Space the starts of requests evenly."""
+        """Wait until the next request may start, so that starts are spaced evenly."""
         rate = self.settings.requests_per_s
         if rate is None:
             return
@@ -134,8 +142,10 @@ class ServiceClient:
 
 
 def check_endpoint(endpoint: Endpoint) -> None:
-    """Ask a service for nothing, before anything expensive starts. Raises ConfigError when it is not there or refuses
-    the key."""
+    """Send an empty request to a service, to find errors before anything expensive starts.
+
+    Raises ConfigError when the service cannot be reached or refuses the key.
+    """
     headers = services.headers(endpoint)
     try:
         if endpoint.is_judge:
@@ -158,8 +168,8 @@ def check_endpoint(endpoint: Endpoint) -> None:
 
 
 def _seconds_to_wait(response: httpx.Response) -> float:
-    """Seconds that a service asks to wait; 0 where it does not say."""
+    """Return the seconds that a service asks to wait before another attempt, or 0 where it does not say."""
     try:
         return float(response.headers.get("Retry-After", "0"))
-    except ValueError:  # a date
+    except ValueError:  # the header holds a date
         return 0.0

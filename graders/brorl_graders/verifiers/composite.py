@@ -78,7 +78,7 @@ def check(payload: Payload) -> Iterator[str]:
         yield "the weights of 'parts' add up to 0; give at least one part a weight above 0"
 
 
-def judged(payload: Payload, texts: Sequence[str], judge_part: JudgePart) -> Verdicts:
+def judge_by_parts(payload: Payload, texts: Sequence[str], judge_part: JudgePart) -> Verdicts:
     """Score texts by the parts of a composition, and return the combined verdicts.
 
     `judge_part` scores texts by one part. Parts are asked in order, and only about texts that are still undecided. The
@@ -86,29 +86,29 @@ def judged(payload: Payload, texts: Sequence[str], judge_part: JudgePart) -> Ver
     """
     mode = payload.get("mode", MODES[0])
     weights: list[float] = []
-    found: list[list[float]] = [[] for _ in texts]
-    told: list[list[str]] = [[] for _ in texts]
-    failed: dict[int, str] = {}
-    waiting = list(range(len(texts)))
+    part_scores: list[list[float]] = [[] for _ in texts]
+    part_reasons: list[list[str]] = [[] for _ in texts]
+    failures: dict[int, str] = {}
+    undecided = list(range(len(texts)))
     for part in parts_of(payload):
-        if part.weight <= 0 or not waiting:
+        if part.weight <= 0 or not undecided:
             continue
         weights.append(float(part.weight))
-        verdicts = judge_part(part, [texts[place] for place in waiting])
-        undecided = []
-        for place, score, reason in zip(waiting, verdicts.scores, _reasons(verdicts), strict=True):
+        verdicts = judge_part(part, [texts[index] for index in undecided])
+        still_undecided = []
+        for index, score, reason in zip(undecided, verdicts.scores, _reasons(verdicts), strict=True):
             if score is None:
-                failed[place] = reason
+                failures[index] = reason
                 continue
-            found[place].append(score)
-            told[place].append(part_reason(part.verifier, score, reason))
-            if not _is_decided(mode, weights, found[place]):
-                undecided.append(place)
-        waiting = undecided
+            part_scores[index].append(score)
+            part_reasons[index].append(describe_score(part.verifier, score, reason))
+            if not _is_decided(mode, weights, part_scores[index]):
+                still_undecided.append(index)
+        undecided = still_undecided
     scores: list[float | None] = []
-    for place, own in enumerate(found):
-        scores.append(None if place in failed else combined(mode, weights, own))
-    reasons = {place: failed.get(place, REASONS_BETWEEN.join(said)) for place, said in enumerate(told)}
+    for index, own in enumerate(part_scores):
+        scores.append(None if index in failures else combine_scores(mode, weights, own))
+    reasons = {index: failures.get(index, REASONS_BETWEEN.join(own)) for index, own in enumerate(part_reasons)}
     return Verdicts(scores, reasons)
 
 
@@ -120,15 +120,15 @@ def _is_decided(mode: str, weights: Sequence[float], scores: Sequence[float]) ->
     """Return whether the combined score is final, so that no further part of the composition can change it."""
     if not math.isfinite(scores[-1]):
         return True
-    return mode != "sum" and combined(mode, weights, scores) == 0
+    return mode != "sum" and combine_scores(mode, weights, scores) == 0
 
 
-def part_reason(verifier: str, score: float, reason: str) -> str:
+def describe_score(verifier: str, score: float, reason: str) -> str:
     """Return the text by which a composition reports the score and the reason of one part."""
     return f"{verifier} {score:g} {reason}".rstrip()
 
 
-def combined(mode: str, weights: Sequence[float], scores: Sequence[float]) -> float:
+def combine_scores(mode: str, weights: Sequence[float], scores: Sequence[float]) -> float:
     """Return the combined score of parts with these weights.
 
     `scores` may be shorter than `weights`: parts after one that decided the result were not asked.

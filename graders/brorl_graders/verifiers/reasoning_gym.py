@@ -58,7 +58,7 @@ NOT_A_NUMBER = re.compile(r"nan", re.IGNORECASE)
 
 
 def score(payload: Mapping[str, Any], response: str) -> float:
-    """Return the score of a response to a task's entry: 1.0 if it is right, less for a partly right answer.
+    """Return the score of a response to a Reasoning Gym entry: 1.0 if it is right, less for a partly right answer.
 
     The payload is the entry: `dataset`, `config`, `question`, `answer` and `metadata`. A response without an answer
     scores 0, and so does an answer that the task would run and that is not safe. The tasks in `RULES` have scorers of
@@ -94,12 +94,12 @@ def check(payload: Mapping[str, Any]) -> Iterator[str]:
 
 
 def load() -> None:
-    """Import Reasoning Gym, about a second, which the deadline of the first score would pay for otherwise."""
+    """Import Reasoning Gym, which takes about a second, before the deadline of a first score runs."""
     import reasoning_gym as library  # noqa: F401
 
 
 def settings(payload: Mapping[str, Any]) -> str:
-    """Return the name and the settings of the task in a payload as JSON, or "" if it names no task."""
+    """Return the Reasoning Gym task in a payload, its name and settings, as JSON, or "" if there is none."""
     if "dataset" not in payload:
         return ""
     config = json.dumps(payload["config"], sort_keys=True)
@@ -107,10 +107,10 @@ def settings(payload: Mapping[str, Any]) -> str:
 
 
 def prepare(wanted: str) -> None:
-    """Build a task's scorer before the processes that use it are forked. `wanted` is a result of `settings`.
+    """Build the scorer of a Reasoning Gym task before the processes that use it are forked.
 
-    One task in twenty reads files of words or boards for it, up to 0.3 s. A scorer that cannot be built raises where it
-    is used, not here.
+    `wanted` is a result of `settings`. One task in twenty reads files of words or boards for its scorer, up to 0.3 s. A
+    scorer that cannot be built raises where it is used, not here.
     """
     if not wanted:
         return
@@ -167,9 +167,9 @@ def _own_texts(entry: Mapping[str, Any]) -> Collection[str]:
 
 
 def _entry(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the entry of a payload as its task made it.
+    """Return the entry of a Reasoning Gym task in its original form.
 
-    Two tasks compare boards as tuples, and JSON has only lists.
+    Two tasks compare boards as tuples, which JSON turned into lists.
     """
     if payload["dataset"] not in BOARD_TASKS:
         return payload
@@ -179,7 +179,7 @@ def _entry(payload: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=256)
 def _score_answer(dataset: str, config: str) -> Callable[[str, Mapping[str, Any]], float]:
-    """Return the scorer of a task with these settings (JSON), by which some tasks score.
+    """Return the scorer of a Reasoning Gym task with these settings (JSON), by which some tasks score.
 
     Its dataset generates nothing, so it is cheap to make.
     """
@@ -189,7 +189,7 @@ def _score_answer(dataset: str, config: str) -> Callable[[str, Mapping[str, Any]
 
 
 def game_of_life_halting(payload: Payload, given: str) -> float | None:
-    """Score an answer of one of two words. The library accepts any text as the right one."""
+    """Score an answer that must be one of two words. The library accepts any text as the right one."""
     said = given.strip().casefold()
     wanted = str(payload["answer"]).casefold()
     return float(said == wanted)

@@ -158,7 +158,7 @@ class Composition(Verifier):
             score, reason = judge(part.verifier, part.payload, response)
             return Verdicts([score], {0: reason})
 
-        verdicts = composite.judged(payload, [response], judge_part)
+        verdicts = composite.judge_by_parts(payload, [response], judge_part)
         [score] = verdicts.scores
         assert score is not None, "a part that fails raises"
         return score, verdicts.reasons[0]
@@ -182,7 +182,7 @@ class Service(Verifier):
 
 
 class UserFunction(Verifier):
-    """A scoring function that a user wrote, known by its import path. Any payload passes its check."""
+    """A scoring function that a user wrote, known by its import path. Its check accepts any payload."""
 
     is_open = True
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from brorl_graders.base.errors import ConfigError, DataError
 from brorl_graders.base.verdicts import Verdicts
-from brorl_graders.verifiers.composite import Part, judged
+from brorl_graders.verifiers.composite import Part, judge_by_parts
 from brorl_graders.verifiers.registry import check_name, check_payload, judge, names_in, score_of
 
 from graders.tests.support.bad_verifiers import HALF, MISBEHAVE
@@ -109,7 +109,7 @@ def test_no_part_is_asked_about_a_text_that_is_decided_and_a_part_that_fails_fai
         return Verdicts([own[text] for text in texts], {place: f"of {text}" for place, text in enumerate(texts)})
 
     payload = {"mode": "product", "parts": [{"verifier": "first"}, {"verifier": "second"}]}
-    verdicts = judged(payload, ["a", "b", "c"], judge_part)
+    verdicts = judge_by_parts(payload, ["a", "b", "c"], judge_part)
     assert asked == [("first", ["a", "b", "c"]), ("second", ["a"])]
     assert verdicts.scores == [0.5, 0.0, None]
     assert verdicts.reasons == {0: "first 0.5 of a; second 1 of a", 1: "first 0 of b", 2: "of c"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ A_FILE = re.compile(r"(?<![\w./*-])((?:[\w.]+/)*[\w]+\.(?:py|sh))\b")
 A_TREE = re.compile(r"`((?:nemo_brorl|launcher|lab|graders|bench|tests|scripts|slurm|conf)/[\w./]*\w/?)`")
 A_PAGE = re.compile(r"(?<![\w./-])docs/(?:\w+/)*\w+\.md")
 A_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+A_LINK_TO_A_HEADING = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
+A_HEADING = re.compile(r"^#+ (.+?)(?: \{#([\w-]+)\})?$", re.MULTILINE)
 A_MODULE = re.compile(r"python -m ((?:bench|nemo_brorl)(?:\.\w+)+)")
 A_COMMAND = re.compile(r"(?:`|^ *|&& )brorl (?!help)([a-z][a-z-]*)", re.MULTILINE)
 SECTIONS = {group.path.replace("[]", "") for group in groups()}
@@ -61,6 +64,27 @@ def test_every_file_and_page_that_is_named_exists(page: Path) -> None:
         named = set()
     missing = [path for path in sorted(named | set(A_PAGE.findall(text))) if not is_there(path)]
     missing += [link for link in A_LINK.findall(text) if not (page.parent / link).exists()]
+    assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings as MkDocs makes them: plain letters, hyphens for spaces."""
+    found = set()
+    for heading, name in A_HEADING.findall(page.read_text(encoding="utf-8")):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        ascii_only = unicodedata.normalize("NFKD", shown).encode("ascii", "ignore").decode()
+        words = re.sub(r"[^\w\s-]", "", ascii_only).strip().lower()
+        found.add(name or re.sub(r"[-\s]+", "-", words))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_heading_that_is_linked_exists(page: Path) -> None:
+    links = A_LINK_TO_A_HEADING.findall(page.read_text(encoding="utf-8"))
+    targets = [(page.parent / path if path else page, anchor) for path, anchor in links]
+    missing = [
+        f"{path.name}#{anchor}" for path, anchor in targets if path.suffix == ".md" and anchor not in anchors(path)
+    ]
     assert missing == []
 
 

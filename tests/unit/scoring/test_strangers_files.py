@@ -20,7 +20,7 @@ from brorl_graders.environments.agent import Agent
 from brorl_graders.environments.host import EpisodeHost
 from brorl_graders.environments.protocol import EpisodeStep
 from brorl_graders.processes.process_pool import ProcessPool
-from brorl_graders.services.remote_scores import Asked, RemoteScores
+from brorl_graders.services.remote_scores import RemoteScores, ServiceCall
 from brorl_lab.commands import replay
 from brorl_lab.commands.rescore import asked_again
 
@@ -256,7 +256,7 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> str:
 def asked_scores(verifier: str, payload: dict[str, Any]) -> list[float | None]:
     remote = RemoteScores(ServicesConfig(max_attempts=1))
     try:
-        return remote.judge(Asked(verifier, payload, ()), ["4"]).scores
+        return remote.judge(ServiceCall(verifier, payload, ()), ["4"]).scores
     finally:
         remote.close()
 

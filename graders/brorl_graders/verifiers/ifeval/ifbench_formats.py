@@ -297,7 +297,7 @@ def csv_city(text: str) -> bool:
 
 
 def csv_special_character(text: str) -> bool:
-    """Return whether a response is the CSV table of products, of which a quoted field has a special character.
+    """Return whether a response is the requested CSV table of products, with a special character in a quoted field.
 
     A special character is no letter, digit or space.
     """
@@ -308,7 +308,7 @@ def csv_special_character(text: str) -> bool:
 
 
 def csv_quotes(text: str) -> bool:
-    """Return whether a response is the table of students, divided by tabs, with every field in quotes."""
+    """Return whether a response is the requested table of students, divided by tabs, with every field in quotes."""
     rows = _rows(text, "\t", num_rows=3)
     fields = []
     for line in lines_of(text):

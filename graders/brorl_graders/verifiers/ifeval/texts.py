@@ -13,7 +13,7 @@ from typing import Any
 
 MIN_RELATIVE_PROBABILITY = 0.1  # smallest probability relative to the likeliest language, since a few words fit many
 
-MIN_PROBABILITY = 0.02  # a text without letters has a likeliest language below this probability
+MIN_PROBABILITY = 0.02  # smallest probability of the likeliest language, below which a text fits any
 
 _SENTENCE_END = re.compile(r"(?<![.…])(?!(?:\.\.+|…)\s+[a-z])[.!?…。！？]+[\"'”’)\]*_]*(?=\s|$)|[。！？]")
 _ABBREVIATION = re.compile(
@@ -51,9 +51,9 @@ def is_in_language(text: str, code: str) -> bool:
 
 
 def is_identifiable(text: str) -> bool:
-    """Return whether a text has a sequence of letters that speaks for any language.
+    """Return whether the language of a text can be identified at all.
 
-    "a" and "ok" have none.
+    Words such as "a" and "ok" occur in too many languages.
     """
     _, highest = _identifier().rank(text.lower())[0]
     return float(highest) >= MIN_PROBABILITY

@@ -192,7 +192,7 @@ def _is_same_polynomial(one: Any, other: Any) -> bool:
 
 
 def _differ_at_a_point(one: Any, other: Any) -> bool:
-    """Return whether two expressions have different values at a point where their symbols are positive.
+    """Return whether two SymPy expressions have different values at a point where their symbols are positive.
 
     If they do, no simplification makes them equal, and simplification takes most of the time. Single symbols, which may
     be words, and percentages are left to math-verify.
@@ -279,7 +279,7 @@ def _is_huge_power(power: re.Match[str]) -> bool:
 
 
 def _log10(number: str) -> float:
-    """Return the logarithm of a whole number to base 10."""
+    """Return the logarithm of a whole number to base 10, or its number of digits if it is long."""
     plain = number.lstrip("0")
     if len(plain) > MAX_EXPONENT_DIGITS + 1:
         return float(len(plain))

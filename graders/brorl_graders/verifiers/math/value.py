@@ -70,7 +70,7 @@ _NO_VARIABLES = frozenset("do")  # the differential d, and the o that looks like
 
 
 class Number(NamedTuple):
-    """A number as it was written."""
+    """A number with the precision at which it was written."""
 
     value: Fraction
     last_place: Fraction = Fraction(0)  # unit of a decimal's last digit; 0: the number is exact
@@ -323,7 +323,7 @@ class _Reader:
         return self.next in _BEGINNINGS or self.next[:1].isalnum()
 
     def may_follow(self, before: str) -> bool:
-        """Return True if a factor may follow `before`, the last token of another factor.
+        """Return True if a factor may follow `before`, the last token of another factor, without a sign between them.
 
         Raises _Unreadable if the two could mean something else together.
         """
