@@ -56,7 +56,7 @@ class Prompt:
 
     @property
     def has_episodes(self) -> bool:
-        """Whether an environment replies to the model's responses, over several turns."""
+        """True if an environment replies to the model's responses, over several turns."""
         return self.verifier == ENVIRONMENT
 
 

@@ -1,11 +1,12 @@
-"""Signatures of the vLLM that GPUs get, written to tests/data/vllm_signatures.json: fields of EngineArgs and
-SamplingParams, parameters of the methods that this package calls, and checksums of the files it reaches into.
-`tests/unit/generation/test_vllm_adapter.py` compares.
+"""Record the signatures of vLLM's GPU build in tests/data/vllm_signatures.json.
+
+They are the fields of EngineArgs and SamplingParams, the parameters of the methods that this package calls, and
+checksums of the files whose internals it uses. `tests/unit/generation/test_vllm_adapter.py` compares.
 
     pip download --no-deps vllm==VERSION -d FOLDER && unzip FOLDER/vllm-*.whl '*.py' -d SOURCES
     python scripts/vllm_signatures.py SOURCES/vllm VERSION
 
-The wheel for CPUs is what tests run with; the one for GPUs cannot be imported without one, so it is read as text.
+Tests run with the wheel for CPUs. The wheel for GPUs cannot be imported without one, so it is read as text.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ SIGNATURES = ROOT / "tests" / "data" / "vllm_signatures.json"
 
 CLASSES = {"EngineArgs": "engine/arg_utils.py", "SamplingParams": "sampling_params.py"}
 
-# Methods and functions that the package calls, as file:class.name, and how: positional arguments beside self, then
-# names.
+# Methods and functions that the package calls, as file:class.name, with the number of positional arguments (without
+# self) and the names of keyword arguments.
 CALLS: dict[str, tuple[int, tuple[str, ...]]] = {
     "v1/engine/llm_engine.py:LLMEngine.from_engine_args": (1, ()),
     "v1/engine/llm_engine.py:LLMEngine.get_supported_tasks": (0, ()),
@@ -53,7 +54,7 @@ CALLS: dict[str, tuple[int, tuple[str, ...]]] = {
     "model_executor/model_loader/reload/layerwise.py:.finalize_layerwise_reload": (2, ()),
 }
 
-# Files whose inside the package relies on: where both wheels have the same text, a test on CPU is a test of them.
+# Files whose internals the package uses. If both wheels have equal text, a test on CPU tests the GPU wheel, too.
 SAME_TEXT = (
     "engine/arg_utils.py",
     "sampling_params.py",
@@ -78,7 +79,7 @@ SAME_TEXT = (
 
 
 def signatures(package: Path, version: str) -> dict[str, Any]:
-    """What the JSON file holds, of a vLLM package's sources."""
+    """Return the contents of the JSON file for a vLLM package's sources."""
     classes = {}
     for name, file in CLASSES.items():
         source = (package / file).read_text(encoding="utf-8")
@@ -97,12 +98,12 @@ def signatures(package: Path, version: str) -> dict[str, Any]:
 
 
 def _parameters(source: str, class_name: str, name: str) -> list[str]:
-    """Parameters of a function, those with a default as `name=`. Raises KeyError for one that is not there."""
+    """Return the parameters of a function, those with a default as `name=`. Raises KeyError for a missing function."""
     body: list[ast.stmt] = ast.parse(source).body
     if class_name:
         classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == class_name]
         body = classes[0].body
-    for node in reversed(body):  # behind overloads comes the one that is run
+    for node in reversed(body):  # the implementation follows its overloads
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return _names(node.args)
     raise KeyError(f"{class_name}.{name}")

@@ -112,6 +112,6 @@ class GenerationConfig:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether `engine_args` make engines compute, or store keys and values, in fewer bits than the weights have."""
+        """True if `engine_args` make engines compute, or store keys and values, in fewer bits than the weights have."""
         cache = str(self.engine_args.get("kv_cache_dtype", "auto"))
         return self.engine_args.get("quantization") is not None or cache.startswith("fp8")

@@ -46,7 +46,7 @@ class RunSizes:
 
     @property
     def shares_gpus(self) -> bool:
-        """Whether policy ranks and engines are on the same GPUs."""
+        """True if policy ranks and engines are on the same GPUs."""
         return self.num_gpus > 0 and self.is_colocated
 
     @property

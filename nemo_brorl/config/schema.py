@@ -71,7 +71,7 @@ class Setting:
 
     @property
     def is_mapping(self) -> bool:
-        """Whether the setting is a mapping with free keys."""
+        """True for a mapping with free keys."""
         return self.annotation.startswith("dict[")
 
 
