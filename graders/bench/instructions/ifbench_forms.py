@@ -1,4 +1,4 @@
-"""Arguments and responses for IFBench's instructions about form, and for those that ask for one text, by seed."""
+"""Arguments and responses, drawn by seed, for IFBench's instructions about form or with one right text."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def capitals(draw: Random) -> Drawn:
 
 
 def table(columns: list[str], num_rows: int, between: str, special: list[str]) -> Callable[[Random], Drawn]:
-    """Builder of tables, whole or not."""
+    """Return a builder of CSV tables, some of them with errors."""
 
     def build(draw: Random) -> Drawn:
         gap = draw.choice([between, between, between, between + " "])
