@@ -302,7 +302,7 @@ def test_the_loop_to_fork_trains_with_functions_from_outside_the_package(
         (["data.source=jsonl", "data.path=EMPTY"], "empty"),
         (["rollouts.num_per_promt=4"], "num_per_prompt"),
         (["policy.tensor_model_parallel_size=3"], "tensor_model_parallel_size=3"),
-        (["algorithm.clip_high=0.5"], "belongs to another configuration"),
+        (["algorithm.clip_high=0.5"], "the run in this folder has other settings"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_two(

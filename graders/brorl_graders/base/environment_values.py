@@ -38,7 +38,7 @@ class FromEnvironment(str):
         return repr(self.written)
 
     def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
-        """Return both texts, for copies and pickles."""
+        """Return value and unresolved text of the variable, from which copies and unpickled strings are made."""
         return str(self), self.written
 
 
@@ -92,7 +92,7 @@ def hidden(
 
 
 def remember(values: Iterable[FromEnvironment]) -> None:
-    """Let `restored` fill in these values, which the settings of this process hold."""
+    """Let `restored` fill in these environment values, which the settings of this process hold."""
     for value in values:
         _own[value.written] = value
 

@@ -69,7 +69,8 @@ class Names:
 def allow(names: Names) -> None:
     """Let this process, and those that it starts from now on, use these names and no others.
 
-    Processes that it starts learn that there is an endpoint of a name, and neither its address nor its key.
+    The names are those of verifiers, endpoints and environments. Child processes learn that there is an endpoint of a
+    name, and neither its address nor its key.
     """
     endpoints = {name: Endpoint(name=name, url="") for name in names.endpoints}
     text = json.dumps(asdict(replace(names, endpoints=endpoints)))
@@ -78,7 +79,7 @@ def allow(names: Names) -> None:
 
 
 def forget_all_but_environments() -> None:
-    """Clear the environment of this process, and leave it no name but those of environments."""
+    """Clear the environment variables of this process, and allow it no names but those of environments."""
     names = Names(environments=allowed().environments)
     os.environ.clear()
     allow(names)
@@ -95,13 +96,13 @@ def child_environment(**added: str) -> dict[str, str]:
 
 
 def allowed() -> Names:
-    """Return the names that this process may use."""
+    """Return the verifiers, endpoints and environments that this process may use."""
     text = os.environ.get(VARIABLE, "{}")
     return _given.get(text) or _read(text)
 
 
 def endpoint(name: str) -> Endpoint:
-    """Return the endpoint with this name or address. Raises NotAllowedError where no setting names it."""
+    """Return the scoring service or judge of this name or address. Raises NotAllowedError where none is set."""
     found = allowed().endpoints.get(name)
     if found is None:
         raise refused_verifier(name)

@@ -69,7 +69,7 @@ def _what_is_wrong(folder: Path) -> str:
 
 
 def scratch_root() -> Path:
-    """Return the parent of private folders: $TMPDIR, or /tmp.
+    """Return the parent of this user's private folder: $TMPDIR, or /tmp.
 
     $TMPDIR is used where it is a folder on a disk of this machine with a path short enough for Ray's sockets. Otherwise
     the log says why it is not.

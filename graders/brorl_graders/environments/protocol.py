@@ -65,9 +65,10 @@ class Traits(NamedTuple):
 
 
 class Environment(ABC):
-    """Base class of environments; the annotated keyword arguments of the constructor are its settings.
+    """Base class of environments, which answer a model turn by turn.
 
-    `reset` and `step` may both be `async def`. Then many episodes of a process run concurrently.
+    The annotated keyword arguments of the constructor are the environment's settings. `reset` and `step` may both be
+    `async def`. Then many episodes of a process run concurrently.
     """
 
     tools: Sequence[Mapping[str, Any]] = ()  # entries {"type": "function", "function": {name, description, parameters}}
@@ -106,7 +107,7 @@ class Environment(ABC):
         """Answer an action of the model; an exception ends the episode with reward 0."""
 
     def close(self) -> None:
-        """Release the resources of the episode."""
+        """Release the resources that the episode holds."""
         return
 
 
@@ -143,7 +144,7 @@ def run_without_waiting(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 class TurnSize(NamedTuple):
-    """Token counts of one turn."""
+    """Token counts of one turn of the model."""
 
     num_prompt: int  # tokens before this turn
     num_sampled: int
@@ -163,7 +164,7 @@ class EpisodeStep(NamedTuple):
 
 
 class EpisodeOutcome(NamedTuple):
-    """The environment's answer to one turn of an episode, as plain data."""
+    """An environment's answer to one turn of an episode, as plain data that processes exchange."""
 
     observation: tuple[Mapping[str, Any], ...]  # messages; empty after the end
     reward: float

@@ -58,7 +58,7 @@ Serve = Callable[[Connection], None]  # answers requests until the other end is 
 
 
 class Walls(NamedTuple):
-    """The kernel features that isolate child processes of this fork server, measured once for all of them."""
+    """The isolation of child processes that this kernel offers, measured once for all children of a fork server."""
 
     rules: int | None  # file descriptor of Landlock's rules; None: no Landlock
     can_filter: bool  # whether the kernel takes seccomp filters
@@ -108,7 +108,7 @@ def _library_folders() -> list[str]:
 
 
 class ChildReply(NamedTuple):
-    """A child's reply for one text: the score and its reason, or an error."""
+    """A child process's reply for one text: the score and its reason, or an error."""
 
     score: float
     reason: str  # the verifier's comment on the score; "": none

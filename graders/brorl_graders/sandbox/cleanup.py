@@ -125,7 +125,7 @@ def _add_sizes(folder: str, folders: list[str]) -> int:
 
 
 def _wait_for_all(statuses: dict[int, int], is_certain: bool) -> bool:
-    """Return whether no child is left, and add the wait status of each that has ended.
+    """Return whether this process has no child left, and add the wait status of each that has ended.
 
     With `is_certain` all children will end, and the function waits for them.
     """
@@ -180,7 +180,7 @@ def _kill_user(user: int) -> None:
 
 
 def find_children(processes: int) -> list[int]:
-    """Return the process ids of this process's children. `processes` is a file descriptor of /proc."""
+    """Return the process ids of this process's children, found in /proc, of which `processes` is a file descriptor."""
     return _children_by_parent(processes).get(os.getpid(), [])
 
 
@@ -218,10 +218,10 @@ def _parent(processes: int, name: str) -> int | None:
 
 
 class HeldFolder:
-    """A new folder with an empty `root` and an empty `scratch`, locked while this process lives."""
+    """A new folder for a sandbox with an empty `root` and an empty `scratch`, locked while this process lives."""
 
     def __init__(self) -> None:
-        """Make and lock the folder, after removing this user's folders that no process locks."""
+        """Make and lock the sandbox's folder, after removing this user's folders that no process locks."""
         remove_left()
         self.path = tempfile.mkdtemp(prefix=PREFIX)
         self._lock = _lock_folder(self.path)
@@ -230,7 +230,7 @@ class HeldFolder:
             os.mkdir(os.path.join(self.path, name))
 
     def remove(self) -> None:
-        """Remove the folder with all its content. A second call does nothing."""
+        """Remove the sandbox's folder with all its content. A second call does nothing."""
         if self._lock is None:
             return
         _remove(self.path)

@@ -140,13 +140,13 @@ def put_weights(source: Path, folder: Path, value: float) -> None:
     [
         (errno.ENOSPC, "make room on that disk"),
         (errno.EDQUOT, "make room on that disk"),
-        (errno.EROFS, "see that this user may write there"),
+        (errno.EROFS, "make sure that this user may write there"),
     ],
 )
 def test_what_to_do_follows_from_the_cause(number: int, remedy: str) -> None:
     message = cannot_write(Path("runs/a/metrics.jsonl"), OSError(number, os.strerror(number)))
     assert message.startswith(f"runs/a/metrics.jsonl cannot be written ({os.strerror(number)}): {remedy}")
-    assert message.endswith("the same command then goes on from the last checkpoint")
+    assert message.endswith("the same command then resumes from the last checkpoint")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
@@ -173,7 +173,9 @@ def test_a_file_that_this_user_may_not_touch_is_one_message(capsys: pytest.Captu
         raise PermissionError(errno.EPERM, "Operation not permitted", "runs/a/evaluations")
 
     assert run_command("evaluate", "", [], forbidden) == USER_ERROR
-    message = "error: runs/a/evaluations is forbidden (Operation not permitted): see that this user may read and write"
+    message = (
+        "error: runs/a/evaluations is forbidden (Operation not permitted): make sure that this user may read and write"
+    )
     assert message in capsys.readouterr().err
 
 
