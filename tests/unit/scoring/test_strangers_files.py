@@ -234,7 +234,7 @@ def test_a_row_chooses_among_the_verifiers_of_this_package(stranger: Stranger) -
 
 
 def test_a_row_is_no_verifiers_choice_beside_the_settings_own(stranger: Stranger) -> None:
-    with pytest.raises(ConfigError, match="both say who scores a row: write one of them"):
+    with pytest.raises(ConfigError, match="both say who scores a row: set one of them"):
         stranger.settings("data.verifier=math", "data.columns.verifier=verifier")
 
 
