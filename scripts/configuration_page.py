@@ -25,7 +25,7 @@ brorl train --print-config                                # the resolved setting
 ```
 
 Unknown keys, wrong types, numbers out of range and settings that do not fit each other are refused before anything is
-started, with a message that says what to write instead. A run that is resumed may be given other values only for the
+started, with a message that says what to set instead. A run that is resumed may be given other values only for the
 settings marked with a star.
 """
 

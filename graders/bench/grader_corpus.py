@@ -75,7 +75,7 @@ def compare_with_library(num: int, num_shown: int) -> None:
 
 
 def main() -> None:
-    """Run the benchmark that the command line names."""
+    """Count wrong verdicts of the verifier `math` as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     maths = commands.add_parser("maths")

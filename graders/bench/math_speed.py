@@ -55,7 +55,7 @@ def symbolic_answer(rng: Random) -> tuple[str, str, str]:
 
 
 def make_pairs(name: str, num: int) -> list[Pair]:
-    """Draw `num` pairs of reference and response of the kind `name`."""
+    """Draw `num` pairs of a reference answer and a response, of the kind `name`."""
     rng = Random(f"speed of {name}")
     pairs = []
     for number in range(num):
@@ -67,7 +67,7 @@ def make_pairs(name: str, num: int) -> list[Pair]:
 
 
 def measure(pairs: Path, folder: Path) -> tuple[float, float]:
-    """Score the pairs in a file with the package in `folder`, and return (CPU seconds, mean reward)."""
+    """Score the pairs in a file with the graders in `folder`, and return (CPU seconds, mean reward)."""
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", MEASURE, str(pairs)]
     printed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
@@ -87,7 +87,7 @@ def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, flo
 
 
 def compare_kind(name: str, num: int, folders: dict[str, Path], repeats: int) -> dict[str, float]:
-    """Measure one kind of answers, and return answers per CPU second, mean rewards, and the ratio of new to old."""
+    """Return answers per CPU second for one kind of answers, with mean rewards and the ratio of new to old."""
     seconds: dict[str, list[float]] = {version: [] for version in folders}
     row = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -104,7 +104,7 @@ def compare_kind(name: str, num: int, folders: dict[str, Path], repeats: int) ->
 
 
 def print_comparison(result: dict[str, dict[str, float]]) -> None:
-    """Print a line for each kind of answers."""
+    """Print the scoring speed of each kind of answers, one line each."""
     print("different mathematical answers per CPU second, medians")
     for name, row in result.items():
         line = "  ".join(f"{key} {value:.3g}" for key, value in row.items())
@@ -112,7 +112,7 @@ def print_comparison(result: dict[str, dict[str, float]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure all kinds of answers and print the comparison."""
+    """Measure how fast the verifier `math` scores each kind of answers, and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", type=Path, help="folder of another checkout")
     parser.add_argument("--answers", type=int, default=2000)

@@ -53,7 +53,7 @@ code.close()
 
 
 def measure_seconds(folder: Path, kind: str, num: int) -> float:
-    """Return the seconds to score one program of this kind with the checkout in `folder`."""
+    """Return the seconds in which the checkout in `folder` scores one program with this kind of tests."""
     tests, response = KINDS[kind]
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}"}
     request = json.dumps([tests, response, num])
@@ -71,7 +71,7 @@ def measure_seconds(folder: Path, kind: str, num: int) -> float:
 
 
 def main() -> None:
-    """Measure all kinds of tests and print the medians."""
+    """Measure how fast the verifier `code` scores programs with each kind of tests, and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, help="a checkout of another revision")
     parser.add_argument("--programs", type=int, default=40, help="of each repeat")

@@ -44,13 +44,13 @@ class Processes(Protocol):
         """Score texts with a verifier, and return scores with reasons by index."""
 
     def load(self, verifier: str, /) -> None:
-        """Import a verifier and its libraries."""
+        """Import a verifier and its libraries, before the first text is scored."""
 
     def child_pids(self) -> list[int]:
-        """Return the process ids of the current children."""
+        """Return the process ids of the child processes that score responses."""
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes that score responses."""
 
 
 class Pool:
@@ -65,7 +65,7 @@ class Pool:
         worker: int = 0,
         processes: Processes | None = None,
     ) -> None:
-        """Start the processes that grade.
+        """Start the processes that grade responses.
 
         `seconds` limits the time for one response; a response that takes longer has a failed grade. `services` limits
         requests to services. `record_folder` stores the answers of services, one file for each `worker`; None: they are
@@ -138,17 +138,17 @@ class Pool:
         return self._services().take_usage()
 
     def close(self) -> None:
-        """End the processes, and the requests to services."""
+        """End the processes that score responses, and the client of scoring services."""
         if self._remote is not None:
             self._remote.close()
         self._processes.close()
 
     def child_pids(self) -> list[int]:
-        """Return the process ids of the current child processes."""
+        """Return the process ids of the child processes that score responses."""
         return self._processes.child_pids()
 
     def _services(self) -> RemoteScores:
-        """Return the client of services, which is made at the first call."""
+        """Return the client of scoring services, which is made at the first call."""
         # The client needs httpx, an extra of the graders. A pool that asks no service works without it.
         from brorl_graders.services.remote_scores import RemoteScores
 

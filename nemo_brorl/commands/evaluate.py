@@ -69,7 +69,7 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
             samples = SampleFile(folder / "samples.jsonl", settings.save_samples, tokenizer.decode)
         if not sample_missing(config, model_folder, benchmarks, files, samples, stop, console):
             answers = output / "evaluations"
-            console.line(f"stopped: what was answered is in {answers}; the same command goes on from there")
+            console.line(f"stopped: the answers so far are in {answers}; the same command resumes")
             if stop.goes_on_later:
                 return SAVED
             raise KeyboardInterrupt
@@ -99,7 +99,7 @@ def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
         has_checkpoint = any(STEP.fullmatch(path.name) for path in folder.glob("*"))
     if not has_checkpoint:
         raise CheckpointError(
-            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; write a run folder or "
+            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; set a run folder or "
             "RUN/checkpoints/step_K, or policy.model=FOLDER for a Hugging Face model"
         )
     try:
@@ -174,7 +174,7 @@ def answer_file(
     if not file.path.exists():
         difference = nearest_other(folder, identity)
         if difference:
-            console.line(f"{identity['benchmark']}: {difference}: it stays as it is, and {file.path.name} is begun")
+            console.line(f"{identity['benchmark']}: {difference}: it is kept, and new answers go to {file.path.name}")
     return file
 
 
@@ -196,8 +196,7 @@ def converted_checkpoint(
         return output
     if output.exists() and any(output.iterdir()):
         raise CheckpointError(
-            f"{output} is there and was not made of {checkpoint} as it is now: delete it, or write "
-            f"policy.model={output}"
+            f"{output} exists and was not made from the present {checkpoint}: delete it, or set policy.model={output}"
         )
     write_converted(config, checkpoint, output)
     console.line(f"{checkpoint} written to {output}")

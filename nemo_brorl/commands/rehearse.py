@@ -18,8 +18,8 @@ def say_instructions(inputs: wiring.Inputs, console: Console) -> None:
     inputs.prompts.peek(NUM_PROMPTS)
     for verifier, instruction in inputs.prompts.instructions.items():
         console.line(
-            f"answers: verifier {verifier} reads them in one place, which neither questions nor system prompt name; "
-            f"added to every question: {instruction!r} (data.answer_instruction)"
+            f"prompts for verifier {verifier}: none says where the answer goes, so this was added to each: "
+            f"{instruction!r} (data.answer_instruction)"
         )
 
 

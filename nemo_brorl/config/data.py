@@ -57,14 +57,14 @@ class TaskConfig:
         """Yield a message for every error in the task that is set at `where`."""
         starts = [stage.from_question for stage in self.stages]
         if starts != sorted(set(starts)):
-            yield f"{where}: its stages begin at {starts}; write from_question in ascending order"
+            yield f"{where}: its stages begin at {starts}; set from_question in ascending order"
         if self.levels and self.name == "*":
-            yield f'{where}.levels of "*": other tasks have other settings; write levels for tasks by their names'
+            yield f'{where}.levels of "*": other tasks have other settings; set levels for tasks by their names'
         if self.levels and self.stages:
-            yield f"{where} has stages and levels: write stages, by position, or levels, by success"
+            yield f"{where} has stages and levels: set stages, by position, or levels, by success"
         if self.levels and self.demote_below >= self.promote_from:
             yield (
-                f"{where}.demote_below={self.demote_below} is not below promote_from={self.promote_from}: write for "
+                f"{where}.demote_below={self.demote_below} is not below promote_from={self.promote_from}: set for "
                 "example demote_below=0.1 promote_from=0.9"
             )
 
@@ -117,24 +117,24 @@ class SourceConfig:
         if self.source == "reasoning_gym":
             if not self.tasks:
                 yield (
-                    f"{where}.tasks is empty and {where}.source is reasoning_gym: write for example "
+                    f"{where}.tasks is empty and {where}.source is reasoning_gym: set for example "
                     f"{where}.tasks=[{{name: chain_sum}}]"
                 )
         elif self.source == "environment":
             if self.environment is None:
                 yield (
-                    f"{where}.source=environment needs {where}.environment: write the one that draws the tasks, for "
+                    f"{where}.source=environment needs {where}.environment: set the one that draws the tasks, for "
                     f"example {where}.environment=mastermind"
                 )
         elif self.path is None:
-            yield f"{where}.source={self.source} needs {where}.path: write the path of {FILE_WORDS[self.source]}"
+            yield f"{where}.source={self.source} needs {where}.path: set the path of {FILE_WORDS[self.source]}"
 
     def violations_at(self, where: str) -> Iterator[str]:
         """Yield a message for every error in the source that is set at `where`."""
         if self.verifier is not None and self.columns.verifier is not None:
             yield (
                 f"{where}.verifier={self.verifier} and {where}.columns.verifier={self.columns.verifier} both say who "
-                "scores a row: write one of them, and null for the other"
+                "scores a row: set one of them, and null for the other"
             )
 
     def missing(self, where: str) -> Iterator[str]:
@@ -144,7 +144,7 @@ class SourceConfig:
         for name in ("path", "held_out_path"):
             path = getattr(self, name)
             if words is not None and path is not None and not is_there(path, kind):
-                yield f"{where}.{name}={path}: there is no such {kind}; write the path of {words}"
+                yield f"{where}.{name}={path}: there is no such {kind}; set the path of {words}"
 
 
 @dataclass
@@ -196,47 +196,47 @@ class DataConfig(SourceConfig):
 
     def violations(self) -> Iterator[str]:
         if self.held_out_fraction == 1:
-            yield "data.held_out_fraction=1.0 leaves nothing to train on: write a share below 1, for example 0.1"
+            yield "data.held_out_fraction=1.0 leaves nothing to train on: set a share below 1, for example 0.1"
         if self.source == "mixture":
             yield from self._mixture_violations()
         elif self.domains:
-            yield f"data.domains is set and data.source={self.source}: write data.source=mixture, or data.domains=[]"
+            yield f"data.domains is set and data.source={self.source}: set data.source=mixture, or data.domains=[]"
         for where, source in self.sources():
             yield from source.violations_at(where)
             for name, times in repeated(task.name for task in source.tasks):
-                yield f"{where}.tasks names {name} {times} times: write it once with a larger weight"
+                yield f"{where}.tasks names {name} {times} times: set it once with a larger weight"
             for task in source.tasks:
                 yield from task.violations_at(f"{where}.tasks.{task.name}")
             if source.environment is None and source.environment_settings:
                 yield (
-                    f"{where}.environment_settings is set and {where}.environment is not: write its name, or leave "
+                    f"{where}.environment_settings is set and {where}.environment is not: set its name, or leave "
                     "them out"
                 )
             seconds = source.verifier_options.get("timeout_s", 1.0)
             if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
                 yield (
-                    f"{where}.verifier_options.timeout_s={seconds} must be a number above 0: write the seconds for one "
+                    f"{where}.verifier_options.timeout_s={seconds} must be a number above 0: set the seconds for one "
                     "response"
                 )
 
     def _mixture_violations(self) -> Iterator[str]:
         if not self.domains:
             yield (
-                "data.source=mixture needs data.domains: write for example data.domains=[{name: math, source: jsonl, "
+                "data.source=mixture needs data.domains: set for example data.domains=[{name: math, source: jsonl, "
                 "path: FILE}]"
             )
         elif sum(domain.weight for domain in self.domains) <= 0:
-            yield "the weights of data.domains sum to 0: write one above 0"
+            yield "the weights of data.domains sum to 0: set one above 0"
         for name, times in repeated(domain.name for domain in self.domains):
             yield f"data.domains names {name} {times} times: give each domain a name of its own"
         for index, domain in enumerate(self.domains):
             where, limit = f"data.domains.{index}", domain.max_prompt_tokens
             if not domain.name or "/" in domain.name:
-                yield f"{where}.name={domain.name!r}: write a name without a slash; metrics and prompts carry it"
+                yield f"{where}.name={domain.name!r}: set a name without a slash; metrics and prompts carry it"
             if limit is not None and limit > self.max_prompt_tokens:
                 yield (
                     f"{where}.max_prompt_tokens={limit} is above data.max_prompt_tokens={self.max_prompt_tokens}, "
-                    f"which the engines make room for: write data.max_prompt_tokens={limit}"
+                    f"which the engines make room for: set data.max_prompt_tokens={limit}"
                 )
 
 

@@ -115,6 +115,6 @@ def _check_one_value(texts: Iterable[FromEnvironment]) -> None:
         first = known.setdefault(text.written, text)
         if text != first:
             raise ConfigError(
-                f"{text.written} stands for different values in two places, one of the environment: write the "
+                f"{text.written} stands for different values in two places, one of the environment: set the "
                 "setting's whole name, ${section.name}"
             )

@@ -119,7 +119,7 @@ def load_run_config(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLCon
     """
     path = run_folder / RECORD
     if not path.is_file():
-        raise ConfigError(f"{run_folder} is no run folder, it has no {RECORD}: write one that `brorl train` made")
+        raise ConfigError(f"{run_folder} is no run folder, it has no {RECORD}: pass one that `brorl train` made")
     folder = shipped_folder()
     written = [_checked_override(override, folder) for override in overrides]
     try:
@@ -242,11 +242,9 @@ def _checked_override(text: str, folder: Path) -> str:
         # Checked here, because after an import of NeMo Hydra knows another config group called trainer.
         raise ConfigError(wrong_section(key))
     if override.is_delete():
-        raise ConfigError(f"{text}: settings cannot be removed; write {key}=VALUE, with null where the type allows it")
+        raise ConfigError(f"{text}: settings cannot be removed; set {key}=VALUE, with null where the type allows it")
     if override.is_sweep_override():
-        raise ConfigError(
-            f"{text}: sweeps are not run; write a list as {key}=[a,b], or quote a value that holds a comma"
-        )
+        raise ConfigError(f"{text}: sweeps are not run; set a list as {key}=[a,b], or quote a value that holds a comma")
     is_free = is_free_form(key)
     if not is_free and not is_key(key):
         raise ConfigError(unknown_key(key, text))
@@ -281,7 +279,7 @@ def unknown_key(key: str, written: str) -> str:
     """Return the error message for an unknown settings key, with its replacement or near matches."""
     instead = instead_of(_without_indices(key))
     if instead is not None:
-        return f"{written}: there is no setting '{key}' any more: write {instead}"
+        return f"{written}: there is no setting '{key}' any more: {instead}"
     near = near_matches(key)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return f"{written}: there is no setting '{key}'.{hint} `brorl train --help` lists all settings"
@@ -364,7 +362,7 @@ def _said(key: str, error: OmegaConfBaseException) -> str:
     if is_section(key):
         return wrong_section(key)
     if isinstance(error, MissingMandatoryValue):
-        return f"{key} is required and missing: write {key}=VALUE"
+        return f"{key} is required and missing: set {key}=VALUE"
     if isinstance(error, ValidationError) and not isinstance(error, InterpolationResolutionError):
         return _wrong_type(key, error)
     is_unknown = key and not is_key(key)

@@ -65,6 +65,6 @@ def services_are_set_as_endpoints(config: BroRLConfig) -> Iterator[str]:
         for option in OF_ENDPOINTS:
             if option in options:
                 yield (
-                    f"{where}.{option} is a setting of the service itself: write rewards.services.endpoints=[{{name: "
+                    f"{where}.{option} is a setting of the service itself: set rewards.services.endpoints=[{{name: "
                     f"NAME, url: …, {option}: …}}] and the verifier NAME"
                 )

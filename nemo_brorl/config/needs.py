@@ -30,7 +30,7 @@ def needs(run: BroRLConfig, given: str, why: str, *wanted: str) -> str:
     names = given.split(" with ")
     subject = " with ".join(f"{name}={_now(run, name)}" for name in names)
     wishes = " or ".join(f"{wish} (now {_now(run, _named(wish))})" for wish in wanted)
-    return f"{subject} {why}, and needs {wishes}: write that, or {_taken_back(run, names[0])}"
+    return f"{subject} {why}, and needs {wishes}: set that, or {_taken_back(run, names[0])}"
 
 
 def needs_gpus(run: BroRLConfig, given: str, why: str) -> Iterator[str]:

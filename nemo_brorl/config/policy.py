@@ -127,4 +127,4 @@ class PolicyConfig:
     def violations(self) -> Iterator[str]:
         betas = self.optim.betas
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            yield f"policy.optim.betas={betas} must be two numbers in [0, 1): write policy.optim.betas=[0.9,0.95]"
+            yield f"policy.optim.betas={betas} must be two numbers in [0, 1): set policy.optim.betas=[0.9,0.95]"

@@ -63,11 +63,11 @@ class ScheduleConfig:
         if self.kind == "constant" and self.stages:
             yield (
                 f"rollouts.schedule.stages has {len(self.stages)} stages and rollouts.schedule.kind=constant uses "
-                "none: write kind=staged, budget or on_plateau, or leave stages empty"
+                "none: set kind=staged, budget or on_plateau, or leave stages empty"
             )
         if self.kind != "constant" and not self.stages:
             yield (
-                f"rollouts.schedule.kind={self.kind} has no stages: write for example "
+                f"rollouts.schedule.kind={self.kind} has no stages: set for example "
                 "rollouts.schedule.stages=[{num_per_prompt: 16, num_steps: 100}, {num_per_prompt: 512}]"
             )
         ends_by = {"staged": "num_steps", "budget": "num_rollouts"}
@@ -75,9 +75,9 @@ class ScheduleConfig:
             for kind, name in ends_by.items():
                 where, length = f"rollouts.schedule.stages.{index}.{name}", getattr(stage, name)
                 if kind == self.kind and length is None and stage is not self.stages[-1]:
-                    yield f"{where} is missing: only the last stage may go on to the end; write where this one ends"
+                    yield f"{where} is missing: only the last stage may go on to the end; set where this one ends"
                 if kind != self.kind != "constant" and length is not None:
-                    yield f"{where}={length} ends a stage of kind={kind}, not of kind={self.kind}: write null"
+                    yield f"{where}={length} ends a stage of kind={kind}, not of kind={self.kind}: set null"
 
 
 @dataclass
@@ -163,7 +163,7 @@ class RolloutsConfig:
         if self.schedule.kind in ("staged", "budget") and stages and stages[0].num_per_prompt != self.num_per_prompt:
             yield (
                 f"rollouts.num_per_prompt={self.num_per_prompt} and the first stage's num_per_prompt="
-                f"{stages[0].num_per_prompt} differ: write the same number in both"
+                f"{stages[0].num_per_prompt} differ: set the same number in both"
             )
 
 

@@ -109,7 +109,7 @@ class StopRequest:
             raise KeyboardInterrupt
         elif self.reason is None:
             self.reason = signal.Signals(number).name
-            log.warning("%s: finishing this step, then saving; once more to stop at once", self.reason)
+            log.warning("%s: finishing this step, then saving; send it again to stop at once", self.reason)
 
     def _save_soon(self) -> None:
         if self.save_by is not None:
@@ -118,7 +118,7 @@ class StopRequest:
         self.goes_on_later = True
         if self.grace_s is not None:
             self.save_by = time.monotonic() + self.grace_s / 2
-        log.warning("SIGUSR1: saving soon, to go on later")
+        log.warning("SIGUSR1: saving soon, to be resumed later")
 
 
 def is_due(step: int, interval: int) -> bool:

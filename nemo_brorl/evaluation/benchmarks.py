@@ -121,7 +121,7 @@ def held_out_prompts(
         raise DataError(
             f"there are {len(prompts)} held-out prompts and none from "
             f"evaluation.first_prompt={evaluation.first_prompt} on: raise data.held_out_fraction, give more data, or "
-            "write a smaller evaluation.first_prompt"
+            "set a smaller evaluation.first_prompt"
         )
     return chosen
 
@@ -187,7 +187,7 @@ def _check_lengths(prompts: Sequence[Prompt], most: int) -> None:
         named = ", ".join(f"{uid} has {size}" for uid, size in first)
         raise DataError(
             f"{len(too_long)} of {len(prompts)} prompts have more than max_prompt_tokens={most} tokens ({named}): "
-            f"write max_prompt_tokens={max(too_long.values())}, and generation.max_model_len with it"
+            f"set max_prompt_tokens={max(too_long.values())}, and generation.max_model_len with it"
         )
 
 

@@ -59,7 +59,7 @@ def summary(groups: Sequence[ScoredGroup]) -> list[str]:
     num_cut = int((~is_stopped).sum())
     return [
         f"  reward {rewards.mean():.3f}, {right} of {len(rewards)} right, {num_cut} cut at their limit, "
-        f"{tokens.mean():.0f} tokens in the mean"
+        f"mean length {tokens.mean():.0f} tokens"
     ]
 
 
@@ -90,7 +90,8 @@ def why(group: ScoredGroup, place: int, response: str) -> str:
     place_looked = place_of_answer(prompt.verifier, prompt.payload, prompt.payload.get("answer_format", "auto"))
     read = reading_of(prompt.verifier, prompt.payload, response, place_looked)
     if not read.place:
-        return f"scored by {prompt.verifier}{cut}"
+        reason = inert(group.reasons[place]) if group.reasons else ""
+        return f"scored by {prompt.verifier}{': ' if reason else ''}{reason}{cut}"
     reference = ""
     if "answer" in prompt.payload:
         accepted = " or ".join(repr(inert(text)) for text in read.accepted)

@@ -24,10 +24,10 @@ class Requests(Protocol):
 
     def add(
         self,
-        name: str,
-        task: RolloutTask,
+        names: Sequence[str],
+        tasks: Sequence[RolloutTask],
         sampling: Sampling,
-    ) -> str: ...
+    ) -> list[str]: ...
 
     def step(self) -> list[tuple[str, Continuation]]: ...
 
@@ -88,11 +88,10 @@ class ChunkBatch:
         if chunk.call_id in self._dropped_early:
             self._drop(chunk)
             return
-        sampling = chunk.request.sampling
-        for task in chunk.rollouts():
-            name = f"{chunk.call_id}/{task.row}"
-            identity = self._requests.add(name, task, sampling)
-            chunk.ids.append(identity)
+        tasks = list(chunk.rollouts())
+        names = [f"{chunk.call_id}/{task.row}" for task in tasks]
+        chunk.ids = self._requests.add(names, tasks, chunk.request.sampling)
+        for name, task in zip(names, tasks, strict=True):
             self._rollouts[name] = (chunk, task.row)
         if chunk.call_id in self._cut_early:
             self.cut([chunk.call_id])

@@ -18,7 +18,6 @@ from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Reply,
 from nemo_brorl.generation.routes import RowRoutes, packed_routes
 from nemo_brorl.types import (
     ChunkArrays,
-    Float32,
     PartialRollouts,
     Period,
     RolloutRequest,
@@ -35,7 +34,7 @@ class Continuation:
     """Tokens that vLLM sampled for one rollout in this engine."""
 
     token_ids: Sequence[int]
-    log_probs: Sequence[float] | Float32
+    log_probs: Sequence[float]
     versions: Sequence[int]  # policy versions that sampled them, oldest first; empty without tokens
     has_ended: bool
     is_stopped: bool
@@ -51,6 +50,7 @@ class RolloutTask:
     token_ids: list[int]  # prompt, then the tokens that were sampled before
     seed: int
     max_tokens: int
+    has_next_turn: bool  # whether an environment may reply, and the response be resumed after that
 
 
 def rollout_seed(
@@ -143,6 +143,7 @@ class ChunkTask:
                 token_ids=token_ids,
                 seed=rollout_seed(request.seed, index, num_resumed),
                 max_tokens=self._num_left_to_sample(row),
+                has_next_turn=request.prompt.has_episodes,
             )
 
     def num_resumed(self, row: int) -> int:

@@ -11,20 +11,21 @@ them.
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_brorl.types import Int64
+from nemo_brorl.types import Int64, Routes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from vllm import LLMEngine
     from vllm.config import ModelConfig, VllmConfig
-    from vllm.outputs import RequestOutput
+    from vllm.sampling_params import SamplingParams
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.core import EngineCore
@@ -83,31 +84,71 @@ def _scheduler(engine: LLMEngine) -> Scheduler:
 # ---- requests and counters ----
 
 
-def num_sampled(engine: LLMEngine, identity: str) -> int | None:
-    """Return the number of tokens sampled for a request, or None when it has ended.
+class StepOutput(NamedTuple):
+    """What one request got in one step."""
 
-    LLMEngine's public interface shows a request only when it ends, or else returns an output for every token of every
-    step.
+    identity: str
+    token_ids: list[int]
+    log_probs: list[float]
+    num_cached: int | None  # tokens of its prompt found in the prefix cache, with its first output
+    routes: Routes | None  # experts of the tokens computed since the last output
+    finish_reason: str | None  # "stop", "length", …; None: it is unfinished
+
+
+def add_siblings(
+    engine: LLMEngine,
+    identities: Sequence[str],
+    token_ids: list[int],
+    params: SamplingParams,
+    seeds: Sequence[int],
+) -> None:
+    """Queue requests for responses to one prompt, which differ by their seeds alone.
+
+    `LLMEngine.add_request` would check and hash the prompt for each of them, and keep a second record of each. vLLM
+    checks the first request here. The others get copies of its parameters and the hashes of its blocks.
     """
-    state = engine.output_processor.request_states.get(identity)
-    if state is None:
-        return None
-    return int(state.detokenizer.num_output_tokens())
+    from vllm.v1.request import Request
+
+    core = _core(engine)
+    params.seed = seeds[0]
+    prompt = {"type": "token", "prompt_token_ids": token_ids}
+    tasks = engine.get_supported_tasks()
+    checked = engine.input_processor.process_inputs(identities[0], prompt, params, supported_tasks=tasks)
+    first, wave = core.preprocess_add_request(checked)
+    core.add_request(first, wave)
+    for identity, seed in zip(identities[1:], seeds[1:], strict=True):
+        own_params = copy.copy(first.sampling_params)
+        own_params.seed = seed
+        sibling = Request(identity, token_ids, own_params, None, arrival_time=first.arrival_time)
+        sibling.block_hashes = first.block_hashes.copy()
+        sibling._block_hasher = first._block_hasher
+        core.add_request(sibling, wave)
 
 
-def output_so_far(engine: LLMEngine, identity: str) -> RequestOutput:
-    """Return the output of an unfinished request, as vLLM makes it for an aborted one.
+def step(engine: LLMEngine) -> Iterator[StepOutput]:
+    """Make one step and yield what requests got in it.
 
-    vLLM does not return this output to its caller.
+    `LLMEngine.step` would pass every token of every step through its output processor, which is for text and streams.
     """
-    from vllm.v1.engine import FinishReason
+    for output in engine.engine_core.get_output().outputs:
+        log_probs, stats, reason = output.new_logprobs, output.prefill_stats, output.finish_reason
+        yield StepOutput(
+            identity=output.request_id,
+            token_ids=output.new_token_ids,
+            log_probs=[] if log_probs is None else log_probs.logprobs[:, 0].tolist(),
+            num_cached=None if stats is None else stats.num_cached_tokens,
+            routes=output.routed_experts,
+            finish_reason=None if reason is None else str(reason),
+        )
 
-    state = engine.output_processor.request_states[identity]
-    return state.make_request_output([], None, FinishReason.ABORT, None)
+
+def abort(engine: LLMEngine, identities: Sequence[str]) -> None:
+    """Take requests out of the batch. Those that have ended are passed over."""
+    engine.engine_core.abort_requests(list(identities))
 
 
 def lean_scheduler(engine: LLMEngine) -> LeanMixin | None:
-    """Return the engine's scheduler if it is the lean one, which keeps tokens from vLLM's output processor."""
+    """Return the engine's scheduler if it is the lean one, which keeps the tokens of unfinished requests."""
     from nemo_brorl.generation.lean_scheduler import LeanMixin
 
     scheduler = _scheduler(engine)

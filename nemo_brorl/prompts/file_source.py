@@ -172,7 +172,7 @@ def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) 
         hashes=np.array(hashes, np.uint64),
     )
     for repeated, first in found.repeated[:enough]:
-        reason = f"the same question as {tables.locate_row(first)}"
+        reason = f"repeats the question of {tables.locate_row(first)}"
         bad.append((repeated, reason))
     _judge(tables, bad, config.max_bad_rows, path)
     if len(found.rows) == 0:
@@ -240,6 +240,9 @@ def _judge(
     shown = "; ".join(f"{tables.locate_row(number)}: {reason}" for number, reason in first)
     if len(bad) > allowed:
         more = "; …" if len(bad) > NUM_SHOWN else ""
-        raise DataError(f"{path} has rows that cannot be used, more than data.max_bad_rows={allowed}: {shown}{more}")
+        raise DataError(
+            f"{path} has rows that cannot be used, more than data.max_bad_rows={allowed}: {shown}{more}. "
+            "Fix these rows, or set a larger data.max_bad_rows"
+        )
     if bad:
         log.warning("%s: %d rows are left out: %s", path, len(bad), shown)

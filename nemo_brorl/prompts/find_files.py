@@ -33,7 +33,7 @@ def matching_files(path: str) -> list[Path]:
         return [Path(path)]
     if Path(path).is_dir():
         raise DataError(
-            f"{path} is a folder: write source=dataset to read a dataset folder, or a pattern of files such as "
+            f"{path} is a folder: set source=dataset to read a dataset folder, or a pattern of files such as "
             f"{path}/*.jsonl"
         )
     found = []

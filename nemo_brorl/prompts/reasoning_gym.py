@@ -251,11 +251,11 @@ def _warn_of_unrepeatable(tasks: Sequence[TaskConfig]) -> None:
     is_order_random = os.environ.get("PYTHONHASHSEED", "random") == "random"
     if found and is_order_random:
         log.warning(
-            "another start draws other questions of %s: set PYTHONHASHSEED=0 for the same ones",
+            "each start draws other questions of %s: set PYTHONHASHSEED=0 to repeat them",
             ", ".join(sorted(found)),
         )
     if "codeio" in names:
-        log.warning("another start draws other questions of codeio: %s", NOT_IN_ALL_TASKS["codeio"])
+        log.warning("each start draws other questions of codeio: %s", NOT_IN_ALL_TASKS["codeio"])
 
 
 def _make_dataset(

@@ -72,7 +72,7 @@ class Sources:
         for section in self.sections:
             source = self._source(section, name, seed)
             if source.size == 0:
-                log.info("%snothing of it is held out", section.label())
+                log.info("%sno questions are held out", section.label())
                 continue
             domain = Domain(
                 name=section.name,

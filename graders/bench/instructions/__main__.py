@@ -29,7 +29,7 @@ BUILDERS = {**ifeval.BUILDERS, **ifbench_words.BUILDERS, **ifbench_forms.BUILDER
 
 
 class InstructionCase(NamedTuple):
-    """One response to one instruction."""
+    """One response of a model to one instruction of a benchmark."""
 
     name: str
     arguments: dict[str, Any]
@@ -96,7 +96,7 @@ def check_cases(cases: list[InstructionCase], python: str, checkout: str) -> Ite
 
 
 def print_table(checked: list[CheckedCase], num_shown: int) -> None:
-    """Print the disagreements of each benchmark, and how many of them are not intended."""
+    """Print the disagreements with the official verdicts by benchmark, and how many of them are not intended."""
     for title, is_ifeval in (("IFEval", True), ("IFBench", False)):
         for judging in ("strict", "loose"):
             same_benchmark = [
@@ -110,7 +110,7 @@ def print_table(checked: list[CheckedCase], num_shown: int) -> None:
 
 
 def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], num_shown: int) -> None:
-    """Print the disagreements of one kind: the intended ones by reason, and the others by instruction with examples."""
+    """Print one kind of disagreement: intended ones by reason, and the others by instruction with examples."""
     meant: Counter[str] = Counter()
     others: dict[str, list[InstructionCase]] = {}
     for case in cases:
@@ -129,7 +129,7 @@ def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], n
 
 
 def main() -> None:
-    """Check the chosen cases and print the tables."""
+    """Compare our verdicts with the official ones on the chosen cases, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout")
     parser.add_argument("--python", default="python")

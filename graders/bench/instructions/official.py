@@ -15,7 +15,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Read cases from standard input and print the verdicts."""
+    """Read benchmark cases from standard input, and print the official checkers' verdicts."""
     sys.path.insert(0, sys.argv[1])
     import_module("langdetect").DetectorFactory.seed = 0  # without a seed its verdicts vary
     registry = import_module("ifbench.instructions_registry")
@@ -27,7 +27,10 @@ def main() -> None:
 
 
 def check_text(checker: Any, text: str) -> bool | None:
-    """Return whether a text follows an instruction, or None when the checker raises; an empty text follows none."""
+    """Return whether a text follows an instruction by its official checker, or None when the checker raises.
+
+    An empty text follows no instruction.
+    """
     if not text.strip():
         return False
     try:

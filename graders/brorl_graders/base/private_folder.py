@@ -69,7 +69,7 @@ def _what_is_wrong(folder: Path) -> str:
 
 
 def scratch_root() -> Path:
-    """Return the parent of private folders: $TMPDIR, or /tmp.
+    """Return the parent of this user's private folder: $TMPDIR, or /tmp.
 
     $TMPDIR is used where it is a folder on a disk of this machine with a path short enough for Ray's sockets. Otherwise
     the log says why it is not.
@@ -103,10 +103,10 @@ def file_system(folder: Path, mounts: str) -> str:
     real = folder.resolve()
     nearest, kind = Path(), ""
     for line in mounts.splitlines():
-        _, place, found, *_ = line.split(" ")
+        _, place, mount_kind, *_ = line.split(" ")
         mount = Path(place.replace("\\040", " "))
         if real.is_relative_to(mount) and len(mount.parts) >= len(nearest.parts):
-            nearest, kind = mount, found
+            nearest, kind = mount, mount_kind
     return kind
 
 

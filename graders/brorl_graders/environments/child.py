@@ -43,7 +43,7 @@ LATE = "has not ended after"  # start of the reason after a missed deadline
 
 @dataclass
 class EpisodeLimits:
-    """Limits of observations, and the format of tool calls. The owner sends them with the first request."""
+    """The longest observation in characters and the format of tool calls, which the owner sends at the start."""
 
     max_characters: int
     written_in: str
@@ -58,7 +58,7 @@ class Episode:
 
 
 def serve(connection: Connection) -> None:
-    """Answer the owner's requests until it closes its end of the connection."""
+    """Run the steps of episodes that the owner requests, until it closes its end of the connection."""
     is_async, *limits = connection.recv()
     server = Server(connection, EpisodeLimits(*limits))
     if is_async:
@@ -68,7 +68,7 @@ def serve(connection: Connection) -> None:
 
 
 class Server:
-    """Owner of the episodes in this process, which plays the requested steps."""
+    """The server of an episode process: it holds the episodes and runs the steps that the owner requests."""
 
     def __init__(self, connection: Connection, limits: EpisodeLimits) -> None:
         self.connection = connection
@@ -138,7 +138,7 @@ class Server:
                 _close(episode.environment)
 
     def reply(self, number: int, outcome: EpisodeOutcome) -> None:
-        """Send the outcome of a request to the owner."""
+        """Send the outcome of an episode's step to the owner."""
         self.connection.send_bytes(json.dumps([number, *outcome]).encode())
 
     def _fail_step(self, step: EpisodeStep, reason: str) -> EpisodeOutcome:

@@ -58,19 +58,19 @@ Serve = Callable[[Connection], None]  # answers requests until the other end is 
 
 
 class Walls(NamedTuple):
-    """The kernel features that isolate child processes of this fork server, measured once for all of them."""
+    """The isolation of child processes that this kernel offers, measured once for all children of a fork server."""
 
     rules: int | None  # file descriptor of Landlock's rules; None: no Landlock
     can_filter: bool  # whether the kernel takes seccomp filters
 
     def gaps(self) -> list[str]:
         """Return what an isolated child process could still do, one text each; empty when the isolation is complete."""
-        found = []
+        gaps = []
         if self.rules is None:
-            found.append(f"read this user's files, and write them (needs Landlock, {FIRST_LANDLOCK})")
+            gaps.append(f"read this user's files, and write them (needs Landlock, {FIRST_LANDLOCK})")
         if not self.can_filter:
-            found.append("use the network and start processes (needs seccomp)")
-        return found
+            gaps.append("use the network and start processes (needs seccomp)")
+        return gaps
 
 
 def measure_walls() -> Walls:
@@ -108,7 +108,7 @@ def _library_folders() -> list[str]:
 
 
 class ChildReply(NamedTuple):
-    """A child's reply for one text: the score and its reason, or an error."""
+    """A child process's reply for one text: the score and its reason, or an error."""
 
     score: float
     reason: str  # the verifier's comment on the score; "": none

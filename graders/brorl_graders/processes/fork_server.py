@@ -72,7 +72,7 @@ class ForkServer:
         return None
 
     def has_library_of(self, verifier: str) -> bool:
-        """Return whether a verifier's library is loaded, with any settings."""
+        """Return whether a verifier's library is loaded in the fork-server process, with any settings."""
         return any(template.verifier == verifier for template in self.loaded)
 
     def call_function(self, function: str, argument: Any) -> Any:
@@ -94,7 +94,7 @@ class ForkServer:
         return int(self._request("fork", (is_closed, serve), descriptor))
 
     def gaps(self) -> list[str]:
-        """Return what an isolated child could still do on this machine. Raises ResourceError."""
+        """Return what an isolated child process could still do on this machine. Raises ResourceError."""
         return list(self._request("gaps", None))
 
     def end(self, process: int) -> None:
@@ -163,7 +163,7 @@ class ForkServer:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve requests until the owner closes its end of the socket."""
+    """Serve the requests of the fork server's owner until it closes its end of the socket."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     control = Connection(int(arguments[0]))

@@ -78,9 +78,9 @@ def empty_folder(folder: str) -> None:
     """
     prefix = secrets.token_hex(8)
     number = 0
-    found = [folder]
-    while found:
-        here = found.pop()
+    folders = [folder]
+    while folders:
+        here = folders.pop()
         os.chmod(here, 0o700)
         with os.scandir(here) as listed:
             entries = list(listed)
@@ -90,8 +90,8 @@ def empty_folder(folder: str) -> None:
                 continue
             os.chmod(entry.path, 0o700)
             number += 1
-            found.append(os.path.join(folder, f"{prefix}.{number}"))
-            os.rename(entry.path, found[-1])
+            folders.append(os.path.join(folder, f"{prefix}.{number}"))
+            os.rename(entry.path, folders[-1])
         if here != folder:
             os.rmdir(here)
 
@@ -125,7 +125,7 @@ def _add_sizes(folder: str, folders: list[str]) -> int:
 
 
 def _wait_for_all(statuses: dict[int, int], is_certain: bool) -> bool:
-    """Return whether no child is left, and add the wait status of each that has ended.
+    """Return whether this process has no child left, and add the wait status of each that has ended.
 
     With `is_certain` all children will end, and the function waits for them.
     """
@@ -180,17 +180,17 @@ def _kill_user(user: int) -> None:
 
 
 def find_children(processes: int) -> list[int]:
-    """Return the process ids of this process's children. `processes` is a file descriptor of /proc."""
+    """Return the process ids of this process's children, found in /proc, of which `processes` is a file descriptor."""
     return _children_by_parent(processes).get(os.getpid(), [])
 
 
 def _descendants(processes: int) -> list[int]:
     """Return the process ids of all descendants of this process, parents first."""
     children = _children_by_parent(processes)
-    found = children.get(os.getpid(), [])
-    for pid in found:  # the list grows during the loop
-        found.extend(children.get(pid, []))
-    return found
+    descendants = children.get(os.getpid(), [])
+    for pid in descendants:  # the list grows during the loop
+        descendants.extend(children.get(pid, []))
+    return descendants
 
 
 def _children_by_parent(processes: int) -> dict[int, list[int]]:
@@ -218,10 +218,10 @@ def _parent(processes: int, name: str) -> int | None:
 
 
 class HeldFolder:
-    """A new folder with an empty `root` and an empty `scratch`, locked while this process lives."""
+    """A new folder for a sandbox with an empty `root` and an empty `scratch`, locked while this process lives."""
 
     def __init__(self) -> None:
-        """Make and lock the folder, after removing this user's folders that no process locks."""
+        """Make and lock the sandbox's folder, after removing this user's folders that no process locks."""
         remove_left()
         self.path = tempfile.mkdtemp(prefix=PREFIX)
         self._lock = _lock_folder(self.path)
@@ -230,7 +230,7 @@ class HeldFolder:
             os.mkdir(os.path.join(self.path, name))
 
     def remove(self) -> None:
-        """Remove the folder with all its content. A second call does nothing."""
+        """Remove the sandbox's folder with all its content. A second call does nothing."""
         if self._lock is None:
             return
         _remove(self.path)

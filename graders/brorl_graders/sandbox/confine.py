@@ -53,13 +53,13 @@ def readable_paths(extra: Sequence[str] = ()) -> list[str]:
 
     A symbolic link comes with its target. No returned path lies below another.
     """
-    found: set[str] = set()
+    readable: set[str] = set()
     for path in (*SYSTEM, sys.base_prefix, sys.prefix, *extra):
         if os.path.lexists(path):
-            found.update((path, os.path.realpath(path)))
+            readable.update((path, os.path.realpath(path)))
     outermost: list[str] = []
-    for path in sorted(found):
-        if not any(str(parent) in found for parent in Path(path).parents):
+    for path in sorted(readable):
+        if not any(str(parent) in readable for parent in Path(path).parents):
             outermost.append(path)
     return outermost
 
@@ -175,7 +175,7 @@ class _Users:
         self._there.close()
 
     def map(self, is_nobody: bool) -> bool:
-        """Assign the users to the user namespace of this process, and return False when that is forbidden.
+        """Assign users to the user namespace of this process, and return False when that is forbidden.
 
         With `is_nobody` the fork server becomes a user who owns no file, which is possible once its root is built.
         """
@@ -190,7 +190,7 @@ class _Users:
         return self._here.recv(1) == b"y"
 
     def close(self) -> None:
-        """End the process that assigns users."""
+        """End the helper process that assigns users to the user namespace."""
         self._here.close()
         os.waitpid(self._writer, 0)
 

@@ -35,14 +35,14 @@ OUT_OF_MEMORY_SCORE = "800"
 
 
 def main(arguments: list[str]) -> None:
-    """Isolate this process, report the layers to the owner and serve its requests."""
+    """Isolate this process, report the layers of the sandbox to the owner, and serve its requests."""
     owner = socket.socket(fileno=int(arguments[0]))
     settings = json.loads(arguments[1])
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     _offer_to_out_of_memory_killer()
     for module in settings["preload"]:
         importlib.import_module(module)
-    for module in settings["wanted"]:
+    for module in settings["optional"]:
         with contextlib.suppress(Exception):  # the program that needs it gets the ImportError
             importlib.import_module(module)
     sys.path[:] = [path for path in sys.path if path and path != settings["source"]]
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
 
 
 def serve(owner: socket.socket, confinement: Confinement, processes: int) -> None:
-    """Run programs until the owner closes its end of the socket."""
+    """Run programs for the owner of the sandbox until it closes its end of the socket."""
     gc.collect()
     gc.freeze()
     while True:
@@ -103,7 +103,7 @@ def run(
 
 
 def _wait_for_end(pid: int, owner: socket.socket, confinement: Confinement) -> None:
-    """Wait until a program has ended or must end.
+    """Wait until a sandboxed program has ended or must end.
 
     It must end when the owner says so or has exited, or when its files are too large together, where no mount limits
     them. Files are counted while the program runs. A program can make a count slow, so nothing waits for one.
@@ -125,7 +125,7 @@ def _wait_for_end(pid: int, owner: socket.socket, confinement: Confinement) -> N
 
 
 class _Count:
-    """Repeated counts of the bytes in the scratch folder, each in a process of its own."""
+    """Repeated counts of the bytes in a program's scratch folder, each in a process of its own."""
 
     def __init__(self, confinement: Confinement) -> None:
         self._scratch = confinement.scratch
@@ -133,7 +133,7 @@ class _Count:
         self._begin()
 
     def is_above_limit(self) -> bool:
-        """Return whether a finished count is above the limit, and start the next count."""
+        """Return whether the last finished count of scratch bytes is above the limit, and start the next count."""
         poll = select.poll()
         poll.register(self._file, select.POLLIN)
         if not poll.poll(0):
@@ -144,7 +144,7 @@ class _Count:
         return not is_within
 
     def close(self) -> None:
-        """End the count that is running."""
+        """End the count of scratch bytes that is running."""
         os.close(self._file)
         os.kill(self._copy, signal.SIGKILL)
         os.waitpid(self._copy, 0)
@@ -178,7 +178,7 @@ def _become_process_1(owner: socket.socket) -> None:
 
 
 def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confinement:
-    """Return the isolation for every program, with the Landlock and seccomp that the kernel has."""
+    """Return the isolation for every program of the sandbox, with the Landlock and seccomp that the kernel has."""
     without = settings["without"]
     scratch = settings["mounted_scratch"] if layers.mount else settings["scratch"]
     os.environ |= {"HOME": scratch, "TMPDIR": scratch}
@@ -208,7 +208,7 @@ def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confine
 
 
 def _harden_process() -> None:
-    """Prepare this process for its forks, and keep programs from inspecting or signalling it."""
+    """Prepare the fork server's process for its forks, and keep programs from inspecting or signalling it."""
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # without a pid namespace, orphans become children of this process
     linux.drop_bounding_set()

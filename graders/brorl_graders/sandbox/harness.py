@@ -104,7 +104,10 @@ class ProgramEnd(Peer):
         raise KeyError(kind)
 
     def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
-        """Return a call's result as JSON data. An instance of a class with methods stays here, though it be a list."""
+        """Return a call's result as JSON data for the judge.
+
+        An instance of a class with methods stays in this process, even when the class derives from a plain type.
+        """
         if isinstance(call, type) and type(result) is call and _has_methods(call):
             return {"mine": [self.number_of(result), call.__name__]}
         return super().result_data(call, result, arguments)
@@ -117,7 +120,7 @@ class ProgramEnd(Peer):
         return text
 
     def _names(self, *names: str) -> list[list[Any]]:
-        """Return [name, value] for those names that the program defines."""
+        """Return [name, value] for those of these names that the program defines."""
         values = vars(self._module)
         return [[name, values[name]] for name in names if name in values]
 
@@ -136,7 +139,7 @@ class ProgramEnd(Peer):
 
 
 class _JudgesFunction:
-    """A function of the judge that was among a call's arguments. Calling it asks the judge."""
+    """A function of the judge that was among a call's arguments. Calling it calls the judge."""
 
     def __init__(self, end: ProgramEnd, number: int) -> None:
         self.number = number
@@ -184,7 +187,7 @@ def run(
     channels: Sequence[int],
     max_line: int,
 ) -> int:
-    """Run a program with its tests in this process, and return the exit code.
+    """Run a program with its tests in this process, and return the exit code that Python would have.
 
     `report_to` is the file descriptor for reports. `channels` are those by which program and judge talk, in lines of at
     most `max_line` bytes.
@@ -275,7 +278,7 @@ def _make_reporter(file: int) -> Report:
 
 
 def _open_streams() -> None:
-    """Open standard streams over this run's file descriptors, as a new interpreter does."""
+    """Open the standard streams over the run's file descriptors, as a new interpreter does."""
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115

@@ -49,7 +49,7 @@ class JudgeEnd(Peer):
         self._kinds: dict[str, type[Remote]] = {}
 
     def names(self, names: list[str]) -> dict[str, Any]:
-        """Return the program's values of these names, as far as it defines them."""
+        """Return the program's values for these names, as far as it defines them."""
         answer: dict[str, Any] = dict(self.call("names", names, {}))
         values: dict[str, Any] = {}
         for name in names:  # only requested names, whatever the program sends
@@ -262,7 +262,7 @@ def run(
     max_line: int,
     report: Report,
 ) -> None:
-    """Judge one program after another until there are no more orders.
+    """Judge one program after another by the test scripts, until there are no more orders.
 
     The last of `channels` brings the orders `[program, indices of scripts]`. Each program has two others of them, to
     read from and to write to. After each order `["end", null, -1]` is reported.
@@ -282,7 +282,7 @@ def judge(
     end: JudgeEnd,
     report: Report,
 ) -> None:
-    """Run the scripts of these indices against a program, and report the outcome of each.
+    """Run the test scripts of these indices against a program, and report the outcome of each.
 
     The report is `["done", null, index]` when the script passes, otherwise `["error", text, index]`. Returns early,
     without a report, when the program has exited.
@@ -302,7 +302,7 @@ def _find_problem(
     setup: str,
     end: JudgeEnd,
 ) -> str | None:
-    """Return why a script fails for the program, or None when it passes."""
+    """Return why a test script fails for the program, or None when it passes."""
     try:
         _run(script, setup, end)
     except SystemExit as error:
@@ -320,7 +320,7 @@ def _run(
     setup: str,
     end: JudgeEnd,
 ) -> None:
-    """Run a script as a new module `__main__`.
+    """Run a test script as a new module `__main__`.
 
     Raises what the script raises, and AssertionError when no assertion was reached.
     """
@@ -353,7 +353,7 @@ def _copy_arguments(value: Any) -> Any:
 
 
 def _run_test_cases(namespace: dict[str, Any]) -> None:
-    """Run a script's unittest classes, whether or not the script runs them itself."""
+    """Run the unittest classes of a test script, whether or not the script runs them itself."""
     suite = unittest.TestSuite()
     for value in list(namespace.values()):
         if isinstance(value, type) and issubclass(value, unittest.TestCase):
@@ -367,7 +367,7 @@ def _run_test_cases(namespace: dict[str, Any]) -> None:
 
 
 def _test_functions(namespace: dict[str, Any]) -> Iterator[Callable[[], object]]:
-    """Yield the test functions of a script and of its classes, by pytest's names."""
+    """Yield the test functions of a script and of its classes, found by pytest's naming rules."""
     for name, value in list(namespace.items()):
         if name.startswith("test") and inspect.isfunction(value) and not inspect.signature(value).parameters:
             yield value

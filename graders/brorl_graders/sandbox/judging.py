@@ -22,7 +22,7 @@ LAST_REPORT = b'["end", null, -1]\n'
 
 @dataclass(frozen=True)
 class ScriptedTest:
-    """A test of programs by scripts, which run in the judge's process."""
+    """A test that judges programs by scripts, which run in the judge's process."""
 
     scripts: Sequence[dict[str, Any]]  # scripts in the format of `judge.py`
     setup: str = ""  # source that runs before the program and before each script
@@ -41,7 +41,7 @@ class _Process:
 
 
 class Judge:
-    """A judge of programs, whose sandbox is started when there is something to judge."""
+    """A judge of programs by test scripts. Its sandbox is started when there is something to judge."""
 
     def __init__(self, programs: Sandbox) -> None:
         self._programs = programs
@@ -93,7 +93,7 @@ class Judge:
             self._programs.stop()
 
     def close(self) -> None:
-        """End the judge and its sandbox."""
+        """End the judge process and the sandbox in which it runs."""
         self._end_process()
         if self._sandbox is not None:
             self._sandbox.close()
@@ -128,7 +128,7 @@ class Judge:
         return reports
 
     def _process_for(self, test: ScriptedTest, seconds: float) -> _Process:
-        """Return a judge of this test that has pipes left. Raises OSError."""
+        """Return a judge process for this test that can serve one more program. Raises OSError."""
         sandbox = self._sandbox_for(test)
         if self._process is None:
             self._process = _start_judge(
@@ -146,13 +146,13 @@ class Judge:
         process = self._process
         if process is not None and (process.test != test or not process.channels):
             self._end_process()
-        wanted = set(test.modules)
+        modules = set(test.modules)
         if self._sandbox is not None:
-            if wanted <= set(self._sandbox.wanted):
+            if modules <= set(self._sandbox.optional):
                 return self._sandbox
-            wanted.update(self._sandbox.wanted)
+            modules.update(self._sandbox.optional)
             self.close()
-        self._sandbox = self._programs.with_modules(JUDGE_MODULES, sorted(wanted))
+        self._sandbox = self._programs.with_modules(JUDGE_MODULES, sorted(modules))
         return self._sandbox
 
     def _end_process(self) -> None:

@@ -117,7 +117,7 @@ class OutputPipe:
         return len(self.text) <= self.max_bytes
 
     def read(self) -> bytes:
-        """Read at most READ_BYTES that are there now, and return them; empty at the end, or when nothing is there."""
+        """Read and return at most READ_BYTES that are in the pipe now; empty at the end, or when there are none."""
         try:
             data = os.read(self.file, READ_BYTES)
         except BlockingIOError:
@@ -127,7 +127,7 @@ class OutputPipe:
         return data
 
     def read_rest(self) -> None:
-        """Read what is left in the pipe after all its writers have exited."""
+        """Read the output that is left in the pipe after all its writers have exited."""
         while self.is_within_limit and self.read():
             continue
 
@@ -145,7 +145,7 @@ class OutputPipe:
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """Wall-clock limits of one run, in seconds."""
+    """Wall-clock limits of one run of a program, in seconds."""
 
     period: float  # time for the program itself, and again for each test
     total: float

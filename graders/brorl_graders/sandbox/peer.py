@@ -25,7 +25,7 @@ MUTABLE = (list, dict, set, bytearray)
 
 
 class PeerGoneError(BaseException):
-    """An error for a peer process that has exited or sends malformed messages.
+    """An error for a program or judge whose process has exited or sends malformed messages.
 
     It derives from BaseException, so that no test takes it for an exception of the program.
     """
@@ -60,9 +60,9 @@ class Peer(ABC):
         arguments: Sequence[Any],
         options: Mapping[str, Any],
     ) -> Any:
-        """Call a function of the other end and return its result.
+        """Call a function of the other process and return its result.
 
-        Raises what the function raised, and PeerGoneError when the other end has exited.
+        Raises what the function raised, and PeerGoneError when the other process has exited.
         """
         data = [self.to_data(item) for item in arguments]
         named = {name: self.to_data(item) for name, item in options.items()}
@@ -83,7 +83,7 @@ class Peer(ABC):
             self._serve_call(message)
 
     def serve(self) -> None:
-        """Serve calls until the other end has exited."""
+        """Serve the calls of the other process until it has exited."""
         while True:
             try:
                 message = self._receive()
@@ -93,26 +93,26 @@ class Peer(ABC):
 
     @abstractmethod
     def keep(self, value: Any) -> dict[str, Any]:
-        """Return the JSON data that stands for a value that is not plain."""
+        """Return JSON data by which the other process can refer to a value that is not plain data."""
 
     @abstractmethod
     def find(self, kind: str, content: Any) -> Any:
-        """Return the value that JSON data of this kind stands for. Raises KeyError."""
+        """Return the value that a reference in JSON data from the other process means. Raises KeyError."""
 
     def to_data(self, value: Any) -> Any:
-        """Convert a value to JSON data for the other end."""
+        """Convert a value to JSON data for the other process."""
         return to_data(value, self.keep)
 
     def from_data(self, data: Any) -> Any:
-        """Convert JSON data of the other end to a value."""
+        """Convert JSON data from the other process to a value."""
         return decode(data, self.find)
 
     def take_printed(self) -> str:
-        """Return what was printed here since the last message, for the other end to print."""
+        """Return what was printed in this process since the last message, for the other process to print."""
         return ""
 
     def number_of(self, value: Any) -> int:
-        """Return the number by which the other end knows a value of this end, and assign one at the first time."""
+        """Return the number by which the other process refers to a value of this one; the first call assigns it."""
         number = self._numbers.get(id(value))
         if number is None:
             number = len(self._kept)
@@ -121,11 +121,11 @@ class Peer(ABC):
         return number
 
     def find_kept(self, number: int) -> Any:
-        """Return the value of this end with a number that the other end sent."""
+        """Return the value of this process that has a number which the other process sent."""
         return self._kept[number]
 
     def error_class(self, kind: type) -> dict[str, Any]:
-        """Return JSON data for an exception class.
+        """Return JSON data that describes an exception class to the other process.
 
         A class of the standard library is sent by name, and any other as a number, its name and its base class.
         """
@@ -140,7 +140,7 @@ class Peer(ABC):
         }
 
     def _serve_call(self, message: list[Any]) -> None:
-        """Execute a call of the other end, and send its result or exception."""
+        """Execute a call of the other process, and send it the result or exception."""
         try:
             _, function, data, named = message
             call = self._operations[function] if isinstance(function, str) else self._kept[function]
@@ -164,7 +164,7 @@ class Peer(ABC):
         return self.to_data(argument) if type(argument) in MUTABLE else None
 
     def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
-        """Return a call's result as JSON data; a result that is one of the arguments is sent as its position."""
+        """Return a call's result as JSON data; a result that is one of the call's arguments is sent as its position."""
         for index, argument in enumerate(arguments):
             if result is argument and type(argument) in MUTABLE:
                 return {"argument": index}
@@ -200,7 +200,10 @@ class Peer(ABC):
         ]
 
     def _read_result(self, message: list[Any], arguments: Sequence[Any]) -> Any:
-        """Read the answer to a call with these arguments: apply changes to them, and return the result or raise."""
+        """Return the result in the other process's answer to a call, after applying its changes to the arguments.
+
+        Raises the exception that the call raised.
+        """
         try:
             kind = message[0]
             sys.stdout.write(message[-1])
@@ -244,7 +247,7 @@ class Peer(ABC):
 
 
 def is_library_error(kind: type) -> bool:
-    """Return whether an exception class belongs to the standard library, so that both ends have it."""
+    """Return whether an exception class belongs to the standard library, so that program and judge both have it."""
     root, _, _ = kind.__module__.partition(".")
     return root in sys.stdlib_module_names or kind.__module__ == builtins.__name__
 

@@ -41,7 +41,7 @@ class Confinement(NamedTuple):
 
 
 def run_program(files: Sequence[int], seconds: float, confinement: Confinement) -> None:
-    """Run a program in this process and exit.
+    """Run a sandboxed program in this process and exit.
 
     `files` are descriptors of the program, of the owner's pipes for prints and reports, and of those by which program
     and judge talk.
@@ -79,7 +79,10 @@ def can_filter() -> bool:
 
 
 def _connect(stdin: str, printed: int, null: int) -> None:
-    """Connect the standard streams: input from a file in memory, which never blocks, and errors to /dev/null."""
+    """Connect the program's standard streams: input from a file in memory, and errors to /dev/null.
+
+    A file in memory never blocks, however long the input is.
+    """
     source = os.memfd_create("stdin")
     os.write(source, stdin.encode(errors="surrogateescape"))
     os.lseek(source, 0, os.SEEK_SET)

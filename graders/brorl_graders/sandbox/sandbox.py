@@ -157,21 +157,21 @@ class Sandbox:
         preload: Sequence[str] = (),
         without: Sequence[str] = (),
         is_bare_allowed: bool = False,
-        wanted: Sequence[str] = (),
+        optional: Sequence[str] = (),
     ) -> None:
-        """Start the fork server and run the trial program.
+        """Start the sandbox's fork server, and try with a trial program whether the sandbox holds.
 
         `readable` lists more folders that programs may read. `preload` lists modules that are imported for all
-        programs, and `wanted` modules whose import may fail. `without` lists layers (fields of `Layers`) that are left
-        out, for kernels in which one is broken and for tests. Raises SandboxError when the fork server does not start,
-        or when a program could do what it must not, unless `is_bare_allowed`. The message lists these gaps.
+        programs, and `optional` modules whose import may fail. `without` lists layers (fields of `Layers`) that are
+        left out, for kernels in which one is broken and for tests. Raises SandboxError when the fork server does not
+        start, or when a program could do what it must not, unless `is_bare_allowed`. The message lists these gaps.
         """
         self.limits = limits or SandboxLimits()
         self.readable = tuple(readable)
         self.preload = tuple(preload)
         self.without = tuple(without)
         self.is_bare_allowed = is_bare_allowed
-        self.wanted = tuple(wanted)
+        self.optional = tuple(optional)
         self.num_lost = 0
         self._start()
         log.info("%s", self.layers)
@@ -190,8 +190,8 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def with_modules(self, preload: Sequence[str], wanted: Sequence[str]) -> Sandbox:
-        """Return another sandbox with these settings, which imports these modules as well."""
+    def with_modules(self, preload: Sequence[str], optional: Sequence[str]) -> Sandbox:
+        """Start another sandbox with the settings of this one, which also imports these modules."""
         modules = [*self.preload, *preload]
         return Sandbox(
             self.limits,
@@ -199,7 +199,7 @@ class Sandbox:
             modules,
             self.without,
             self.is_bare_allowed,
-            wanted,
+            optional,
         )
 
     def run(self, program: SandboxProgram, seconds: float | None = None) -> SandboxResult:
@@ -235,7 +235,7 @@ class Sandbox:
         )
 
     def start(self, program: SandboxProgram, seconds: float, files: Sequence[int]) -> None:
-        """Start a program and return at once; `stop` ends it.
+        """Start a program in the sandbox and return at once; `stop` ends it.
 
         `files` are the descriptors that the program prints to, reports to and talks to other processes by. Raises
         OSError when the fork server is lost, after replacing it.
@@ -273,7 +273,7 @@ class Sandbox:
         return watch_output(printed, reported, self._control, times, last_report)
 
     def stop(self) -> None:
-        """End the program that was started, unless it has ended. A lost fork server is replaced."""
+        """End the program that runs in the sandbox. A lost fork server is replaced."""
         try:
             self._control.send(STOP)
             self._receive_status()
@@ -294,7 +294,7 @@ class Sandbox:
 
     @contextmanager
     def _pipes(self) -> Iterator[tuple[OutputPipe, OutputPipe]]:
-        """Yield the pipes for a run's prints and reports, and close them afterwards."""
+        """Yield the pipes for a program's prints and reports, and close them afterwards."""
         printed = self.pipe()
         reported = self.pipe()
         try:
@@ -304,11 +304,11 @@ class Sandbox:
             reported.close()
 
     def pipe(self) -> OutputPipe:
-        """Return a pipe for the output of a run, with the limit for output."""
+        """Return a new pipe for a program's output, with the limit of the sandbox."""
         return OutputPipe(self.limits.output_kib * 1024)
 
     def _replace(self, error: Exception) -> None:
-        """Start another fork server in place of a lost one."""
+        """Start another fork server of the sandbox in place of a lost one."""
         self.num_lost += 1
         log.warning("a sandbox was lost with its program (%s); a new one takes its place", error)
         self.close()
@@ -374,7 +374,7 @@ class Sandbox:
             "mounted_scratch": mounted_scratch,
             "readable": readable,
             "preload": [*PRELOADED_MODULES.split(), *self.preload],
-            "wanted": list(self.wanted),
+            "optional": list(self.optional),
             "source": SOURCE,
             "without": list(without),
             "limits": asdict(self.limits),
@@ -436,7 +436,7 @@ def _ending_of(status: int) -> str:
 
 
 def parse_reports(reported: bytes) -> list[list[Any]]:
-    """Return the reports of a program up to the first malformed one.
+    """Return the reports that a program has written, up to the first malformed one.
 
     A report is `[what, value, index]` with a text and an integer around the encoded value.
     """

@@ -22,7 +22,7 @@ ATTACH = 16  # request PTRACE_ATTACH of `ptrace`
 
 
 def succeeds(attempt: Callable[[], object]) -> bool:
-    """Return whether an attempt is not refused."""
+    """Return whether the kernel allows an attempt at something that programs must not do."""
     try:
         attempt()
     except (OSError, ValueError, AttributeError):
@@ -37,20 +37,20 @@ def raise_if_refused(result: int) -> None:
 
 
 def open_file(path: str, mode: str) -> None:
-    """Open a file and close it."""
+    """Open a file in this mode, to find out whether that is allowed."""
     with open(path, mode, encoding="utf-8"):
         return
 
 
 def connect(family: int, address: object) -> None:
-    """Connect to a listening socket."""
+    """Connect to a listening socket, to find out whether that is allowed."""
     with socket.socket(family) as client:
         client.settimeout(1)
         client.connect(address)  # type: ignore[arg-type]
 
 
 def send_datagram() -> None:
-    """Send a UDP datagram to the loopback interface, whether or not anyone receives it."""
+    """Send a UDP datagram to the loopback interface, to find out whether that is allowed."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.sendto(b"x", ("127.0.0.1", 9))
 

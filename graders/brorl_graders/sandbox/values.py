@@ -74,7 +74,7 @@ FROM_TEXT: dict[str, Callable[[Any], Any]] = {
 
 
 class NoJson:
-    """A value that JSON cannot express. It equals nothing."""
+    """A value that JSON cannot express, for example a set. It equals nothing."""
 
 
 class NotPlainError(ValueError):
@@ -91,7 +91,7 @@ def encode(value: Any) -> str:
 
 
 def decode(data: Any, find: Find | None = None) -> Any:
-    """Decode parsed JSON into a value; `find` resolves data that is not plain. Raises NotPlainError."""
+    """Convert parsed JSON of `encode` into a value; `find` resolves data that is not plain. Raises NotPlainError."""
     try:
         return _from_data(data, find or _find_nothing)
     except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
@@ -99,7 +99,7 @@ def decode(data: Any, find: Find | None = None) -> Any:
 
 
 def as_json(data: Any) -> Any:
-    """Decode parsed JSON into the types that JSON has: tuples and similar types become lists, and keys become texts.
+    """Convert parsed JSON of `encode` into the types that JSON has: tuples become lists, and keys become texts.
 
     A set has no JSON form and becomes a `NoJson`. Raises NotPlainError.
     """
@@ -110,7 +110,7 @@ def as_json(data: Any) -> Any:
 
 
 def to_data(value: Any, keep: Keep) -> Any:
-    """Convert a value to JSON data, with `keep` for values that are not plain."""
+    """Convert a value to JSON data that keeps Python's types apart; `keep` converts values that are not plain."""
     kind = type(value)
     if kind in SIMPLE:
         return value
@@ -208,7 +208,7 @@ def _from_data(data: Any, find: Find) -> Any:
 
 
 def _array(items: list[Any]) -> Any:
-    """Return a NumPy array when NumPy is loaded in this process, otherwise a list."""
+    """Return a NumPy array of these items when NumPy is loaded in this process, otherwise a list."""
     kind, values = items
     numpy = sys.modules.get("numpy")
     return values if numpy is None else numpy.array(values, dtype=kind)

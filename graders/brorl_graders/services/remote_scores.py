@@ -41,7 +41,7 @@ Failure = ServiceError | ConfigError
 
 
 class KnownAnswer(NamedTuple):
-    """A service's earlier answer about a text."""
+    """A service's earlier answer about a text: its score and reason."""
 
     score: float
     reason: str
@@ -56,7 +56,7 @@ class KnownAnswers:
         folder: Path | None,
         worker: int,
     ) -> None:
-        """Open the cache, with the answers that are recorded in `folder` or at `settings.replay`.
+        """Open the cache of services' answers, with those that are recorded in `folder` or at `settings.replay`.
 
         New answers are recorded in `folder`, in one file for each `worker`; None: they are not recorded. Raises
         ConfigError when there is nothing to replay.
@@ -73,7 +73,7 @@ class KnownAnswers:
             self._record = path.open("a", buffering=1, encoding="utf-8")
 
     def find(self, key: bytes) -> KnownAnswer | None:
-        """Return the known answer for a hash of prompt and text, or None."""
+        """Return a service's known answer for a hash of prompt and text, or None."""
         if key in self.answers:
             self.answers.move_to_end(key)
         return self.answers.get(key)
@@ -105,7 +105,7 @@ class KnownAnswers:
             self.answers.popitem(last=False)
 
     def close(self) -> None:
-        """Close the record file."""
+        """Close the file in which services' answers are recorded."""
         if self._record is not None:
             self._record.close()
 
@@ -116,7 +116,7 @@ class KnownAnswers:
 
 
 def _record_files(replay: str) -> list[Path]:
-    """Return the record files at `replay`: a file, or the files of a folder or a run folder.
+    """Return the files of recorded answers at `replay`: a file, or the files of a folder or a run folder.
 
     Raises ConfigError when there are none.
     """
@@ -127,12 +127,12 @@ def _record_files(replay: str) -> list[Path]:
     folder = inside if inside.is_dir() else path
     files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise ConfigError(f"rewards.services.replay={replay} holds no answers: write a run folder that has {FOLDER}/")
+        raise ConfigError(f"rewards.services.replay={replay} holds no answers: set a run folder that has {FOLDER}/")
     return files
 
 
 def _read_answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
-    """Yield hashes and answers of a record file. A line that was written halfway is skipped."""
+    """Yield the answers of a record file with their hashes; a line that was written halfway is skipped."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             try:
@@ -168,9 +168,10 @@ class RemoteScores:
         folder: Path | None = None,
         worker: int = 0,
     ) -> None:
-        """Start the client. `folder` is where answers are recorded, by `worker`; None: they are not recorded.
+        """Start the client of scoring services.
 
-        Raises ConfigError when there is nothing to replay.
+        `folder` is where answers are recorded, by `worker`; None: they are not recorded. Raises ConfigError when there
+        is nothing to replay.
         """
         self.settings = settings
         self.counts: Counter[str] = Counter()
@@ -195,7 +196,7 @@ class RemoteScores:
         return scored
 
     def take_usage(self) -> dict[str, float]:
-        """Return counts of requests since the last call, by the names of metrics without their group."""
+        """Return counts of requests to services since the last call, by the names of metrics without their group."""
         with self._lock:
             now = self.counts + self._client.counts
             now_s = self._client.request_s
@@ -207,7 +208,7 @@ class RemoteScores:
         return used
 
     def close(self) -> None:
-        """Stop the client's thread, and close connections and record files."""
+        """Stop the thread that asks services, and close connections and record files."""
         self._wait_for(self._client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._running.result()
@@ -253,7 +254,7 @@ class RemoteScores:
         return _in_order(items, scores)
 
     async def _ask(self, call: ServiceCall, items: Sequence[ServiceItem]) -> None:
-        """Send one request for these items, and settle each of them with a score or a failure."""
+        """Send one request to a service about these texts, and give each text its score or a failure."""
         try:
             reply = await self._request(call, items)
         except (ServiceError, ConfigError) as error:
@@ -266,7 +267,7 @@ class RemoteScores:
             self._settle(item, ServiceScore(score, reason))
 
     def _pass_error(self, items: Sequence[ServiceItem], asking: asyncio.Task[None]) -> None:
-        """Pass an unexpected error of a request to those that wait for its items, who would wait forever otherwise."""
+        """Pass an unexpected error of a request to the callers that wait for its texts, and would wait forever."""
         if asking.cancelled():
             return
         error = asking.exception()
@@ -306,12 +307,12 @@ class RemoteScores:
         return services.read_judge_reply(endpoint, reply)
 
     def _settle(self, item: ServiceItem, score: ServiceScore) -> None:
-        """Wake all callers that wait for this item."""
+        """Give the score of a text to all callers that wait for it."""
         future = self._open.pop(item.key)
         future.set_result(score)
 
     def _fail(self, items: Sequence[ServiceItem], error: Failure) -> None:
-        """Settle the items of a failed request. They may be asked about again later."""
+        """Give a failure to each text of a failed request. Callers may ask about these texts again later."""
         self.counts["failed"] += len(items)
         stops = self.settings.on_failure == "stop"
         if isinstance(error, ConfigError):
@@ -325,7 +326,7 @@ class RemoteScores:
 
 
 def _make_items(call: ServiceCall, texts: Sequence[str]) -> list[ServiceItem | None]:
-    """Return one item for each text, or None for a text that has nothing to ask about."""
+    """Return a question to the service for each text, or None for a text in which the service would see nothing."""
     endpoint = call.endpoint
     context = [asdict(endpoint), call.payload, list(call.prompt)]
     beginning = json.dumps(context, sort_keys=True, default=str)
@@ -347,7 +348,10 @@ def _in_order(
     items: Sequence[ServiceItem | None],
     by_key: Mapping[bytes, ServiceScore],
 ) -> Verdicts:
-    """Return scores and reasons in the order of the texts. Raises the error of a failure that ends the run."""
+    """Return scores and reasons in the order of the texts.
+
+    Raises the error of a failed service where settings say that it ends the run.
+    """
     scores: list[float | None] = []
     reasons: dict[int, str] = {}
     for index, item in enumerate(items):
@@ -363,7 +367,7 @@ def _in_order(
 
 
 def _as_run_error(error: Failure) -> Failure:
-    """Return the error for the user when a failed service ends the run."""
+    """Return the error that a user sees when a failed service ends the run."""
     if isinstance(error, ConfigError):
         return error
     return ServiceError(

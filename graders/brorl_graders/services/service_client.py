@@ -27,7 +27,7 @@ Read = TypeVar("Read")
 
 
 class AttemptError(Exception):
-    """An error of one attempt at a request; another attempt may succeed."""
+    """An error of one attempt at a request to a service; another attempt may succeed."""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -35,7 +35,7 @@ class AttemptError(Exception):
 
 
 class ServiceClient:
-    """The HTTP client of one scoring worker, which belongs to one event loop. `counts` holds its requests so far."""
+    """The HTTP client of one scoring worker for requests to services. It belongs to one event loop."""
 
     def __init__(self, settings: ServiceLimits) -> None:
         self.settings = settings
@@ -55,10 +55,10 @@ class ServiceClient:
         headers: Mapping[str, str],
         read: Callable[[Any], Read],
     ) -> Read:
-        """Send a request, with retries, and return what `read` makes of the JSON reply.
+        """Send a request to a service, with retries, and return what `read` makes of the JSON reply.
 
-        A ServiceReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are
-        used up.
+        A ReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are used
+        up.
         """
         settings = self.settings
         end = time.monotonic() + settings.deadline_s
@@ -95,7 +95,7 @@ class ServiceClient:
         headers: Mapping[str, str],
         end: float,
     ) -> Any:
-        """Send a request once and return the reply's JSON.
+        """Send a request to a service once, and return the JSON of the reply.
 
         Raises AttemptError, or ServiceError where another attempt would be refused too.
         """
@@ -131,7 +131,7 @@ class ServiceClient:
         return content
 
     async def _wait_for_turn(self) -> None:
-        """Wait until the next request may start, so that starts are spaced evenly."""
+        """Wait until the next request to a service may start, so that starts are spaced evenly."""
         rate = self.settings.requests_per_s
         if rate is None:
             return
@@ -158,11 +158,11 @@ def check_endpoint(endpoint: Endpoint) -> None:
     except httpx.HTTPError as error:
         raise ConfigError(
             f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} cannot be reached ({type(error).__name__}: "
-            f"{error}); start the service, or write its address"
+            f"{error}); start the service, or set its address"
         ) from error
     if answer.status_code in (401, 403):
         raise ConfigError(
-            f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} refuses with status {answer.status_code}; write "
+            f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} refuses with status {answer.status_code}; set "
             "the environment variable that holds its key: rewards.services.endpoints=[{api_key_variable: NAME, …}]"
         )
 

@@ -51,7 +51,8 @@ def test_three_responses_are_shown_with_what_they_earn_and_why(capsys: pytest.Ca
 def test_groups_that_are_all_wrong_say_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
     printed = lines_of(capsys, [group_of([0.0] * 4)])
     assert (
-        "nothing was right: easier questions, another data.answer_format, `brorl sft` first, or a larger N" in printed
+        "no response was right: use easier questions, another data.answer_format, `brorl sft` first, or a larger N"
+        in printed
     )
 
 
@@ -61,7 +62,10 @@ def test_the_time_of_a_step_follows_from_the_pace(capsys: pytest.CaptureFixture[
     config.dynamic_sampling.enabled = False
     tell(config, Rehearsed([group_of([0.0, 1.0])], 2, num_tokens=8, seconds=2.0), decode, Console())
     # 8 x 4 rollouts of 2 tokens at 4 tokens a second
-    assert "a step: 8 × 4 rollouts of 2 tokens; sampling about 16 s at this pace" in capsys.readouterr().out
+    assert (
+        "a step: about 32 rollouts of 2 tokens for a batch of 8 × 4; sampling about 16 s at this speed"
+        in capsys.readouterr().out
+    )
 
 
 class TimedPolicy:

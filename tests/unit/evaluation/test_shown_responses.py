@@ -21,6 +21,12 @@ def test_an_answer_that_stands_elsewhere_is_pointed_out() -> None:
     assert why(group_of([1.0], verifier="language"), 0, "so") == "scored by language"
 
 
+def test_the_verifiers_own_reason_is_shown_and_inert() -> None:
+    group = replace(group_of([0.5, 0.0], verifier="language"), reasons=("half right\x1b[2J", ""))
+    assert why(group, 0, "so") == "scored by language: half right\\x1b[2J"
+    assert why(group, 1, "so") == "scored by language"
+
+
 def test_a_response_that_was_cut_says_so() -> None:
     group = group_of([0.0])
     [chunk] = group.group.chunks
