@@ -136,7 +136,7 @@ class EndpointConfig:
 
 @dataclass
 class ServicesConfig:
-    """Verifiers behind a network (docs/howto/judges.md). Limits of requests hold for each of `num_workers` processes."""
+    """Verifiers behind a network (docs/howto/judges.md). Limits of requests apply to each of `num_workers`."""
 
     endpoints: list[EndpointConfig] = setting(
         [], "scoring services and judges. Data and stored runs can name only these"
