@@ -110,6 +110,13 @@ class GenerationConfig:
                 f"generation.max_num_seqs={sequences} responses: write {sequences} or more"
             )
 
+    def largest_graph(self, max_num_seqs: int) -> int:
+        """Return how many sequences the largest CUDA graph of an engine decodes; 0: engines run without graphs."""
+        if self.enforce_eager:
+            return 0
+        compilation = dict(self.engine_args.get("compilation_config") or {})
+        return int(compilation.get("max_cudagraph_capture_size", max_num_seqs))
+
     @property
     def is_quantised(self) -> bool:
         """True if `engine_args` make engines compute, or store keys and values, in fewer bits than the weights have."""
