@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def train(config: BroRLConfig, line: CommandLine) -> int:
-    """Train until the last step, and return the exit code: SAVED if steps are left."""
+    """Train the policy until the last step, and return the exit code: SAVED if steps are left."""
     check_functions(config.algorithm, config.rewards.shaping)
     find_pool(config.rollouts.prompt_pool)
     find_observers(config.trainer.observers)

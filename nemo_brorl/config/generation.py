@@ -33,7 +33,7 @@ _FIXED_ARGUMENTS = ("block_size", "enable_prefix_caching", "logprobs_mode", "wor
 
 @dataclass
 class GenerationConfig:
-    """The vLLM engines."""
+    """Settings of the vLLM engines."""
 
     num_engines: int | None = auto(
         "number of engines; auto: one per tensor_parallel_size GPUs; on CPU one per core, as memory allows",

@@ -85,7 +85,7 @@ class StopRequest:
         self.longest_step_s = max(self.longest_step_s, step_s)
 
     def should_stop(self) -> bool:
-        """Return whether the run must stop now, before another step."""
+        """Return whether a signal or the time limit requires the run to stop before another step."""
         if self.reason is None and self.deadline is not None:
             expected_end = time.monotonic() + self.longest_step_s
             if expected_end > self.deadline:

@@ -89,7 +89,7 @@ class Heartbeat:
             self.beat()
 
     def beat(self, detail: str = "") -> None:
-        """Record progress; `detail` says how far the stage is."""
+        """Record that the current stage of the run has made progress; `detail` says how far it is."""
         with self._lock:
             self._detail = detail
             self._moved_at = time.monotonic()
@@ -203,7 +203,7 @@ class StallWatch:
             log.warning("%s", error)
 
     def note_started(self) -> None:
-        """Lift the start's time limit, because everything is ready."""
+        """Lift the time limit of the run's start, because everything is ready."""
         self.start_timeout_s = None
 
     def _start_is_late(self, standing: Standing) -> bool:
@@ -273,7 +273,7 @@ class StallWatch:
 
 
 def describe(standing: Standing, late: Sequence[str]) -> str:
-    """Return a one-line description of a stall."""
+    """Return a one-line description of a stalled run: stage, seconds without progress, late processes."""
     where = f"{standing.stage} ({standing.detail})" if standing.detail else standing.stage
     waits = f"; late: {', '.join(late)}" if late else ""
     return f"{where}: nothing has moved for {standing.silent_s:.0f} s{waits}"

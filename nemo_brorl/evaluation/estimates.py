@@ -71,7 +71,7 @@ class Scores:
 
 
 def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
-    """Return the results of one group of prompts, or of several, whose means get equal weight."""
+    """Return the results of prompts in one or several groups; the means of groups get equal weight."""
     every = list(chain.from_iterable(strata))
     sizes = [len(prompt.rewards) for prompt in every]
     fewest = min(sizes)

@@ -107,7 +107,7 @@ def tell(
 
 
 def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
-    """Return the line with the share of groups that will be informative at the run's N."""
+    """Return the line with the share of groups that the rehearsal expects to be informative at the run's N."""
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
     sizes = [len(group.rewards) for group in groups]
     num, _ = config.rollouts.stage_sizes()[0]
@@ -124,7 +124,7 @@ def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
 
 
 def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) -> str:
-    """Return the line with the estimated seconds of a step, at the speed of the rehearsal."""
+    """Return the line with a step's estimated rollouts and seconds, at the speed of the rehearsal."""
     groups = rehearsed.groups
     num, prompts = config.rollouts.stage_sizes()[0]
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]

@@ -76,7 +76,7 @@ def response_ids(group: ScoredGroup, place: int) -> list[int]:
 
 
 def asked(prompt: Prompt, decode: Decode) -> str:
-    """Return the text of the question: the last message, or the whole prompt."""
+    """Return the text of a prompt's question: its last message, or the whole prompt."""
     if prompt.messages:
         return prompt.messages[-1]["content"]
     return decode(prompt.token_ids)
@@ -105,7 +105,7 @@ def why(group: ScoredGroup, place: int, response: str) -> str:
 
 
 def quoted(title: str, text: str) -> list[str]:
-    """Return lines with a title and a text behind bars; of a long text only the end."""
+    """Return lines with a title and a text, each line of the text after a bar; a long text is cut to its end."""
     shown = inert(text.strip())
     if len(shown) > MAX_SHOWN:
         shown = f"… {shown[-MAX_SHOWN:]}"

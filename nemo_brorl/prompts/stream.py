@@ -66,7 +66,7 @@ class PromptStream:
         return prompts
 
     def peek(self, num: int) -> list[Prompt]:
-        """Return the prompts that `take_prompts` would return, without moving the stream."""
+        """Return the next `num` prompts without moving the stream, so that `take_prompts` returns them, too."""
         state = self.state_dict()
         prompts = self.take_prompts(num)
         self.load_state_dict(state)
