@@ -88,9 +88,9 @@ PRESETS: dict[str, tuple[RowFormat, ...]] = {
 
 
 def row_formats(config: SourceConfig) -> tuple[RowFormat, ...]:
-    r"""Return the row formats of a source's preset, changed by its `columns` and `verifier`.
+    """Return the row formats of a source's preset, changed by its `columns` and `verifier`.
 
-    An answer \"\" means that the verifier reads none.
+    An empty answer means that the verifier reads none.
     """
     own = config.columns
     formats = []
