@@ -233,7 +233,7 @@ def step_table(rows: Sequence[Row]) -> list[str]:
                 _number(step_seconds(row) or None, ",.1f"),
             ]
         )
-    return format_table(["step", "reward", "kept", "samples/s", "pass@1", "seconds"], cells)
+    return format_table(["step", "reward", "informative", "samples/s", "pass@1", "seconds"], cells)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -176,7 +176,7 @@ def test_a_run_killed_and_resumed_from_the_last_whole_checkpoint_equals_the_unin
     assert command.wait() == 0, command.output[-2000:]
     assert "step_4 cannot be read" in command.errors
     assert "resumed after step 2" in command.output
-    assert "the same command goes on from here" in command.output
+    assert "Run the same command to resume." in command.output
     check_steps(folder, whole[0])
     assert not (folder / "store").exists()
     assert not (folder / "timeline").exists()
@@ -258,7 +258,7 @@ def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tupl
     assert all(torch.equal(exported[name], converted[name]) for name in exported)
     again = Command(*asked)
     assert again.wait() == 2
-    assert "is there and not empty" in again.errors
+    assert "this folder is not empty" in again.errors
 
 
 MY_FUNCTIONS = """

@@ -49,10 +49,10 @@ def reference_text(payload: Payload) -> str | None:
 
     For a prompt of an environment this is the answer of the question in its task.
     """
-    asked = payload
+    question = payload
     if ENVIRONMENT in payload and isinstance(payload.get("task"), Mapping):
-        asked = payload["task"].get("payload") or {}
-    answer = asked.get("answer")
+        question = payload["task"].get("payload") or {}
+    answer = question.get("answer")
     return None if answer is None else str(answer)
 
 

@@ -103,10 +103,10 @@ def file_system(folder: Path, mounts: str) -> str:
     real = folder.resolve()
     nearest, kind = Path(), ""
     for line in mounts.splitlines():
-        _, place, found, *_ = line.split(" ")
+        _, place, mount_kind, *_ = line.split(" ")
         mount = Path(place.replace("\\040", " "))
         if real.is_relative_to(mount) and len(mount.parts) >= len(nearest.parts):
-            nearest, kind = mount, found
+            nearest, kind = mount, mount_kind
     return kind
 
 

@@ -69,14 +69,14 @@ class Agent(Environment):
         one is set.
         """
         if max_turns < 1:
-            raise ConfigError(f"agent: max_turns={max_turns}: write 1 or more")
+            raise ConfigError(f"agent: max_turns={max_turns}: set 1 or more")
         self.max_turns = max_turns
         self.command = shlex.split(command)
         self.function: Callable[..., Any] | None = None
         if run:
             self.function = import_function("agent", run)
         if type(self).act is Agent.act and bool(run) == bool(command):
-            raise ConfigError("agent: write either run, package.module:function, or command, a command line")
+            raise ConfigError("agent: set either run, package.module:function, or command, a command line")
         self._task: Task = {}
         self._conversation: Conversation | None = None
         self._work: asyncio.Task[Result] | None = None
@@ -172,18 +172,18 @@ class Agent(Environment):
         return reward
 
     async def _run_command(self, task: Task, endpoint: ModelEndpoint) -> Result:
-        given = json.dumps({"task": task, "seed": endpoint.seed})
-        own = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.api_key}
+        request = json.dumps({"task": task, "seed": endpoint.seed})
+        variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.api_key}
         process = await asyncio.create_subprocess_exec(
             *self.command,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=child_environment(**own),
+            env=child_environment(**variables),
             start_new_session=True,
         )
         try:
-            printed, complaint = await process.communicate(given.encode())
+            printed, complaint = await process.communicate(request.encode())
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -304,10 +304,10 @@ class Conversation:
 def _describe_difference(place: int, before: Message, now: Message | None) -> str:
     """Say what is wrong with an agent's request that changes an earlier message of its conversation."""
     was = json.dumps(before, ensure_ascii=False)
-    found = "is gone" if now is None else f"is now {json.dumps(now, ensure_ascii=False):.300}"
+    change = "is gone" if now is None else f"is now {json.dumps(now, ensure_ascii=False):.300}"
     return (
-        f"message {place} was {was:.300} and {found}: every request repeats all messages so far as they were, and adds "
-        "to them; an agent that starts another conversation, or forgets, cannot be one trajectory"
+        f"message {place} was {was:.300} and {change}: every request repeats all messages so far as they were, and "
+        "adds to them; an agent that starts another conversation, or forgets, cannot be one trajectory"
     )
 
 

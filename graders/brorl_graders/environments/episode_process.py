@@ -160,10 +160,10 @@ class EpisodeProcess:
         if not self.turns:
             return False
         oldest = self._oldest()
-        taken = now - oldest.started_at
-        if taken <= MAX_STARVED * oldest.seconds and wants_to_run(self.process):
-            taken = min(taken, cpu_time(self.process) - self.cpu_at_start)
-        return taken >= oldest.seconds
+        seconds = now - oldest.started_at
+        if seconds <= MAX_STARVED * oldest.seconds and wants_to_run(self.process):
+            seconds = min(seconds, cpu_time(self.process) - self.cpu_at_start)
+        return seconds >= oldest.seconds
 
     def _oldest(self) -> Turn:
         return next(iter(self.turns.values()))

@@ -93,7 +93,7 @@ class Environment(ABC):
         Raises ConfigError for an environment that has no tasks of its own.
         """
         name = type(self).__name__
-        raise ConfigError(f"{name} draws no tasks of its own: write a data.source that has questions for it")
+        raise ConfigError(f"{name} draws no tasks of its own: set data.source to a source of questions for it")
 
     @abstractmethod
     def reset(self, task: Task, seed: int) -> Observation | Awaitable[Observation]:
@@ -128,9 +128,9 @@ def to_messages(observation: Observation, role: str) -> tuple[Message, ...]:
     return messages
 
 
-async def resolve(given: Any) -> Any:
+async def resolve(result: Any) -> Any:
     """Return the result of an environment's method, awaited when the method is `async def`."""
-    return await given if inspect.isawaitable(given) else given
+    return await result if inspect.isawaitable(result) else result
 
 
 def run_without_waiting(work: Coroutine[Any, Any, Value]) -> Value:

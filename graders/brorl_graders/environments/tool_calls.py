@@ -89,8 +89,8 @@ def _parse_mistral(text: str) -> list[Any]:
     _, mark, rest = text.partition(MISTRAL_MARK)
     if not mark:
         return []
-    found = _parse_json(rest)
-    return found if isinstance(found, list) else [found]
+    calls = _parse_json(rest)
+    return calls if isinstance(calls, list) else [calls]
 
 
 READERS: dict[str, Callable[[str], list[Any]]] = {

@@ -65,12 +65,12 @@ class Walls(NamedTuple):
 
     def gaps(self) -> list[str]:
         """Return what an isolated child process could still do, one text each; empty when the isolation is complete."""
-        found = []
+        gaps = []
         if self.rules is None:
-            found.append(f"read this user's files, and write them (needs Landlock, {FIRST_LANDLOCK})")
+            gaps.append(f"read this user's files, and write them (needs Landlock, {FIRST_LANDLOCK})")
         if not self.can_filter:
-            found.append("use the network and start processes (needs seccomp)")
-        return found
+            gaps.append("use the network and start processes (needs seccomp)")
+        return gaps
 
 
 def measure_walls() -> Walls:

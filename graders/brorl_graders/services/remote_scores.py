@@ -127,7 +127,7 @@ def _record_files(replay: str) -> list[Path]:
     folder = inside if inside.is_dir() else path
     files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise ConfigError(f"rewards.services.replay={replay} holds no answers: write a run folder that has {FOLDER}/")
+        raise ConfigError(f"rewards.services.replay={replay} holds no answers: set a run folder that has {FOLDER}/")
     return files
 
 

@@ -34,7 +34,7 @@ def test_engines_of_every_recipe_are_started_with_arguments_that_vllm_has(recipe
 def test_further_arguments_are_checked_by_name_against_the_installed_vllm() -> None:
     assert set(known_arguments()) == set(GPU_WHEEL["classes"]["EngineArgs"])
     check_engine_arguments({"kv_cache_memory_bytes": 2**30, "async_scheduling": False})
-    with pytest.raises(ConfigError, match=r"engine_args.kv_cache_dtyp is no argument .*: write kv_cache_dtype"):
+    with pytest.raises(ConfigError, match=r"engine_args.kv_cache_dtyp is no argument .*. Set kv_cache_dtype"):
         check_engine_arguments({"kv_cache_dtyp": "fp8"})
 
 

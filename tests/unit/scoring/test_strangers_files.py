@@ -225,7 +225,7 @@ def test_a_row_that_names_code_ends_the_start_with_row_name_and_setting(stranger
         train_question(stranger, ROW, "data.columns.verifier=verifier", "data.max_bad_rows=99")
     message = str(raised.value)
     assert "train.jsonl, line 1: verifier 'code_of_a_stranger:score' is not in the settings" in message
-    assert "write rewards.verifiers=[{name: 'code_of_a_stranger:score'}]" in message
+    assert "set rewards.verifiers=[{name: 'code_of_a_stranger:score'}]" in message
 
 
 def test_a_row_chooses_among_the_verifiers_of_this_package(stranger: Stranger) -> None:

@@ -97,7 +97,7 @@ def test_a_disk_that_runs_full_in_a_checkpoint_costs_that_one_and_gives_its_room
     with full_disk(16):
         saver.save(RunState(4, {}, CarriedGroups()), wait=False)
     assert "step_4.partial cannot be written (File too large): make room on that disk" in caplog.text
-    assert "training goes on without this one" in caplog.text
+    assert "training continues without this one" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["step_2"]
     with full_disk(16), pytest.raises(CheckpointError, match="step_6.partial cannot be written .*older checkpoints"):
         saver.save(RunState(6, {}, CarriedGroups()), wait=True)
