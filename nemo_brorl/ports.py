@@ -284,7 +284,7 @@ class Policy(Protocol):
         """Stop all policy ranks."""
 
 
-class Verifier(Protocol):
+class ChunkScorer(Protocol):
     """Protocol of the verifiers, which score chunks while later chunks are still being sampled."""
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
