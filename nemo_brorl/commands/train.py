@@ -87,7 +87,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
                 trainer.step_number + 1, "stall", text, seconds
             )
             stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
-            stalls.note_started()
+            stalls.mark_started()
             stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in watch.seconds.items())
             console.line(f"ready after {time.monotonic() - start:.1f} s ({stages})")
             rehearse.rehearse_once(config, inputs, actors, trainer, console)

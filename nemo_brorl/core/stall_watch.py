@@ -136,7 +136,7 @@ class StallWatch:
     It is a context manager: leave it last, after everything is closed. After `warning_s` without a beat it warns, names
     the late processes, and warns again whenever the silence has doubled. After `timeout_s` (None: never) it gives up
     the run. With every warning the thread calls the heartbeat's `on_stall`. The start of a run has its own limit, even
-    with progress: `start_timeout_s` until `note_started`.
+    with progress: `start_timeout_s` until `mark_started`.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class StallWatch:
         except BroRLError as error:  # for example of a full disk: the watch continues
             log.warning("%s", error)
 
-    def note_started(self) -> None:
+    def mark_started(self) -> None:
         """Lift the time limit of the run's start, because everything is ready."""
         self.start_timeout_s = None
 
