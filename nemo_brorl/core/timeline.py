@@ -85,7 +85,7 @@ class ClockOffset:
     low: float = -math.inf
     high: float = math.inf
 
-    def learn(self, exchange: Exchange) -> None:
+    def add_exchange(self, exchange: Exchange) -> None:
         """Narrow the bounds of a process's clock offset by one exchange of request and reply."""
         self.low = max(self.low, exchange.answered_at - exchange.known_at)
         self.high = min(self.high, exchange.received_at - exchange.asked_at)
@@ -157,7 +157,7 @@ class Timeline:
         if not self.is_on:
             return
         if exchange is not None:
-            self._clocks.setdefault(process, ClockOffset()).learn(exchange)
+            self._clocks.setdefault(process, ClockOffset()).add_exchange(exchange)
         for piece in work:
             if len(self._work) < MAX_WORK:
                 self._work.append((process, piece))
