@@ -140,10 +140,10 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
     line += f"sampling about {sampling:,.0f} s at this speed"
     if policy is None:
         return f"{line}; `brorl plan` estimates training" if config.trainer.num_gpus else line
-    return f"{line}, training about {learning_s(config, groups, policy, mean):,.0f} s"
+    return f"{line}, training about {training_s(config, groups, policy, mean):,.0f} s"
 
 
-def learning_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
+def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
     """Return the estimated seconds of an update, from the time in which the policy scores a few responses.
 
     Each replica scores all of them. On a GPU, which a few would leave idle, they are repeated up to a full micro-batch.

@@ -101,7 +101,7 @@ def test_learning_is_timed_on_a_full_micro_batch_of_a_gpu(
     policy = TimedPolicy(clock)
     group = group_of([0.0, 1.0])
     assert len(group.prompt.token_ids) == 3
-    found = rehearsal.learning_s(config, [group], policy, mean_tokens=2.0)
+    found = rehearsal.training_s(config, [group], policy, mean_tokens=2.0)
     assert policy.num_tokens == calls
     assert found == pytest.approx(seconds)
 
