@@ -80,7 +80,7 @@ def rehearse(
     return Rehearsed(in_order, NUM_ROLLOUTS * len(prompts), stream.num_tokens, stream.sampled_at - start)
 
 
-def tell(
+def print_rehearsal(
     config: BroRLConfig,
     rehearsed: Rehearsed,
     decode: Decode,
