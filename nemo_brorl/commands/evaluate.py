@@ -70,7 +70,7 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
         if not sample_missing(config, model_folder, benchmarks, files, samples, stop, console):
             answers = output / "evaluations"
             console.line(f"stopped: the answers so far are in {answers}; the same command resumes")
-            if stop.goes_on_later:
+            if stop.will_resume:
                 return SAVED
             raise KeyboardInterrupt
         model = settings.checkpoint or config.policy.model

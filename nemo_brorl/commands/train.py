@@ -93,7 +93,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
             rehearse.rehearse_once(config, inputs, actors, trainer, console)
             trainer.fit()
     print_summary(console, run_folder, time.monotonic() - start)
-    return SAVED if stop.goes_on_later and trainer.step_number < config.trainer.max_steps else 0
+    return SAVED if stop.will_resume and trainer.step_number < config.trainer.max_steps else 0
 
 
 def watch_over(heartbeat: Heartbeat, run_folder: Path, config: BroRLConfig) -> StallWatch:
