@@ -122,7 +122,7 @@ def success(prompt: PromptAnswers) -> float:
     return float(np.mean(prompt.is_correct))
 
 
-def by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
+def group_by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
     """Group prompts by domain or task, in order of the names."""
     parts: defaultdict[str, list[PromptAnswers]] = defaultdict(list)
     for prompt in group:

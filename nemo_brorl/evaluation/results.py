@@ -23,7 +23,7 @@ from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.files import write_atomically
 from nemo_brorl.evaluation.answers import AnswerFile, PromptAnswers
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.evaluation.estimates import Scores, by, scores_of
+from nemo_brorl.evaluation.estimates import Scores, group_by, scores_of
 from nemo_brorl.evaluation.identity import short_id
 
 
@@ -159,6 +159,6 @@ def _scores_by(
     group: Sequence[PromptAnswers], key: Callable[[PromptAnswers], str], config: EvaluationConfig
 ) -> dict[str, Scores]:
     scores = {}
-    for name, part in by(group, key).items():
+    for name, part in group_by(group, key).items():
         scores[name] = scores_of([part], config)
     return scores
