@@ -31,7 +31,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from nemo_brorl.config.environment import answers, asks, marked
+from nemo_brorl.config.environment import marked, num_reads, values_read
 from nemo_brorl.config.former_settings import instead_of
 from nemo_brorl.config.help_pages import help_page
 from nemo_brorl.config.rules import check_rules
@@ -171,18 +171,18 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
     unknown, of a wrong type, or required and missing.
     """
     # OmegaConf does not say which values came from an interpolation; a counter in the resolver does
-    num_asked = asks()
+    num_asked = num_reads()
     try:
         merged = OmegaConf.merge(_schema(), composed)
         _gather_loggers(merged.exp_manager)
         config = OmegaConf.to_object(merged)
         assert isinstance(config, BroRLConfig), f"composed to {type(config)}"
         # Marking walks every setting: only where one was read from the environment
-        if asks() > num_asked:
+        if num_reads() > num_asked:
             config = marked(config, merged)
     except OmegaConfBaseException as error:
         # `from None`: the chain of exceptions would print the secret that `hidden` takes out
-        raise ConfigError(hidden(explain(error, None), answers())) from None
+        raise ConfigError(hidden(explain(error, None), values_read())) from None
     return config
 
 
