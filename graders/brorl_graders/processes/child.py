@@ -1,4 +1,4 @@
-"""The child process that runs a verifier; `fork_server.py` forks it with the verifier's libraries loaded.
+"""The child process that runs a verifier, forked by `fork_server.py` with the verifier's libraries loaded.
 
 It serves one parent over a socket, is killed at a deadline, and exits with its parent, also in the middle of a score. A
 request is `(verifier, payload, texts)`. Each text gets a reply as soon as it is scored, as JSON: `[score, reason,
@@ -64,7 +64,7 @@ class Walls(NamedTuple):
     can_filter: bool  # whether the kernel takes seccomp filters
 
     def gaps(self) -> list[str]:
-        """Return what an isolated child process could still do, one text each; empty when the isolation is complete."""
+        """Return what an isolated child process could still do, one text each. The list is empty for full isolation."""
         gaps = []
         if self.rules is None:
             gaps.append(f"read this user's files, and write them (needs Landlock, {FIRST_LANDLOCK})")

@@ -102,7 +102,7 @@ class ForkServer:
         self._request("end", process)
 
     def close(self) -> None:
-        """Kill the fork-server process; its children die with it."""
+        """Kill the fork-server process and with it all its children."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

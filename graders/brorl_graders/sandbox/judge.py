@@ -380,7 +380,7 @@ def _test_functions(namespace: dict[str, Any]) -> Iterator[Callable[[], object]]
 
 
 def _refuse_empty_arrays(source: str) -> None:
-    """Have NumPy's comparisons fail when only one of the arrays is empty; NumPy itself finds them equal.
+    """Have NumPy's comparisons fail when only one of the arrays is empty, although NumPy finds them equal.
 
     `source` is the script. The functions of `numpy.testing` are loaded and changed only when it uses them.
     """
