@@ -111,9 +111,9 @@ class Pool:
         """Score texts with processes or services, as each verifier and each part of a composite verifier needs.
 
         `prompt` has the prompt's messages, which are sent to services. `counts` has the number of responses for each
-        text, one each without it. Raises ConfigError when a verifier cannot be loaded or a key is missing,
-        ResourceError when no process can be started, and ServiceError when a service fails and settings say that this
-        ends the run.
+        text, one each without it. Raises ConfigError when a verifier cannot be loaded or a key is missing, and
+        ResourceError when no process can be started. Raises ServiceError when a service fails and settings say that
+        this ends the run.
         """
         if is_remote(verifier):
             remote = self._services()
