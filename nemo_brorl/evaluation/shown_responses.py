@@ -42,9 +42,8 @@ def shown_responses(groups: Sequence[ScoredGroup], decode: Decode) -> list[str]:
         reward, number, place = places[rank]
         group = groups[number]
         response = decode(response_ids(group, place))
-        lines.append(
-            f"  reward {reward:.2f} for {group.prompt.uid} ({group.prompt.task}): {reward_reason(group, place, response)}"
-        )
+        reason = reward_reason(group, place, response)
+        lines.append(f"  reward {reward:.2f} for {group.prompt.uid} ({group.prompt.task}): {reason}")
         lines += quoted("asked", question_text(group.prompt, decode))
         lines += quoted("said", response)
     return lines
