@@ -330,7 +330,7 @@ def declared_names() -> list[str]:
     return names
 
 
-def undeclared(names: Iterable[str]) -> list[str]:
+def undeclared_names(names: Iterable[str]) -> list[str]:
     """The names that no entry covers; what stands in `{…}` may be anything without a slash."""
     return [name for name in names if find_metric(name) is None]
 

@@ -19,7 +19,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.answers import AnswerFile, nearest_other
-from nemo_brorl.evaluation.asking import ask, missing
+from nemo_brorl.evaluation.asking import sample_prompts, unanswered_prompts
 from nemo_brorl.evaluation.benchmarks import Benchmark, read_benchmarks
 from nemo_brorl.evaluation.identity import identity_of, weights_digest
 from nemo_brorl.evaluation.results import as_json, folder_of, results_of, write
@@ -69,8 +69,8 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
             samples = SampleFile(folder / "samples.jsonl", settings.save_samples, tokenizer.decode)
         if not sample_missing(config, model_folder, benchmarks, files, samples, stop, console):
             answers = output / "evaluations"
-            console.line(f"stopped: what was answered is in {answers}; the same command goes on from there")
-            if stop.goes_on_later:
+            console.line(f"stopped: the answers so far are in {answers}; the same command resumes")
+            if stop.will_resume:
                 return SAVED
             raise KeyboardInterrupt
         model = settings.checkpoint or config.policy.model
@@ -99,7 +99,7 @@ def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
         has_checkpoint = any(STEP.fullmatch(path.name) for path in folder.glob("*"))
     if not has_checkpoint:
         raise CheckpointError(
-            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; write a run folder or "
+            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; set a run folder or "
             "RUN/checkpoints/step_K, or policy.model=FOLDER for a Hugging Face model"
         )
     try:
@@ -146,7 +146,7 @@ def sample_missing(
     is_complete = True
     for benchmark in benchmarks:
         file = files[benchmark.name]
-        num_left = len(missing(benchmark, file))
+        num_left = len(unanswered_prompts(benchmark, file))
         num_done = len(benchmark.prompts) - num_left
         if num_left:
             is_complete = False
@@ -160,7 +160,7 @@ def sample_missing(
     with ready_actors(config, model_folder, verifiers, with_policy=False, with_answers=True) as actors:
         stop.install()  # again, because starting Ray replaces the handlers
         sampler = make_sampler(config, actors, console)
-        return ask(benchmarks, files, sampler, stop, samples)
+        return sample_prompts(benchmarks, files, sampler, stop, samples)
 
 
 def answer_file(
@@ -174,7 +174,7 @@ def answer_file(
     if not file.path.exists():
         difference = nearest_other(folder, identity)
         if difference:
-            console.line(f"{identity['benchmark']}: {difference}: it stays as it is, and {file.path.name} is begun")
+            console.line(f"{identity['benchmark']}: {difference}: it is kept, and new answers go to {file.path.name}")
     return file
 
 
@@ -196,8 +196,7 @@ def converted_checkpoint(
         return output
     if output.exists() and any(output.iterdir()):
         raise CheckpointError(
-            f"{output} is there and was not made of {checkpoint} as it is now: delete it, or write "
-            f"policy.model={output}"
+            f"{output} exists and was not made from the present {checkpoint}: delete it, or set policy.model={output}"
         )
     write_converted(config, checkpoint, output)
     console.line(f"{checkpoint} written to {output}")

@@ -63,7 +63,7 @@ def run_command(
         sys.stderr.write(f"\nerror: {cannot_write(Path(error.filename or 'a file'), error)}\n")
         return USER_ERROR
     except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; what the last checkpoint holds is kept\n")
+        sys.stderr.write("\ninterrupted; the last checkpoint is kept\n")
         return INTERRUPTED
 
 

@@ -56,13 +56,13 @@ def sft(config: BroRLConfig, line: CommandLine) -> int:
     check_demonstrations(config)
     if config.data.source == "reasoning_gym":
         raise ConfigError(
-            "data.source=reasoning_gym has questions and `brorl sft` learns from conversations in files: write "
+            "data.source=reasoning_gym has questions and `brorl sft` learns from conversations in files: set "
             "data.source=jsonl data.path=FILE; `brorl base` makes demonstrations of generated questions"
         )
     if config.sft.base == "new":
         raise ConfigError(
             "sft.base=new makes a model on generated demonstrations, which `brorl base` does; `brorl sft` fine-tunes "
-            "policy.model: write sft.base=policy"
+            "policy.model: set sft.base=policy"
         )
     return fine_tune(config, line, read_lessons)
 
@@ -108,7 +108,7 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, le
             trainer.fit()
     seconds = time.monotonic() - start
     console.line(f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (Hugging Face format); {seconds:.0f} s")
-    return SAVED if stop.goes_on_later and trainer.step_number < lessons.num_steps else 0
+    return SAVED if stop.will_resume and trainer.step_number < lessons.num_steps else 0
 
 
 def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLConfig, Path]:
@@ -117,13 +117,13 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
     Raises ModelError, ConfigError or ResourceError when the settings do not fit the model or the machine.
     """
     if config.data.source == "mixture":
-        raise ConfigError("data.source=mixture is for training: `brorl sft` reads one source, write data.source=jsonl")
+        raise ConfigError("data.source=mixture is for training: `brorl sft` reads one source, set data.source=jsonl")
     folder = resolve_model(config)
     shape = check_policy_fits(config.policy, folder, config.trainer.num_gpus > 0)
     longest = config.sft.max_tokens
     if longest > shape.max_positions:
         raise ConfigError(
-            f"sft.max_tokens={longest} is more than the model's {shape.max_positions} positions: write "
+            f"sft.max_tokens={longest} is more than the model's {shape.max_positions} positions: set "
             f"sft.max_tokens={shape.max_positions}"
         )
     alone = replace(
@@ -142,7 +142,7 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
     if longest > budget:
         raise ConfigError(
             f"sft.max_tokens={longest} is more than a micro-batch holds, policy.tokens_per_micro_batch × "
-            f"policy.context_parallel_size = {budget}: raise the latter, or write sft.max_tokens={budget}"
+            f"policy.context_parallel_size = {budget}: raise the latter, or set sft.max_tokens={budget}"
         )
     return config, folder
 

@@ -195,17 +195,17 @@ class AlgorithmConfig:
         bound = 1 + self.clip_high
         if 0 < self.dual_clip <= bound:
             yield (
-                f"algorithm.dual_clip={self.dual_clip} must be above 1 + algorithm.clip_high = {bound:g}: write 10.0, "
+                f"algorithm.dual_clip={self.dual_clip} must be above 1 + algorithm.clip_high = {bound:g}: set 10.0, "
                 "or 0 to turn it off"
             )
         if self.loss == "gspo" and self.clip_high > 0.05:
             yield (
                 f"algorithm.clip_high={self.clip_high} is a bound for single tokens; ratios of whole responses "
-                "(algorithm.loss=gspo) stay much closer to 1: write for example algorithm.clip_low=3e-4 "
+                "(algorithm.loss=gspo) stay much closer to 1: set for example algorithm.clip_low=3e-4 "
                 "algorithm.clip_high=4e-4"
             )
         if self.covariance.low >= self.covariance.high:
             yield (
                 f"algorithm.loss_params.covariance.low={self.covariance.low} is not below high={self.covariance.high}: "
-                "write for example low=1.0 high=5.0"
+                "set for example low=1.0 high=5.0"
             )

@@ -33,7 +33,7 @@ _FIXED_ARGUMENTS = ("block_size", "enable_prefix_caching", "logprobs_mode", "wor
 
 @dataclass
 class GenerationConfig:
-    """The vLLM engines."""
+    """Settings of the vLLM engines."""
 
     num_engines: int | None = auto(
         "number of engines; auto: one per tensor_parallel_size GPUs; on CPU one per core, as memory allows",
@@ -100,14 +100,14 @@ class GenerationConfig:
     def violations(self) -> Iterator[str]:
         for name in self.engine_args:
             if name in SETTING_OF_ARGUMENT:
-                yield f"generation.engine_args.{name} is a setting of its own: write {SETTING_OF_ARGUMENT[name]}"
+                yield f"generation.engine_args.{name} is a setting of its own: set {SETTING_OF_ARGUMENT[name]}"
             elif name in _FIXED_ARGUMENTS:
                 yield f"generation.engine_args.{name} cannot be chosen, engines rely on their own: leave it out"
         batch, sequences = self.max_num_batched_tokens, self.max_num_seqs
         if batch is not None and sequences is not None and batch < sequences:
             yield (
                 f"generation.max_num_batched_tokens={batch} is less than one token for each of "
-                f"generation.max_num_seqs={sequences} responses: write {sequences} or more"
+                f"generation.max_num_seqs={sequences} responses: set {sequences} or more"
             )
 
     def largest_graph(self, max_num_seqs: int) -> int:

@@ -45,4 +45,4 @@ class ProfileConfig:
 
     def violations(self) -> Iterator[str]:
         if self.kind == "nsys" and shutil.which("nsys") is None:
-            yield "profile.kind=nsys needs Nsight Systems' nsys on the PATH: install it, or write torch"
+            yield "profile.kind=nsys needs Nsight Systems' nsys on the PATH: install it, or set torch"

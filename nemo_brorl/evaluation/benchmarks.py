@@ -19,7 +19,7 @@ from nemo_brorl.config.lengths import HELD_OUT, BenchmarkLimits, benchmark_limit
 from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.prompts.asking import ask
+from nemo_brorl.prompts.asking import render_question
 from nemo_brorl.prompts.environment_source import DRAWN, DrawnSource, Episodes
 from nemo_brorl.prompts.file_source import open_questions
 from nemo_brorl.prompts.questions import Question
@@ -121,7 +121,7 @@ def held_out_prompts(
         raise DataError(
             f"there are {len(prompts)} held-out prompts and none from "
             f"evaluation.first_prompt={evaluation.first_prompt} on: raise data.held_out_fraction, give more data, or "
-            "write a smaller evaluation.first_prompt"
+            "set a smaller evaluation.first_prompt"
         )
     return chosen
 
@@ -154,7 +154,7 @@ def _benchmark(
     for number, question in _questions(own, data.held_out_fraction):
         if question.has_episodes:
             question_check.check(question.tools)
-        asked = ask(question, system_prompt, data)
+        asked = render_question(question, system_prompt, data)
         token_ids = tokenizer.prompt_ids(asked.messages, system_prompt, question.tools)
         prompt = Prompt(
             uid=f"{own.name}/{number}",
@@ -187,7 +187,7 @@ def _check_lengths(prompts: Sequence[Prompt], most: int) -> None:
         named = ", ".join(f"{uid} has {size}" for uid, size in first)
         raise DataError(
             f"{len(too_long)} of {len(prompts)} prompts have more than max_prompt_tokens={most} tokens ({named}): "
-            f"write max_prompt_tokens={max(too_long.values())}, and generation.max_model_len with it"
+            f"set max_prompt_tokens={max(too_long.values())}, and generation.max_model_len with it"
         )
 
 

@@ -154,7 +154,7 @@ def check_constants(
         sentences = "; ".join(map(str, found))
         raise DataError(
             f"{sentences}: a policy would learn to say just that. Leave the task out, choose another verifier, "
-            f"or write rewards.constant_answers=warn"
+            f"or set rewards.constant_answers=warn"
         )
     return found
 

@@ -87,7 +87,7 @@ def weights_digest(folder: Path) -> str:
     if not files:
         raise ModelError(
             f"{folder} has no *.safetensors: "
-            f"write policy.model=FOLDER of a Hugging Face model, or evaluation.checkpoint=RUN"
+            f"set policy.model=FOLDER of a Hugging Face model, or evaluation.checkpoint=RUN"
         )
     for name in BESIDE_WEIGHTS:
         if (folder / name).exists():

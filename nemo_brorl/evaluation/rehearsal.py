@@ -80,7 +80,7 @@ def rehearse(
     return Rehearsed(in_order, NUM_ROLLOUTS * len(prompts), stream.num_tokens, stream.sampled_at - start)
 
 
-def tell(
+def print_rehearsal(
     config: BroRLConfig,
     rehearsed: Rehearsed,
     decode: Decode,
@@ -97,7 +97,7 @@ def tell(
     if not groups:
         console.line(
             f"  none ended within {LIMIT_S:g} s: lower rollouts.max_response_tokens="
-            f"{config.rollouts.max_response_tokens}, or take a smaller model"
+            f"{config.rollouts.max_response_tokens}, or use a smaller model"
         )
         return
     for line in shown_responses(groups, decode):
@@ -107,23 +107,24 @@ def tell(
 
 
 def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
-    """Return the line with the share of groups that will be informative at the run's N."""
+    """Return the line with the share of groups that the rehearsal expects to be informative at the run's N."""
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
     sizes = [len(group.rewards) for group in groups]
     num, _ = config.rollouts.stage_sizes()[0]
     kept = expected_keep_rate(successes, sizes, num)
     line = (
-        f"  informative groups to expect at N = {num}: {kept.mean:.0%} (80 % interval {kept.low:.0%} … {kept.high:.0%})"
+        f"  expected informative groups at N = {num}: {kept.mean:.0%} (80 % interval {kept.low:.0%} … {kept.high:.0%})"
     )
     if not any(successes):
-        line += "; nothing was right: easier questions, another data.answer_format, `brorl sft` first, or a larger N"
+        line += "; no response was right: use easier questions, another data.answer_format, "
+        line += "`brorl sft` first, or a larger N"
     elif successes == sizes:
-        line += "; everything was right: harder questions"
+        line += "; every response was right: use harder questions"
     return line
 
 
 def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) -> str:
-    """Return the line with the estimated seconds of a step, at the speed of the rehearsal."""
+    """Return the line with a step's estimated rollouts and seconds, at the speed of the rehearsal."""
     groups = rehearsed.groups
     num, prompts = config.rollouts.stage_sizes()[0]
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
@@ -134,13 +135,15 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
         kept = max(rate, 1 / config.dynamic_sampling.max_sampled)
     mean = float(np.concatenate([group.group.lengths for group in groups]).mean())
     sampling = num * prompts / kept * mean / max(1.0, rehearsed.num_tokens / rehearsed.seconds)
-    line = f"  a step: {num} × {prompts} rollouts of {mean:.0f} tokens; sampling about {sampling:,.0f} s at this pace"
+    sampled = num * prompts / kept
+    line = f"  a step: about {sampled:,.0f} rollouts of {mean:.0f} tokens for a batch of {num} × {prompts}; "
+    line += f"sampling about {sampling:,.0f} s at this speed"
     if policy is None:
-        return f"{line}; learning: brorl plan" if config.trainer.num_gpus else line
-    return f"{line}, learning about {learning_s(config, groups, policy, mean):,.0f} s"
+        return f"{line}; `brorl plan` estimates training" if config.trainer.num_gpus else line
+    return f"{line}, training about {training_s(config, groups, policy, mean):,.0f} s"
 
 
-def learning_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
+def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
     """Return the estimated seconds of an update, from the time in which the policy scores a few responses.
 
     Each replica scores all of them. On a GPU, which a few would leave idle, they are repeated up to a full micro-batch.

@@ -86,14 +86,14 @@ def check_lengths(requests: Sequence[RolloutRequest], max_model_len: int | None)
         num_response = request.sampling.max_tokens
         if max_model_len is not None and num_prompt + num_response > max_model_len:
             raise ConfigError(
-                f"prompt {uid} has {num_prompt} tokens and may be answered with {num_response}, "
-                f"generation.max_model_len={max_model_len}; write at least {num_prompt + num_response}"
+                f"generation.max_model_len={max_model_len}: prompt {uid} has {num_prompt} tokens, and its response may "
+                f"have {num_response}. Set at least {num_prompt + num_response}."
             )
         if request.partial is None:
             continue
         longest = request.partial.lengths.max()
         if longest >= num_response:
             raise ConfigError(
-                f"prompt {uid} is resumed after {longest} tokens and may be answered with {num_response}; "
-                f"write at least {longest + 1}"
+                f"rollouts.max_response_tokens={num_response}: prompt {uid} is resumed after {longest} tokens. "
+                f"Set at least {longest + 1}."
             )

@@ -99,8 +99,8 @@ def check(generation: GenerationConfig, sizes: RunSizes) -> None:
     degree = generation.tensor_parallel_size
     if sizes.num_gpus == 0 and degree != 1:
         raise ConfigError(
-            f"generation.tensor_parallel_size={degree} needs GPUs; on CPU (trainer.gpus_per_node=0) write 1 and use "
-            "generation.num_engines"
+            f"generation.tensor_parallel_size={degree} needs GPUs. On CPU (trainer.gpus_per_node=0) set it to 1, and "
+            "set generation.num_engines."
         )
     check_engine_arguments(generation.engine_args)
 

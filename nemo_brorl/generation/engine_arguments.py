@@ -25,8 +25,8 @@ def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
     for name in arguments:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-            instead = f"write {' or '.join(close)}" if close else "see vllm.EngineArgs for those that it has"
-            raise ConfigError(f"generation.engine_args.{name} is no argument of this vLLM's EngineArgs: {instead}")
+            remedy = f"Set {' or '.join(close)}." if close else "The class vllm.EngineArgs lists all arguments."
+            raise ConfigError(f"generation.engine_args.{name} is no argument of this vLLM's EngineArgs. {remedy}")
 
 
 @functools.cache

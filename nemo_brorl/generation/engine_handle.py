@@ -176,7 +176,7 @@ class EngineHandle:
             self._num_in_a_row,
             self._max_restarts,
             self.lost_to,
-            "; it samples again after the next publication" if self.lacks_weights else "",
+            "; it will sample again after the next weight sync" if self.lacks_weights else "",
         )
         # The new actor counts from zero, and metrics are differences of totals.
         self._carried = self._counted
@@ -247,6 +247,6 @@ def check_weights(handles: Sequence[EngineHandle]) -> None:
             return
     causes = "; ".join(f"engine {handle.index}: {handle.lost_to}" for handle in handles)
     raise GenerationError(
-        "no engine is left that has the published weights, generation.keep_published=false keeps no copy: continue "
-        f"from the last checkpoint, or write keep_published=true. Lost to: {causes}"
+        "generation.keep_published=false: all engines with the current weights were lost, and there is no copy. Resume "
+        f"from the last checkpoint, or set it to true. Causes: {causes}"
     )

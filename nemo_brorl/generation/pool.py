@@ -135,9 +135,9 @@ class VllmPool:
         for handle in self._handles:
             silence_s = handle.silence_s
             if silence_s > seconds and handle.starting is not None:
-                late.append(f"{handle.name} is starting, last heard of {silence_s:.0f} s ago")
+                late.append(f"{handle.name} is starting, last sign of life {silence_s:.0f} s ago")
             elif silence_s > seconds and handle.index in busy:
-                late.append(f"{handle.name} samples, last heard of {silence_s:.0f} s ago")
+                late.append(f"{handle.name} is sampling, last sign of life {silence_s:.0f} s ago")
         return late
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:

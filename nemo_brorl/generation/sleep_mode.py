@@ -40,8 +40,8 @@ class SleepMode:
         self._asleep: set[str] = set()
         if self._keeps_weights and not hasattr(engine, "release_kv_cache_memory"):
             raise GenerationError(
-                "generation.sleep=cache releases the KV cache alone, which this vLLM cannot (0.32 can): write offload "
-                "or discard"
+                "generation.sleep=cache releases the KV cache alone, which this vLLM cannot (0.32 can). Set offload "
+                "or discard."
             )
 
     def sleep(self) -> int:

@@ -50,7 +50,7 @@ class RowReader:
 
 @dataclass(frozen=True)
 class QuestionFile:
-    """Files whose rows have been checked once."""
+    """The questions in a source's data files, whose rows have been checked once."""
 
     tables: Tables
     reader: RowReader
@@ -66,7 +66,7 @@ class QuestionFile:
         return question
 
     def split(self, held_out_share: float) -> SplitFile:
-        """Hold out a share of the rows, chosen by the hash of their text.
+        """Hold out a share of the questions in the files, chosen by the hash of their text.
 
         If that would select no row, the one with the smallest hash is held out.
         """
@@ -79,7 +79,7 @@ class QuestionFile:
 
 
 class SplitFile(NamedTuple):
-    """The files of a source, and the rows that are held out."""
+    """The questions in a source's data files, split into training and held-out rows."""
 
     train: QuestionFile
     held_out: QuestionFile  # equals `train`, unless held-out questions have their own file
@@ -88,17 +88,17 @@ class SplitFile(NamedTuple):
 
 
 class FileSource:
-    """Rows of files, shuffled anew in each epoch."""
+    """A source of questions in files, shuffled anew in each epoch."""
 
     def __init__(self, file: QuestionFile, rows: Int64, seed: str) -> None:
-        """Select `rows` of the file, in an order that `seed` decides."""
+        """Select `rows` of the data files, in an order that `seed` decides."""
         self.file = file
         self.rows = rows
         self.seed = seed
 
     @property
     def size(self) -> int:
-        """Number of rows in one epoch."""
+        """Number of rows of the data files in one epoch."""
         return len(self.rows)
 
     @property
@@ -115,7 +115,7 @@ class FileSource:
         return digest.hexdigest()
 
     def question(self, index: int) -> Question:
-        """Return the question at `index` of the endless sequence of shuffled epochs."""
+        """Return the question at `index` in the endless sequence of shuffled epochs."""
         # Each epoch is another permutation, so that the position alone determines the row.
         epoch, position = divmod(index, self.size)
         key = hash_of(f"{self.seed}/{epoch}")
@@ -172,7 +172,7 @@ def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) 
         hashes=np.array(hashes, np.uint64),
     )
     for repeated, first in found.repeated[:enough]:
-        reason = f"the same question as {tables.locate_row(first)}"
+        reason = f"repeats the question of {tables.locate_row(first)}"
         bad.append((repeated, reason))
     _judge(tables, bad, config.max_bad_rows, path)
     if len(found.rows) == 0:
@@ -240,6 +240,9 @@ def _judge(
     shown = "; ".join(f"{tables.locate_row(number)}: {reason}" for number, reason in first)
     if len(bad) > allowed:
         more = "; …" if len(bad) > NUM_SHOWN else ""
-        raise DataError(f"{path} has rows that cannot be used, more than data.max_bad_rows={allowed}: {shown}{more}")
+        raise DataError(
+            f"{path} has rows that cannot be used, more than data.max_bad_rows={allowed}: {shown}{more}. "
+            "Fix these rows, or set a larger data.max_bad_rows"
+        )
     if bad:
         log.warning("%s: %d rows are left out: %s", path, len(bad), shown)

@@ -231,7 +231,7 @@ class BatchFill:
         """End a fill in which nothing is being sampled, or continue to fill if the batch would be empty."""
         if not self.dynamic_sampling.kept:
             limit_s = self.settings.step_deadline_s
-            log.warning("no informative group within rollouts.step_deadline_s=%s: sampling goes on", limit_s)
+            log.warning("rollouts.step_deadline_s=%s: no informative group so far, so sampling continues", limit_s)
             self.state = FillState.FILLING
             self.filling_since = time.monotonic()
             return

@@ -126,8 +126,8 @@ class RolloutSchedule:
         stages = len(self.rollouts.stage_sizes())
         if state["index"] >= stages:
             raise CheckpointError(
-                f"the run was in stage {state['index'] + 1} of its schedule and the settings have {stages}: write the"
-                " same rollouts.schedule.stages as before, with new ones only at the end"
+                f"the run was in stage {state['index'] + 1} of its schedule and the settings have {stages}. Set the"
+                " same rollouts.schedule.stages as before, with new ones only at the end."
             )
         self.index = state["index"]
         self.stage_start = state["stage_start"]

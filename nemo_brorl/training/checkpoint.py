@@ -120,7 +120,7 @@ class Checkpoints:
             with replacing(path) as aside:
                 save_carriers(aside, [CutStep(cut.step, chunks)])
         except OSError as error:
-            log.warning("%s was not written (%s): its step will be sampled again", path, error)
+            log.warning("%s was not written (%s). Its step will be sampled again.", path, error)
             return 0
         return sum(len(scored.rewards) for scored in chunks)
 
@@ -132,7 +132,7 @@ class Checkpoints:
         try:
             cut: CutStep = load_carriers(path, CutStep)[0]
         except (CheckpointError, OSError) as error:
-            log.warning("%s: the step that was cut is sampled again", error)
+            log.warning("%s: the step that was cut will be sampled again", error)
             return ()
         return cut.chunks if cut.step == step else ()
 
@@ -154,7 +154,7 @@ class Checkpoints:
         Raises CheckpointError when there are checkpoints but none can be read.
         """
         for unfinished in self._unfinished():
-            log.warning("%s was not finished: left out", unfinished)
+            log.warning("%s was not finished and is ignored", unfinished)
         folders = self.complete()
         for folder in folders:
             try:
@@ -169,8 +169,8 @@ class Checkpoints:
                 return run
         if folders:
             raise CheckpointError(
-                f"none of the {len(folders)} checkpoints in {self.folder} can be read; delete that folder to start"
-                " over, or choose another exp_manager.explicit_log_dir"
+                f"none of the {len(folders)} checkpoints in {self.folder} can be read. Delete that folder to start"
+                " over, or set another exp_manager.explicit_log_dir."
             )
         return None
 

@@ -26,13 +26,13 @@ def newest_checkpoint(folder: Path, setting: str) -> Path:
     for checkpoint in checkpoints.complete():
         if not is_step or checkpoint.name == folder.name:
             return checkpoint
-    raise CheckpointError(f"{folder} holds no complete checkpoint: write {setting}=RUN/checkpoints/step_K")
+    raise CheckpointError(f"{folder} holds no complete checkpoint. Set {setting}=RUN/checkpoints/step_K.")
 
 
 def empty(folder: Path, setting: str) -> Path:
     """Return the folder if it is empty or missing. Raises CheckpointError otherwise."""
     if folder.exists() and any(folder.iterdir()):
-        raise CheckpointError(f"{setting}={folder} is there and not empty: delete it or write another folder")
+        raise CheckpointError(f"{setting}={folder}: this folder is not empty. Delete it, or set another folder.")
     return folder
 
 

@@ -52,7 +52,8 @@ def note_machine(run_folder: Path) -> None:
             if last.get(name) != this.get(name):
                 changed.append(f"{name} was {last.get(name)!r}, now {this.get(name)!r}")
         log.warning(
-            "this run was on another machine before (%s): its digits will differ from those of a run that stayed there",
+            "this run was on another machine before (%s). Its last digits will differ from those of a run on one"
+            " machine.",
             "; ".join(changed),
         )
     with naming(path):

@@ -33,18 +33,18 @@ def write_marker(folder: Path) -> None:
 def is_complete(folder: Path) -> bool:
     """Return True if the marker exists and fits the sizes of all files. Otherwise a warning names the differences."""
     if not (folder / MARKER).is_file():
-        log.warning("%s was not finished: left out", folder)
+        log.warning("%s was not finished and is ignored", folder)
         return False
     try:
         marked = _marked(folder)
     except (OSError, *MALFORMED):
-        log.warning("%s has a damaged marker: left out", folder)
+        log.warning("%s has a damaged marker and is ignored", folder)
         return False
     # Only sizes are compared. Reading all bytes of every checkpoint would take minutes at each start.
     sizes = {name: FileSum(known.num_bytes, None) for name, known in marked.items()}
     damaged = all_damage(folder, sizes)
     if damaged:
-        log.warning("%s is damaged (%s): left out", folder, "; ".join(damaged))
+        log.warning("%s is damaged (%s) and is ignored", folder, "; ".join(damaged))
     return not damaged
 
 

@@ -54,7 +54,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except MALFORMED:
             left_out.append(str(number))
     if left_out:
-        log.warning("%s: left out what is no row, half-written or damaged: line %s", path, ", ".join(left_out))
+        log.warning("%s: ignored half-written or damaged rows: line %s", path, ", ".join(left_out))
     return rows
 
 

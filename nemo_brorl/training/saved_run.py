@@ -81,13 +81,13 @@ class SavedRun:
         with self.handover.policy_phase(Stopwatch(self.parts.sampler.heartbeat.timeline)):
             self.saver.save(RunState(step, state, sampling.groups), wait)
 
-    def save_before_cut_step(self, step: int, why: str) -> None:
+    def save_before_cut_step(self, step: int, reason: str) -> None:
         """Save the run as it was after step `step`, with the rollouts of the next step, which was cut."""
         state_before, chunks = self.batches.cut()
         self.save(step, wait=True, at=state_before)
         num_kept = self.parts.checkpoints.save_cut_step(CutStep(step, chunks))
         self.parts.console.line(
-            f"step {step + 1} was given up {why}; it will begin anew, with its {num_kept:,} rollouts"
+            f"step {step + 1} stopped: {reason}. {num_kept:,} rollouts were saved, and the step will restart with them."
         )
 
     def resume(self) -> int | None:

@@ -101,7 +101,5 @@ class Saver:
         self.pending = None
         self.checkpoints.abandon()
         if not may_fail or self.num_failed >= MAX_FAILED_SAVES:
-            raise CheckpointError(
-                f"{error}; older checkpoints in {self.checkpoints.folder} are as they were"
-            ) from error
-        log.warning("%s; older checkpoints are as they were, and training goes on without this one", error)
+            raise CheckpointError(f"{error}; older checkpoints in {self.checkpoints.folder} are intact") from error
+        log.warning("%s; older checkpoints are intact, and training continues without this one", error)

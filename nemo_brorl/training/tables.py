@@ -74,20 +74,20 @@ def step_line(
     metrics: Mapping[str, float],
 ) -> str:
     """Return the one-line summary of a training step, from its row of metrics."""
-    reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward carried"
+    reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward – (no group sampled)"
     mismatch = metrics["policy/log_prob_mismatch"]
     update_s = metrics["time/log_prob_s"] + metrics["time/update_s"]
     fields = [
         f"step {step}/{max_steps}",
         reward,
-        f"kept {metrics['dynamic_sampling/keep_rate']:.0%}",
+        f"informative {metrics['dynamic_sampling/keep_rate']:.0%}",
         f"{metrics['generation/samples_per_s']:,.0f} samples/s",
-        f"kl {metrics.get('policy/kl_to_reference', 0.0):.4f}",
-        f"grad {metrics['policy/grad_norm']:.2f}",
+        f"KL {metrics.get('policy/kl_to_reference', 0.0):.4f}",
+        f"grad norm {metrics['policy/grad_norm']:.2f}",
     ]
     # NaN if all rollouts of the batch were sampled by older weights than those that were updated.
     if not np.isnan(mismatch):
-        fields.append(f"mismatch {mismatch:.0e}")
+        fields.append(f"mismatch {mismatch:.0e} nats")
     fields.append(f"generate {metrics['time/generate_s']:.1f} s")
     fields.append(f"update {update_s:.1f} s")
     fields.append(f"sync {metrics['time/sync_s']:.2f} s")

@@ -78,11 +78,11 @@ class BroRLTrainer:
                 self.observers.interval_ended()
                 self.stop.step_ended()
         except StepCut:
-            self.saved.save_before_cut_step(self.step_number, "for want of time")
+            self.saved.save_before_cut_step(self.step_number, "not enough time")
         if self.stop.reason is not None:
             self.saved.save(self.step_number, wait=True)
             self.parts.console.line(
-                f"stopped after step {self.step_number} ({self.stop.reason}); the same command goes on from here"
+                f"stopped after step {self.step_number} ({self.stop.reason}). Run the same command to resume."
             )
 
     def step(self) -> None:
@@ -141,7 +141,7 @@ class BroRLTrainer:
             self.saved.save(self.step_number, wait=True)
             raise
         except ServiceError:
-            self.saved.save_before_cut_step(self.step_number, "as a verifier's service failed")
+            self.saved.save_before_cut_step(self.step_number, "a verifier's service failed")
             raise
 
     def update_policy(self, plan: UpdatePlan) -> UpdateReport:
@@ -187,7 +187,7 @@ class BroRLTrainer:
             self.saved.saver.finish(wait=True)
             raise TrainingError(
                 f"{num_skipped} mini-batches had a non-finite loss or gradient (trainer.max_skipped_updates="
-                f"{settings.max_skipped_updates}): lower policy.optim.lr, or look at policy/log_prob_mismatch"
+                f"{settings.max_skipped_updates}). Lower policy.optim.lr, or check the metric policy/log_prob_mismatch."
             )
 
     def begin_stage(self, reason: str | None) -> None:

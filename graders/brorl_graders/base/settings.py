@@ -77,10 +77,10 @@ def wrong_address(url: str) -> str | None:
     """Say what is wrong with an address, or return None when it can be used."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        return f"{url!r} is no address; write http://HOST:PORT/PATH or https://…"
+        return f"{url!r} is no address; set one like http://HOST:PORT/PATH or https://…"
     if parts.username or parts.password:
         return (
-            f"the address of {parts.hostname} holds a name or a password; write them into a variable of the "
-            "environment and api_key_variable: NAME"
+            f"the address of {parts.hostname} holds a name or a password; put them into an environment "
+            "variable and set api_key_variable: NAME"
         )
     return None

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
@@ -41,7 +41,7 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
         rows = _run_smi(_query("gpu", GPU_FIELDS))
         users = _run_smi(_query("compute-apps", GPU_USERS))
         yield from judge_smi(rows or "", users or "")
-    seen = ask("gpus", "torch", {}, TORCH_S)
+    seen = run_probe("gpus", "torch", {}, TORCH_S)
     if seen.data is None:
         advice = "does python -c 'import torch; torch.cuda.init()' work here?"
         yield Check("gpus", FAIL, f"torch did not say what it sees: {seen.reason}", advice)
@@ -190,4 +190,4 @@ def see_with_torch(_: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer({"torch": see_with_torch})
+    answer_probe({"torch": see_with_torch})

@@ -87,7 +87,7 @@ class StoreFiles:
             total -= self.size(oldest)
             self.remove(oldest)
             if not steps:
-                log.warning("step %d alone is larger than store.max_gib=%g: not kept", oldest, settings.max_gib)
+                log.warning("store.max_gib=%g: step %d alone is larger and was not stored", settings.max_gib, oldest)
                 return
 
 

@@ -44,7 +44,11 @@ class ParquetStore:
             return
         self._receive_results(timeout_s=0.0)
         if len(self.pending) >= MAX_PENDING:
-            log.warning("the rollouts of step %d are not stored: %d steps are still written", record.step, MAX_PENDING)
+            log.warning(
+                "the rollouts of step %d are not stored, because %d steps are still being written",
+                record.step,
+                MAX_PENDING,
+            )
             return
         reference = self.writer.write.remote(record)
         self.pending[reference] = record.step

@@ -93,8 +93,8 @@ def read_examples(
     held_out += own
     if not train:
         raise DataError(
-            f"{data.path} leaves nothing to train on: all of its {len(found)} conversations are held out; give more, "
-            "or lower data.held_out_fraction"
+            f"{data.path} leaves nothing to train on: all of its {len(found)} conversations are held out. Add more, "
+            "or lower data.held_out_fraction."
         )
     return ExampleFile(
         train=_flat(train),
@@ -160,7 +160,7 @@ class _ConversationReader:
             found += self._shortened(pair)
         self._judge(path, bad, too_long, tables)
         if not found:
-            raise DataError(f"{path} is empty: none of its {len(tables)} rows can be learnt")
+            raise DataError(f"{path} is empty: none of its {len(tables)} rows can be trained on")
         return found
 
     def _pair(self, row: Row) -> Pair:
@@ -207,13 +207,13 @@ class _ConversationReader:
                 f"{path} has rows that cannot be used, more than data.max_bad_rows={allowed}: {_first(bad)}"
             )
         if bad:
-            log.warning("%s: %d rows are left out: %s", path, len(bad), _first(bad))
+            log.warning("%s: %d rows were left out: %s", path, len(bad), _first(bad))
         self.num_left_out += len(bad)
         if too_long and self.sft.too_long == "refuse":
             raise DataError(
                 f"{path}: {len(too_long):,} of {len(tables):,} conversations are longer than sft.max_tokens="
-                f"{self.sft.max_tokens} ({_first(too_long)}): raise it, or write sft.too_long=cut (their end is left "
-                "out) or drop"
+                f"{self.sft.max_tokens} ({_first(too_long)}). Raise it, or set sft.too_long=cut (their end is left "
+                "out) or drop."
             )
 
 
@@ -254,9 +254,9 @@ def messages_of(
     messages = [_message(message, answer_path or path) for message in given]
     roles = [message["role"] for message in messages]
     if "assistant" not in roles:
-        raise DataError("no turn is the assistant's: there is nothing to learn")
+        raise DataError("no turn is the assistant's: there is nothing to train on")
     if roles[0] == "assistant" or roles[:2] == ["system", "assistant"]:
-        raise DataError("the conversation begins with the assistant: write first what it answers")
+        raise DataError("the conversation begins with the assistant. Add the message that it answers.")
     # The loss counts no token after the last turn of the assistant.
     last = len(roles) - roles[::-1].index("assistant")
     return messages[:last]

@@ -90,7 +90,7 @@ class SftTrainer:
         if self.stop.reason is not None:
             self.save(wait=True)
             self.parts.console.line(
-                f"stopped after step {self.step_number} ({self.stop.reason}); the same command goes on from here"
+                f"stopped after step {self.step_number} ({self.stop.reason}). Run the same command to resume."
             )
 
     def step(self) -> None:
@@ -151,7 +151,7 @@ class SftTrainer:
             self.saver.finish(wait=True)
             raise TrainingError(
                 f"{self.num_skipped} steps had a non-finite loss or gradient (trainer.max_skipped_updates="
-                f"{settings.max_skipped_updates}): lower sft.lr"
+                f"{settings.max_skipped_updates}). Lower sft.lr."
             )
 
     def validate(self) -> None:
@@ -207,8 +207,8 @@ class SftTrainer:
         ]
         if changed:
             raise CheckpointError(
-                f"{self.parts.checkpoints.folder} is of another fine-tuning (sft: {'; '.join(changed)}): set "
-                "exp_manager.explicit_log_dir to a new folder, or give the old values to continue that run"
+                f"{self.parts.checkpoints.folder} belongs to another fine-tuning run (sft: {'; '.join(changed)}). Set "
+                "exp_manager.explicit_log_dir to a new folder, or restore the old values to continue that run."
             )
 
 
