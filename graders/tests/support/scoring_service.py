@@ -1,4 +1,4 @@
-"""A scoring service on this machine that does what it is told: answers, hangs, fails, lies, drips and closes."""
+"""A scoring service on this machine that answers, hangs, fails, lies, drips or closes, as a test says."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Service:
 
 
 def scores_by(score: Callable[[str], float]) -> Callable[[Any], Any]:
-    """A service that scores each response by its text."""
+    """Return a reply function that scores each response by its text."""
     return lambda body: {"scores": [score(item["response"]) for item in body["items"]]}
 
 
 def completion(text: str) -> dict[str, Any]:
-    """A chat completion of a judge."""
+    """Return a judge's chat completion with this text."""
     return {
         "choices": [{"message": {"role": "assistant", "content": text}}],
         "usage": {"prompt_tokens": 10, "completion_tokens": 3},
