@@ -72,7 +72,7 @@ def test_an_episode_keeps_its_state_and_its_process(host: EpisodeHost) -> None:
 
 
 def test_an_episode_with_other_actions_is_started_again(host: EpisodeHost) -> None:
-    """As one of a step that was cut, when the step begins anew under other weights."""
+    """Cover a step that was cut and starts again under other weights, with another action."""
     host.step([turn("a", "old", environment=REMEMBERING)])
     (outcome,) = host.step([turn("a", "new", "words", environment=REMEMBERING)])
     assert said(outcome) == "new words"
