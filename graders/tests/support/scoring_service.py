@@ -13,7 +13,7 @@ from typing import Any
 HANG_S = 30.0  # or until the service is closed
 
 
-class Service:
+class LocalService:
     """`replies` are what becomes of the requests, one after the other; the last one stays. A reply is a JSON value, raw
     bytes, a status, a word (hang, drip, close), or a function of the request's body."""
 
@@ -43,8 +43,8 @@ def completion(text: str) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(*replies: Any) -> Iterator[Service]:  # noqa: C901  # long: a class of its own
-    service = Service(*replies)
+def serving(*replies: Any) -> Iterator[LocalService]:  # noqa: C901  # long: a class of its own
+    service = LocalService(*replies)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
