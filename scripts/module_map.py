@@ -62,7 +62,7 @@ def _row(path: Path, folder: Path) -> str:
 
 
 def first_paragraph(path: Path) -> str:
-    """Return the first paragraph of a module's docstring, on one line."""
+    """Return the first paragraph of a module's docstring, joined into one line."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return " ".join(text.partition("\n\n")[0].split())
 

@@ -76,7 +76,7 @@ class CodeConfig:
 
 @dataclass
 class OwnVerifierConfig:
-    """A verifier outside the package that takes parameters."""
+    """Settings of a verifier of your own, outside the package, that takes parameters."""
 
     name: str = setting(MISSING, "verifier function, as package.module:function")
     params: dict[str, Any] = setting({}, "parameters of the verifier function, by name")
@@ -115,11 +115,11 @@ class EndpointConfig:
 
     @property
     def is_judge(self) -> bool:
-        """True for a language model, False for a scoring service."""
+        """True if the endpoint is a language model that judges, False if it is a scoring service."""
         return self.model is not None
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the endpoint that is set at `where`."""
+        """Yield a message for every error in the endpoint's settings; `where` is the key that holds them."""
         if not self.name or is_address(self.name) or is_import_path(self.name):
             yield f"{where}.name={self.name!r}: set a plain name, for example judge"
         wrong = wrong_address(self.url)
@@ -177,7 +177,7 @@ class ServicesConfig:
 
 @dataclass
 class EnvironmentsConfig:
-    """Limits of environments (docs/environments.md)."""
+    """Time and size limits of environments (docs/environments.md)."""
 
     step_timeout_s: float = setting(10.0, "most seconds for one step", above=0)
     episode_timeout_s: float = setting(300.0, "most seconds for all steps of an episode", above=0)
@@ -189,7 +189,7 @@ class EnvironmentsConfig:
 
 @dataclass
 class RewardsConfig:
-    """Verification of responses, which gives their rewards."""
+    """Settings of verification, which gives responses their rewards."""
 
     num_workers: int = setting(1, "processes that verify responses", at_least=1, may_change=True)
     timeout_s: float = setting(5.0, "most seconds for one response", above=0)
