@@ -39,7 +39,7 @@ class GroupRewards:
     lengths: Int32  # [N] sampled tokens of the responses
 
     def select(self, rollouts: Int64) -> GroupRewards:
-        """Return the rewards and lengths of some rollouts, given by their indices."""
+        """Return the rewards and lengths of those rollouts of the group whose indices are given."""
         return GroupRewards(self.raw[rollouts], self.shaped[rollouts], self.lengths[rollouts])
 
     @property
