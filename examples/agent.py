@@ -1,11 +1,11 @@
-"""An agent that knows nothing of nemo_brorl: it asks a question, and once more where the answer was wrong.
+"""An agent that knows nothing of nemo_brorl: it asks a question, and says "No." once if the answer was wrong.
 
     PYTHONPATH=examples .venv/bin/brorl train --config-name sums_cpu data.environment=agent \\
         "data.environment_settings={run: 'agent:run'}" \\
         rollouts.num_per_prompt=32 rollouts.max_response_tokens=144 rollouts.max_turn_tokens=64
 
-`task` is the question: `text`, `verifier`, `payload`. It returns nothing, so that the question's verifier scores what
-the model said last. As a command it is the same agent: `data.environment_settings={command: 'python agent.py'}`.
+`task` is the question: `text`, `verifier`, `payload`. The agent returns nothing, so the question's verifier scores the
+model's last message. As a command it is the same agent: `data.environment_settings={command: 'python agent.py'}`.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from openai import AsyncOpenAI
 
 
 async def run(task: dict[str, Any], endpoint: Any) -> None:
-    """Ask up to twice."""
+    """Ask the model one question, at most twice."""
     async with AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key) as client:
         await ask(client, task)
 
 
 async def ask(client: AsyncOpenAI, task: dict[str, Any]) -> None:
-    """The conversation."""
+    """Hold the conversation about one question: ask, and say "No." if the answer is wrong."""
     messages: list[Any] = [{"role": "user", "content": task["text"]}]
     first = await client.chat.completions.create(model="policy", messages=messages)
     answer = first.choices[0].message.content or ""

@@ -1,11 +1,11 @@
-"""A training loop to fork: sample N rollouts of each prompt, score them, learn, hand the new weights to the engines.
+"""A training loop to fork: sample N rollouts of each prompt, score them, train, sync the weights to the engines.
 
     make train ARGS="trainer.max_steps=1"                                   # once: installs, makes the small base model
     .venv/bin/python examples/rl_loop.py trainer.max_steps=3 rollouts.num_per_prompt=32
 
-Real parts, the same that `brorl train` uses: a Megatron policy, vLLM engines, verifier processes, all on Ray. What the
-trainer has besides and this page leaves out: carried-over groups, waves, deadlines, overlap of sampling and learning,
-validation, checkpoints and resume, metrics on disk (`nemo_brorl/training/trainer.py`).
+It uses the parts of `brorl train`: a Megatron policy, vLLM engines and verifier processes, all on Ray. The trainer
+(`nemo_brorl/training/trainer.py`) adds carried-over groups, deadlines, overlap of sampling and training, validation,
+checkpoints and resume, and metrics on disk.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from nemo_brorl.types import Sampling, ScoredGroup, UpdatePlan
 
 
 def main(argv: Sequence[str]) -> list[float]:
-    """Train for `trainer.max_steps` steps. Returns the mean raw reward of each."""
+    """Train for `trainer.max_steps` steps. Return the mean raw reward of each."""
     line = parse_command_line(argv, "train", (__doc__ or "").strip())
     console = Console()
     watch = Stopwatch()
 
-    # Sizes that nobody gave are chosen, tokenizer and prompts are read, before anything expensive starts.
+    # Choose the sizes that are not set, and read tokenizer and prompts, before anything expensive starts.
     config, model_folder = sized(load_config(*line), console)
     inputs = wiring.read_inputs(config, model_folder)
     rewards = []
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> list[float]:
         wiring.wait_ready(actors, watch)
         policy = actors.trained_policy()
         sampler = wiring.make_sampler(config, actors, console)
-        # Policy and engines may share devices: one of them has them at a time.
+        # Policy and engines may share devices: only one of them uses them at a time.
         handover = DeviceHandover(policy, actors.generator)
         handover.begin(version=0, is_published=True)
         for step in range(1, config.trainer.max_steps + 1):
@@ -57,14 +57,14 @@ def main(argv: Sequence[str]) -> list[float]:
                 continue
             with handover.policy_phase(watch) as phase:
                 update = policy.update(plan)
-                phase.set_version(update.version)  # published to the engines at the end of the turn
+                phase.set_version(update.version)  # weight sync to the engines happens at the end of this block
             loss = update.metrics["policy/loss"]
             console.line(f"step {step}: reward {rewards[-1]:.3f}, {len(plan.groups)} groups, loss {loss:.4f}")
     return rewards
 
 
 def sample_batch(config: BroRLConfig, prompts: PromptStream, sampler: Sampler) -> list[ScoredGroup]:
-    """N rollouts of each of the next prompts, scored."""
+    """Sample N rollouts of each of the next prompts, and return them as scored groups."""
     rollouts = config.rollouts
     sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens)
     drawn = prompts.take_prompts(rollouts.prompts_per_step)
@@ -72,7 +72,7 @@ def sample_batch(config: BroRLConfig, prompts: PromptStream, sampler: Sampler) -
 
 
 def plan_step(config: BroRLConfig, groups: Sequence[ScoredGroup], step: int, num_ranks: int) -> UpdatePlan | None:
-    """Advantages of the informative groups, laid out for the policy's ranks; None where no group is informative."""
+    """Return the update plan of the informative groups for the policy's ranks, or None without such a group."""
     informative = [group for group in groups if judge(group, config.dynamic_sampling).keep]
     if not informative:
         return None

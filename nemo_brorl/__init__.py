@@ -1,3 +1,3 @@
-"""BroRL: reinforcement learning for language models with the rollout size as the scaling axis."""
+"""BroRL: reinforcement learning for language models with hundreds of rollouts for each prompt."""
 
 __version__ = "0.2.0"

@@ -1,12 +1,12 @@
-"""Print which functions of the backend a command calls, in all of its processes, and what share of its code they are.
+"""Print which functions of the backend a command calls, in all of its processes, and their share of the code.
 
     python scripts/called_functions.py --trace FOLDER -- train --config-name sums_cpu trainer.max_steps=2
     python scripts/called_functions.py --trace FOLDER [--never]
 
-The first line runs `python -m nemo_brorl train …` and notes the first call of every function in FOLDER, one file a
-process: driver, engines, ranks, verifiers and what they start or fork. Several commands may add to one folder. Both
-lines print what the folder holds. A function's lines are its own, without those of functions within it; class
-bodies and lambdas are not counted.
+The first line runs `python -m nemo_brorl train …` and records the first call of every function in FOLDER, one file for
+each process: driver, engines, ranks, verifiers and the processes that they start or fork. Several commands may add to
+one folder. Both lines print the contents of the folder. A function's lines are its own, without those of nested
+functions. Class bodies and lambdas are not counted.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "nemo_brorl"
 RANK = PACKAGE / "policy" / "rank" / "worker.py"
-# Every Python process imports `sitecustomize` when it starts. Functions are made to note themselves when their module
-# is imported: a profiler would not see the threads that Ray makes in C++. A note is written at once, as processes are
-# killed.
+# Every Python process imports `sitecustomize` when it starts. It changes each function of the backend, at import, to
+# record its own first call. A profiler would not see the threads that Ray creates in C++. Calls are written at once,
+# because processes may be killed.
 TRACER = """
 import ast, builtins, importlib.machinery, os, sys
 
@@ -66,7 +66,7 @@ os.register_at_fork(after_in_child=recorded.clear)
 sys.meta_path.insert(0, Finder)
 """
 
-Place = tuple[str, int]  # file, and line on which the function or its first decorator begins
+Place = tuple[str, int]  # file, and line on which the function or its first decorator starts
 
 
 def main() -> None:
@@ -91,7 +91,7 @@ def run_traced(command: list[str], trace: Path) -> None:
 
 
 def report(trace: Path, lists_never: bool) -> None:
-    """Print functions and lines that were called, with and without the policy's ranks, by room."""
+    """Print the functions and lines that were called, with and without the policy's ranks, by folder."""
     functions = {place: lines for file in PACKAGE.rglob("*.py") for place, lines in functions_of(file)}
     everywhere: set[Place] = set()
     without_ranks: set[Place] = set()
@@ -113,20 +113,20 @@ def report(trace: Path, lists_never: bool) -> None:
 
 
 def share(called: set[Place], functions: dict[Place, int]) -> str:
-    """The called lines among all, as text."""
+    """Return the share of called lines among all lines, as text."""
     num_called = sum(functions[place] for place in called)
     num_lines = sum(functions.values())
     return f"{100 * num_called / num_lines:.0f} % ({num_called:,} of {num_lines:,})"
 
 
 def place_of(line: str) -> Place:
-    """A function as the tracer notes it."""
+    """Return the file and line of a function from a line that the tracer wrote."""
     name, _, number = line.rpartition(":")
     return name, int(number)
 
 
 def functions_of(file: Path) -> Iterator[tuple[Place, int]]:
-    """The functions of a file, each with the number of its own lines."""
+    """Yield the place of each function in a file, with the number of its own lines."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = [one for one in ast.walk(node) if one is not node and isinstance(one, type(node))]
@@ -135,12 +135,12 @@ def functions_of(file: Path) -> Iterator[tuple[Place, int]]:
 
 
 def first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Where Python says that a function begins: at its first decorator."""
+    """Return the line on which a function starts in Python's view: its first decorator."""
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def span(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a function from its `def` to its end."""
+    """Return the number of lines of a function from its `def` to its end."""
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 

@@ -9,7 +9,7 @@ from nemo_brorl.config.schema import Setting, SettingSection, groups
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
-LEAST_SHARED = 3  # settings that two sections have alike, to be named in place of shown again
+LEAST_SHARED = 3  # fewest settings common to two sections that are named instead of shown again
 
 INTRODUCTION = """# Settings
 
@@ -25,13 +25,13 @@ brorl train --print-config                                # the resolved setting
 ```
 
 Unknown keys, wrong types, numbers out of range and settings that do not fit each other are refused before anything is
-started, with a message that says what to write instead. A run that is resumed may be given other values only for the
+started, with a message that says what to set instead. A run that is resumed may be given other values only for the
 settings marked with a star.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of docs/configuration.md."""
     shown: dict[str, str] = {}
     sections = []
     for group in groups():
@@ -43,8 +43,11 @@ def page() -> str:
 
 
 def section(group: SettingSection, shown: dict[str, str]) -> str:
-    """A heading, and a table with one row for each setting. `shown`: sections that have said the same of a setting;
-    what several settings share with one of them is named below the heading and has no row."""
+    """Return a section's heading and a table with one row for each setting.
+
+    `shown` maps the rows on the page so far to their section. Settings that equal rows of such a section are named
+    below the heading and get no row.
+    """
     shared = _shared(group, shown)
     again = {setting.path for settings in shared.values() for setting in settings}
     text = f"\n## {group.path}\n\n{group.summary}\n"
@@ -74,7 +77,7 @@ def _as_in(path: str, settings: list[Setting], is_whole: bool) -> str:
 
 
 def _said(setting: Setting) -> str:
-    """All that a row says of a setting, but for whether it may change."""
+    """Return everything in a setting's row of the page, except whether it may change."""
     declared = setting.declared
     return "\n".join((_name(setting), setting.annotation, setting.default, declared.allowed, declared.meaning))
 
@@ -84,12 +87,12 @@ def _name(setting: Setting) -> str:
 
 
 def _anchor(path: str) -> str:
-    """Where a heading is found, by the rule of GitHub and mkdocs."""
+    """Return the anchor of a heading, by the rule of GitHub and MkDocs."""
     return re.sub(r"[^\w-]", "", path.lower())
 
 
 def row(setting: Setting) -> str:
-    """One line of a table."""
+    """Return one line of the table of settings in docs/configuration.md."""
     declared = setting.declared
     star = " *" if setting.may_change else ""
     what = f"`{_name(setting)}`, required" if setting.default == "required" else f"`{_name(setting)}={setting.default}`"
@@ -98,7 +101,7 @@ def row(setting: Setting) -> str:
 
 
 def _type(setting: Setting) -> str:
-    """Choices where there are some, else the type with its range."""
+    """Return the choices of a setting as text, or its type with the range."""
     allowed = setting.declared.allowed.removeprefix("of ")
     if setting.declared.choices:
         return allowed

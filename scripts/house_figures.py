@@ -1,8 +1,8 @@
-"""Print how large the houses are, and how they know each other: `scripts/house_figures.py [CHECKOUT ...]`.
+"""Print sizes of the four packages and how much they know of each other: `scripts/house_figures.py [CHECKOUT ...]`.
 
-One column a checkout, older ones first, this one last. Everything is counted from the text of the files; nothing is
-imported. What a training run can import is the static closure of imports from `commands/train` and the modules that
-actors and child processes start with; imports inside functions count.
+There is one column for each checkout, older ones first, this one last. Everything is counted from the text of the
+files, and nothing is imported. "What a training run can import" is the static closure of imports from `commands/train`
+and the modules that actors and child processes start with, including imports inside functions.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# The folder of a checkout that holds each package.
+# Folder of each package within a checkout.
 PACKAGES = {"nemo_brorl": ".", "brorl_graders": "graders", "brorl_lab": "lab", "brorl_launcher": "launcher"}
 STARTED_BY_NAME = re.compile(r"\.(?:child|fork_server|harness|episode_process|engine_actor|worker|writer)$")
 LONGEST = 10
-# Settings of rollouts and dynamic_sampling that choose between ways of sampling.
+# Settings of rollouts and dynamic_sampling that select how batches are sampled.
 MODES = ("allocation", "unfinished", "overlap", "fill", "mean_over", "order", "in_flight", "carry_over", "enabled")
 
 Modules = dict[str, Path]
@@ -27,7 +27,7 @@ Modules = dict[str, Path]
 
 @cache
 def modules(root: Path) -> Modules:
-    """Dotted name of every module of a checkout."""
+    """Return the file of every module in a checkout, by dotted name."""
     found = {}
     for package, place in PACKAGES.items():
         folder = root / place / package
@@ -39,13 +39,13 @@ def modules(root: Path) -> Modules:
 
 @cache
 def lines(path: Path) -> int:
-    """Lines of a file."""
+    """Return the number of lines in a text file."""
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
 @cache
 def imported(path: Path) -> tuple[str, ...]:
-    """Dotted names that a file imports; `from a import b` is `a.b`."""
+    """Return the dotted names that a file imports; `from a import b` counts as `a.b`."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -56,7 +56,7 @@ def imported(path: Path) -> tuple[str, ...]:
 
 
 def module_of(dotted: str, known: Modules) -> str | None:
-    """The module that an imported name is, or is a name of."""
+    """Return the known module that an imported name is, or belongs to; None for other packages."""
     if dotted in known:
         return dotted
     parent = dotted.rpartition(".")[0]
@@ -64,14 +64,14 @@ def module_of(dotted: str, known: Modules) -> str | None:
 
 
 def edges(known: Modules) -> Iterator[tuple[str, str]]:
-    """Imports between two modules of a checkout."""
+    """Yield every import between two modules of a checkout as (importer, imported)."""
     for module, path in known.items():
         targets = {module_of(name, known) for name in imported(path)}
         yield from ((module, target) for target in targets if target not in (None, module))
 
 
 def closure(known: Modules) -> set[str]:
-    """Modules that a training run can import."""
+    """Return the names of all modules that a training run can import."""
     of_module: dict[str, set[str]] = {}
     for module, target in edges(known):
         of_module.setdefault(module, set()).add(target)
@@ -86,7 +86,7 @@ def closure(known: Modules) -> set[str]:
 
 
 def names_between(known: Modules, importer: str, owner: str) -> int:
-    """How many different names the modules of one package import from another package."""
+    """Return how many different names of package `owner` the modules of package `importer` import."""
     found = set()
     for module, path in known.items():
         if module.split(".")[0] == importer:
@@ -95,20 +95,20 @@ def names_between(known: Modules, importer: str, owner: str) -> int:
 
 
 def mutual_folders(known: Modules) -> int:
-    """Pairs of folders of which each imports the other, parent and child included."""
+    """Return the number of pairs of folders that import each other, including parent and child."""
     folders = {module: str(path.parent) for module, path in known.items()}
     pairs = {(folders[module], folders[target]) for module, target in edges(known)}
     return sum(one < other and (other, one) in pairs for one, other in pairs)
 
 
 def comments(paths: list[Path]) -> float:
-    """Comments on a line of their own, in 1,000 lines."""
+    """Return the number of comment lines per 1,000 lines of the given files."""
     texts = [line.strip() for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
     return 1000 * sum(text.startswith("#") for text in texts) / len(texts)
 
 
 def declarations(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
-    """Settings that a file declares: class, name, and the call that declares it."""
+    """Yield the settings that a Python file declares as class, name, and declaring call."""
     for section in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(section, ast.ClassDef):
             continue
@@ -119,13 +119,13 @@ def declarations(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
 
 
 def num_settings(root: Path) -> int:
-    """Settings that are declared, sections not counted."""
+    """Return the number of declared settings, without sections."""
     calls = [call for path in (root / "nemo_brorl/config").glob("*.py") for _, _, call in declarations(path)]
     return sum(ast.unparse(call.func) in ("setting", "auto") for call in calls)
 
 
 def sampling_modes(root: Path) -> int:
-    """Combinations of the settings that decide how a batch is sampled."""
+    """Return the number of combinations of the settings that select how batches are sampled."""
     modes = 1
     for section, name, call in declarations(root / "nemo_brorl/config/rollouts.py"):
         if section not in ("RolloutsConfig", "DynamicSamplingConfig") or name not in MODES:
@@ -136,7 +136,7 @@ def sampling_modes(root: Path) -> int:
 
 
 def figures(root: Path) -> dict[str, str]:
-    """All figures of a checkout, by name."""
+    """Return all figures of a checkout of this repository, by name."""
     known = modules(root)
     found = {}
     for package in PACKAGES:
@@ -161,7 +161,7 @@ def figures(root: Path) -> dict[str, str]:
 
 
 def main(checkouts: list[str]) -> None:
-    """Print a column a checkout."""
+    """Print the figures, with one column for each checkout."""
     columns = [figures(Path(root).resolve()) for root in checkouts] + [figures(ROOT)]
     for name in columns[-1]:
         print(f"{name:<50}" + "".join(f"{column[name]:>18}" for column in columns))

@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the registry of metrics. `make docs` runs it; a test asserts that the page is current."""
+"""Write docs/metrics.md from the registry of metrics: `python scripts/metrics_page.py` (`make docs`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ where the table says so. Metrics that a loss of your own returns are written as 
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of docs/metrics.md."""
     lines = [HEAD]
     for group, (summary, metrics) in GROUPS.items():
         lines += [f"## {group}", "", summary, ""]

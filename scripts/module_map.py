@@ -1,5 +1,8 @@
-"""Writes docs/modules.md: every folder with the first paragraph of its docstring, every module with the first sentence.
-`make docs` runs it; a test asserts that the page is current."""
+"""Write docs/modules.md from the modules' docstrings: `python scripts/module_map.py` (`make docs`).
+
+Folders have the first paragraph of their docstring, modules the first sentence. A test asserts that the page is
+current.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ FOLDERS = (
 )
 HEAD = """# Module map
 
-Made from the modules' docstrings by `make docs`; a test asserts that it is current. `docs/architecture.md` tells the
-story, this page where everything is. Folders stand in the order of imports: a module imports from its own folder and
-from folders above it.
+Made from the modules' docstrings by `make docs`; a test asserts that it is current. The way of a rollout through these
+modules is in `docs/explanation/architecture.md`. Folders stand in the order of imports: a module imports from its own
+folder and from folders above it.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of docs/modules.md."""
     package = ROOT / "nemo_brorl"
     lines = [HEAD, "## nemo_brorl/", ""]
     lines += [_row(package / name, package) for name in ("types.py", "ports.py", "__main__.py")]
@@ -43,7 +46,7 @@ def page() -> str:
 
 
 def _section(folder: Path) -> list[str]:
-    """Heading and table of a folder, those of its sub-folders in the same table."""
+    """Return the heading and table of a folder, with its sub-folders in the same table."""
     lines = [f"## {folder.name}/", "", first_paragraph(folder / "__init__.py"), ""]
     modules = sorted(folder.rglob("*.py"), key=lambda path: (path.parent != folder, path))
     for path in modules:
@@ -59,14 +62,16 @@ def _row(path: Path, folder: Path) -> str:
 
 
 def first_paragraph(path: Path) -> str:
-    """First paragraph of a module's docstring, on one line."""
+    """Return the first paragraph of a module's docstring, joined into one line."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return " ".join(text.partition("\n\n")[0].split())
 
 
 def first_sentence(path: Path) -> str:
-    """First sentence of a module's docstring, on one line, without what follows a colon or semicolon and without the
-    arguments of a command."""
+    """Return the first sentence of a module's docstring, on one line.
+
+    Text after a colon or semicolon is left out, and so are the arguments of a command.
+    """
     sentence = re.split(r"\. |; |: ", first_paragraph(path))[0]
     sentence = re.sub(r"(`brorl [a-z-]+) [^`]*`", r"\1`", sentence)
     return sentence.removesuffix(".")

@@ -1,7 +1,7 @@
-"""Plans of the recipes as the planner's README has them: tables between its markers, and one recipe's whole
-output in docs/figures/. A test compares them with today's planner.
+"""Write the recipes' plans into the planner's README and docs/figures/: `python scripts/planner_page.py`.
 
-python scripts/planner_page.py
+The README has tables between markers, and docs/figures/ one recipe's whole plan. A test compares them with today's
+planner.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from brorl_launcher.planner.command import main as plan_command
 from brorl_launcher.planner.hardware import gpu_hardware
 from brorl_launcher.planner.plan import Plan, make_plan
-from brorl_launcher.planner.proposals import propose
+from brorl_launcher.planner.proposals import propose_layouts
 from brorl_launcher.planner.tables import headline
 from brorl_launcher.planner.workload import ASSUMED
 
@@ -27,7 +27,7 @@ RECIPES = (WHOLE, "brorl_7b", "brorl_32b", "brorl_qwen3_30b_a3b")
 
 
 def output(name: str, num_proposals: int = 3) -> str:
-    """What `brorl plan --config-name NAME` prints, without spaces at the ends of lines."""
+    """Return the output of `brorl plan --config-name NAME`, without trailing spaces."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         plan_command(["--config-name", name, "--propose", str(num_proposals)])
@@ -35,13 +35,13 @@ def output(name: str, num_proposals: int = 3) -> str:
 
 
 def plan_of(name: str) -> Plan:
-    """The plan of a recipe on H100s of 80 GB, as many as it asks for."""
+    """Return the plan of a recipe on H100s of 80 GB, as many as it asks for."""
     config = load_config(name)
     return make_plan(config, gpu_hardware("h100", config.trainer.num_nodes, config.trainer.gpus_per_node))
 
 
 def key_numbers() -> str:
-    """Table of all recipes: one row a number, one column a recipe."""
+    """Return the table of all recipes, with one row for each number and one column for each recipe."""
     plans = [plan_of(name) for name in RECIPES]
     rows: dict[str, list[str]] = {"": [f"`{name}`" for name in RECIPES], "---": ["---"] * len(RECIPES)}
     for plan in plans:
@@ -51,7 +51,7 @@ def key_numbers() -> str:
 
 
 def _numbers(plan: Plan) -> dict[str, str]:
-    """Key numbers of a plan by their label. Roles share GPUs in these recipes, so there is one kind of device."""
+    """Return the key numbers of a plan by label. In these recipes roles share GPUs, so there is one kind of device."""
     model, _, rest = headline(plan).partition(" on ")
     devices, _, rest = rest.partition(": policy ")
     [device] = plan.devices
@@ -78,17 +78,20 @@ def _numbers(plan: Plan) -> dict[str, str]:
 
 
 def fastest_layouts() -> str:
-    """Table of the fastest layout of each recipe's GPUs but the one whose proposals are shown whole; takes seconds."""
+    """Return the table of each recipe's fastest layout; takes seconds.
+
+    The recipe whose proposals are shown whole is left out.
+    """
     lines = ["| | fastest layout of these GPUs | a step, s |", "|---|---|---|"]
     for name in RECIPES[1:]:
         plan = plan_of(name)
-        [best] = propose(plan.config, plan.hardware, ASSUMED, plan.shape, 1)
+        [best] = propose_layouts(plan.config, plan.hardware, ASSUMED, plan.shape, 1)
         lines.append(f"| `{name}` | `{best.overrides}` | {best.plan.time.seconds:,.1f} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Write the whole plan, and replace what is between `<!-- NAME -->` and `<!-- end of NAME -->`."""
+    """Write the whole plan, and replace the text between `<!-- NAME -->` and `<!-- end of NAME -->`."""
     WHOLE_PLAN.write_text(f"{output(WHOLE)}\n", encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
     blocks = {"key numbers": key_numbers(), "fastest layouts": fastest_layouts()}

@@ -1,6 +1,7 @@
-"""What scripts/install.sh installs, as a list of licences and as a CycloneDX SBOM: `scripts/sbom.py [--json]`.
+"""Print the packages of scripts/install.sh as a list of licences or a CycloneDX SBOM: `scripts/sbom.py [--json]`.
 
-Read off the packages' own metadata; the packages are those of requirements/cpu.txt, or of the list given by --list.
+Licences come from the packages' own metadata. The packages are those of requirements/cpu.txt, or of the list given by
+--list.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
-LONGEST = 60  # characters of a name; more is a licence's text
+LONGEST = 60  # longest licence name in characters; longer text is the licence itself
 UNKNOWN = "not stated"
 
 
 class Package(NamedTuple):
-    """One package of the list."""
+    """Name, version and licence of one package."""
 
     name: str
     version: str
@@ -28,7 +29,7 @@ class Package(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print one of both. Exit code 1 when a package of the list is not installed, or in another version."""
+    """Print the licences, or the SBOM. Return exit code 1 when a listed package is missing or has another version."""
     parser = argparse.ArgumentParser(prog="scripts/sbom.py", description=__doc__)
     parser.add_argument("--list", type=Path, default=REQUIREMENTS / "cpu.txt")
     parser.add_argument("--json", action="store_true", help="CycloneDX 1.6")
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def pinned(text: str) -> Iterator[tuple[str, str]]:
-    """Names and versions of a list of requirements."""
+    """Yield names and versions from a list of requirements."""
     for line in text.splitlines():
         match = re.match(r"([A-Za-z0-9._-]+)(?:\[.*?\])?==([^\s;\\]+)", line)
         if match:
@@ -64,13 +65,13 @@ def pinned(text: str) -> Iterator[tuple[str, str]]:
 
 
 def read_package(name: str) -> Package:
-    """An installed package. Raises PackageNotFoundError."""
+    """Return an installed package with its licence. Raises PackageNotFoundError."""
     distribution = metadata.distribution(name)
     return Package(distribution.metadata["Name"], distribution.version, licence_of(distribution.metadata))
 
 
 def licence_of(fields: Any) -> str:
-    """The SPDX expression, the classifiers, or the first line of the free text, whichever is there."""
+    """Return a package's licence: its SPDX expression, its classifiers, or the first line of its free text."""
     expression = fields.get("License-Expression")
     if expression:
         return str(expression)
@@ -85,14 +86,14 @@ def licence_of(fields: Any) -> str:
 
 
 def in_lines(found: dict[str, Any]) -> str:
-    """JSON with a line for each component."""
+    """Return an SBOM as JSON text with one line for each component."""
     components = [json.dumps(component) for component in found.pop("components")]
     head = json.dumps(found).removesuffix("}")
     return f'{head}, "components": [\n' + ",\n".join(components) + "\n]}\n"
 
 
 def sbom(packages: Sequence[Package]) -> dict[str, Any]:
-    """The packages as CycloneDX (ECMA-424) has them."""
+    """Return the packages as a CycloneDX (ECMA-424) document."""
     components = []
     for package in packages:
         component = {

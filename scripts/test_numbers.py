@@ -1,8 +1,8 @@
-"""Runs the tests marked `numbers` under settings that stand in for other processors (tests/support/processors.py).
+"""Run the tests marked `numbers` under settings that imitate other processors (tests/support/processors.py).
 
-`make test-numbers` tries all settings; ARGS="--setting avx2" one of them, by its name, and whatever pytest takes goes
-to pytest: ARGS="tests/unit -x". With `--margins 3` the assertions whose bound is less than three times what was seen
-are listed, too. Exits with 1 where a test failed.
+`make test-numbers` tries all settings, and ARGS="--setting avx2" one of them, by its name. Other arguments go to
+pytest: ARGS="tests/unit -x". `--margins 3` also lists the assertions whose bound is less than three times the observed
+value. Exits with 1 if a test failed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ MARGINS = ("-p", "tests.support.margins", "-o", "enable_assertion_pass_hook=true
 
 @dataclass(frozen=True)
 class Result:
-    """What became of the tests under one setting."""
+    """Outcome of the tests marked `numbers` under one setting."""
 
     passed: int
-    # Names.
-    failed: Sequence[str]
-    # Lines about assertions near their bound.
-    near: Sequence[str]
+    failed: Sequence[str]  # names of the failed tests
+    near: Sequence[str]  # lines about assertions near their bound
 
     def row(self, name: str) -> str:
         return f"{name:<20} {self.passed:>6} {len(self.failed):>6}  {', '.join(self.failed)}".rstrip()
@@ -63,7 +61,7 @@ def main() -> int:
 
 
 def tried(setting: Setting, given: Sequence[str], margin: float | None) -> Result:
-    """Run pytest once."""
+    """Run the tests marked `numbers` under one setting and return the outcome."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         report = folder / "report.xml"
@@ -72,7 +70,7 @@ def tried(setting: Setting, given: Sequence[str], margin: float | None) -> Resul
         environment = environment_of(setting, folder)
         if margin is not None:
             command += MARGINS
-            # Asserts that were compiled without the hook would not be seen.
+            # Assertions compiled without the hook would be missed, so bytecode goes into another folder.
             environment |= {"BRORL_MARGINS": str(notes), "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
         if not any(argument.startswith("tests") for argument in given):
             command += FOLDERS
@@ -84,7 +82,7 @@ def tried(setting: Setting, given: Sequence[str], margin: float | None) -> Resul
 
 
 def counted(report: Path) -> tuple[int, list[str]]:
-    """Return how many tests passed, and the names of those that failed."""
+    """Return the number of passed tests in a JUnit report, and the names of the failed ones."""
     if not report.exists():
         return 0, []
     passed = 0
@@ -98,7 +96,7 @@ def counted(report: Path) -> tuple[int, list[str]]:
 
 
 def nearest(notes: Path, margin: float) -> list[str]:
-    """Return a line for every assertion with less than the margin."""
+    """Return a line for every assertion whose bound is less than `margin` times the observed value."""
     if not notes.exists():
         return []
     lines = []

@@ -1,11 +1,12 @@
-"""Signatures of the vLLM that GPUs get, written to tests/data/vllm_signatures.json: fields of EngineArgs and
-SamplingParams, parameters of the methods that this package calls, and checksums of the files it reaches into.
-`tests/unit/generation/test_vllm_adapter.py` compares.
+"""Record the signatures of vLLM's GPU build in tests/data/vllm_signatures.json.
+
+They are the fields of EngineArgs and SamplingParams, the parameters of the methods that this package calls, and
+checksums of the files whose internals it uses. `tests/unit/generation/test_vllm_adapter.py` compares.
 
     pip download --no-deps vllm==VERSION -d FOLDER && unzip FOLDER/vllm-*.whl '*.py' -d SOURCES
     python scripts/vllm_signatures.py SOURCES/vllm VERSION
 
-The wheel for CPUs is what tests run with; the one for GPUs cannot be imported without one, so it is read as text.
+Tests run with the wheel for CPUs. The wheel for GPUs cannot be imported without one, so it is read as text.
 """
 
 from __future__ import annotations
@@ -24,44 +25,61 @@ SIGNATURES = ROOT / "tests" / "data" / "vllm_signatures.json"
 
 CLASSES = {"EngineArgs": "engine/arg_utils.py", "SamplingParams": "sampling_params.py"}
 
-# Methods and functions that the package calls, as file:class.name, and how: positional arguments beside self, then
-# names.
+# Methods and functions that the package calls, as file:class.name, with the number of positional arguments (without
+# self) and the names of keyword arguments.
 CALLS: dict[str, tuple[int, tuple[str, ...]]] = {
     "v1/engine/llm_engine.py:LLMEngine.from_engine_args": (1, ()),
-    "v1/engine/llm_engine.py:LLMEngine.add_request": (3, ()),
-    "v1/engine/llm_engine.py:LLMEngine.abort_request": (1, ("internal",)),
+    "v1/engine/llm_engine.py:LLMEngine.get_supported_tasks": (0, ()),
+    "v1/engine/input_processor.py:InputProcessor.process_inputs": (3, ("supported_tasks",)),
+    "v1/engine/core.py:EngineCore.preprocess_add_request": (1, ()),
+    "v1/engine/core.py:EngineCore.add_request": (2, ()),
+    "v1/engine/core_client.py:InprocClient.get_output": (0, ()),
+    "v1/engine/core_client.py:InprocClient.abort_requests": (1, ()),
     "v1/engine/llm_engine.py:LLMEngine.collective_rpc": (1, ("args",)),
     "v1/engine/llm_engine.py:LLMEngine.reset_prefix_cache": (0, ("reset_running_requests",)),
     "v1/engine/llm_engine.py:LLMEngine.sleep": (1, ()),
     "v1/engine/llm_engine.py:LLMEngine.wake_up": (1, ()),
     "v1/engine/llm_engine.py:LLMEngine.release_kv_cache_memory": (0, ()),
     "v1/engine/llm_engine.py:LLMEngine.step": (0, ()),
-    "v1/engine/output_processor.py:RequestState.make_request_output": (4, ()),
+    "v1/request.py:Request.__init__": (4, ("arrival_time",)),
     "v1/core/sched/scheduler.py:Scheduler.has_requests": (0, ()),
+    "v1/core/sched/scheduler.py:Scheduler.schedule": (1, ()),
+    "v1/core/sched/scheduler.py:Scheduler.update_from_output": (2, ()),
+    "v1/core/sched/scheduler.py:Scheduler.finish_requests": (2, ()),
+    "v1/core/sched/scheduler.py:Scheduler.reset_prefix_cache": (2, ()),
+    "v1/core/sched/utils.py:.check_stop": (2, ()),
+    "v1/core/kv_cache_manager.py:KVCacheManager.cache_blocks": (2, ()),
+    "v1/core/block_pool.py:BlockPool.get_new_blocks": (1, ()),
     "model_executor/model_loader/reload/layerwise.py:.initialize_layerwise_reload": (1, ()),
     "model_executor/model_loader/reload/layerwise.py:.finalize_layerwise_reload": (2, ()),
 }
 
-# Files whose inside the package relies on: where both wheels have the same text, a test on CPU is a test of them.
+# Files whose internals the package uses. If both wheels have equal text, a test on CPU tests the GPU wheel, too.
 SAME_TEXT = (
     "engine/arg_utils.py",
     "sampling_params.py",
+    "v1/core/block_pool.py",
+    "v1/core/kv_cache_coordinator.py",
     "v1/core/kv_cache_manager.py",
     "v1/core/sched/async_scheduler.py",
     "v1/core/sched/interface.py",
+    "v1/core/sched/output.py",
     "v1/core/sched/scheduler.py",
+    "v1/core/sched/utils.py",
+    "v1/core/single_type_kv_cache_manager.py",
     "v1/engine/core.py",
     "v1/engine/core_client.py",
     "v1/engine/llm_engine.py",
-    "v1/engine/output_processor.py",
+    "v1/engine/input_processor.py",
     "v1/executor/uniproc_executor.py",
+    "v1/request.py",
     "model_executor/layers/logits_processor.py",
     "model_executor/model_loader/reload/layerwise.py",
 )
 
 
 def signatures(package: Path, version: str) -> dict[str, Any]:
-    """What the JSON file holds, of a vLLM package's sources."""
+    """Return the contents of the JSON file for a vLLM package's sources."""
     classes = {}
     for name, file in CLASSES.items():
         source = (package / file).read_text(encoding="utf-8")
@@ -80,12 +98,12 @@ def signatures(package: Path, version: str) -> dict[str, Any]:
 
 
 def _parameters(source: str, class_name: str, name: str) -> list[str]:
-    """Parameters of a function, those with a default as `name=`. Raises KeyError for one that is not there."""
+    """Return the parameters of a function, those with a default as `name=`. Raises KeyError for a missing function."""
     body: list[ast.stmt] = ast.parse(source).body
     if class_name:
         classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == class_name]
         body = classes[0].body
-    for node in reversed(body):  # behind overloads comes the one that is run
+    for node in reversed(body):  # the implementation follows its overloads
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return _names(node.args)
     raise KeyError(f"{class_name}.{name}")

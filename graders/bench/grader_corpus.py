@@ -1,10 +1,10 @@
-"""Who is wronged and who is paid for nothing: verifiers on corpora of answers of known truth.
+"""Count wrong verdicts of verifiers on a corpus of answers whose truth is known.
 
     python graders/bench/grader_corpus.py maths [--cases N] [--pairs N] [--show N]
 
-`maths`: N right and N wrong responses of `graders/tests/support/math_corpus.py`, drawn with its seed, scored by the
-`math` verifier; and with `--pairs` the verdicts that are given without math-verify, against math-verify's own and
-against the truth.
+`maths` draws N right and N wrong responses from `graders/tests/support/math_corpus.py` with its seed and scores them
+with the `math` verifier. `--pairs` also compares the verdicts that need no math-verify with those of math-verify and
+with the truth.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graders.tests.support import math_corpus
 
 
 def count_wrong_verdicts(num: int, is_right: bool, num_shown: int) -> None:
-    """Score right or wrong responses, and print how many of which kind got the other verdict."""
+    """Score right or wrong responses with the verifier `math`, and print how many got the wrong verdict, by kind."""
     total: Counter[str] = Counter()
     missed: Counter[str] = Counter()
     start = time.process_time()
@@ -42,22 +42,22 @@ def count_wrong_verdicts(num: int, is_right: bool, num_shown: int) -> None:
 
 
 def compare_with_library(num: int, num_shown: int) -> None:
-    """Verdicts with and without math-verify, side by side, on pairs of bare answers."""
+    """Compare verdicts with and without math-verify on pairs of bare answers, and print the differences."""
     decided = 0
     differing: Counter[str] = Counter()
     wrong_here = wrong_there = 0
     for case in math_corpus.pairs(num):
         reference = in_one_notation(case.reference)
-        given = in_one_notation(case.response)
-        wanted = read(reference)
-        found = read(given)
+        answer = in_one_notation(case.response)
+        reference_value = read(reference)
+        answer_value = read(answer)
         verdict = None
-        if wanted is not None and found is not None:
-            verdict = are_equal(wanted, found, USUAL)
+        if reference_value is not None and answer_value is not None:
+            verdict = are_equal(reference_value, answer_value, USUAL)
         if verdict is None:
             continue
         decided += 1
-        by_library = equal_by_library(reference, given)
+        by_library = equal_by_library(reference, answer)
         wrong_there += by_library != case.is_right
         if verdict != case.is_right:
             wrong_here += 1
@@ -75,7 +75,7 @@ def compare_with_library(num: int, num_shown: int) -> None:
 
 
 def main() -> None:
-    """Run and print."""
+    """Count wrong verdicts of the verifier `math` as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     maths = commands.add_parser("maths")

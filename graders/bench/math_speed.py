@@ -1,11 +1,11 @@
-"""Different mathematical answers per CPU second, of this code and of another checkout, in one run.
+"""Mathematical answers scored per CPU second, in this checkout and another one, in one run.
 
     python graders/bench/math_speed.py [--old FOLDER] [--answers N] [--repeats N]
 
-Every pair of reference and answer is another one, so no verdict is used twice. `plain`: numbers, fractions, roots and
-intervals in a box, a third of them right; `stated`: the same behind "the answer is"; `symbolic`: polynomials, of which
-the right ones need sympy. Each measurement is a process of its own; old and new take turns.
-`bench/verifiers.py` prints it too.
+All pairs of reference and answer differ, so no cached verdict is used. Kinds: `plain` has numbers, fractions, roots and
+intervals in a box, a third of them right. `stated` has the same values after "the answer is". `symbolic` has
+polynomials, and the right ones need sympy. Each measurement has its own process, and the two checkouts take turns.
+`bench/verifiers.py` prints these figures too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Pair = tuple[str, str]
 
 
 def plain_answer(kind: int, rng: Random) -> tuple[str, str, str]:
-    """(reference, the same otherwise written, another value)."""
+    """Draw a number, fraction, root or interval: (reference, equal answer in another form, different answer)."""
     a, b, c = rng.randint(2, 9999), rng.randint(2, 9999), rng.randint(101, 9999)
     if kind == 0:
         return f"{a * c}", f"{a * c:,}", f"{a * c + b}"
@@ -49,25 +49,25 @@ def plain_answer(kind: int, rng: Random) -> tuple[str, str, str]:
 
 
 def symbolic_answer(rng: Random) -> tuple[str, str, str]:
-    """(reference, the same otherwise written, another value)."""
+    """Draw a polynomial: (reference, equal polynomial in another form, different polynomial)."""
     a, b = rng.randint(2, 9999), rng.randint(2, 9999)
     return f"x^2+{a + b}x+{a * b}", f"(x+{a})(x+{b})", f"(x+{a})(x-{b})"
 
 
 def make_pairs(name: str, num: int) -> list[Pair]:
-    """References and responses."""
+    """Draw `num` pairs of a reference answer and a response, of the kind `name`."""
     rng = Random(f"speed of {name}")
     pairs = []
     for number in range(num):
         reference, same, other = symbolic_answer(rng) if name == "symbolic" else plain_answer(number % 4, rng)
-        given = same if number % 3 == 0 else other
-        statement = f"so the answer is ${given}$." if name == "stated" else f"so that it is \\boxed{{{given}}}."
+        answer = same if number % 3 == 0 else other
+        statement = f"so the answer is ${answer}$." if name == "stated" else f"so that it is \\boxed{{{answer}}}."
         pairs.append((reference, f"We add {number} and find $y={rng.randint(0, 999)}$, {statement}"))
     return pairs
 
 
 def measure(pairs: Path, folder: Path) -> tuple[float, float]:
-    """CPU seconds for scoring the pairs with the package in a folder, and the mean reward."""
+    """Score the pairs in a file with the graders in `folder`, and return (CPU seconds, mean reward)."""
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", MEASURE, str(pairs)]
     printed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
@@ -76,7 +76,7 @@ def measure(pairs: Path, folder: Path) -> tuple[float, float]:
 
 
 def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Medians by kind of answers: answers per CPU second, new and old, and their ratio."""
+    """Return medians by kind of answers: answers per CPU second, new and old, and their ratio."""
     folders = {"new": ROOT}
     if old is not None:
         folders["old"] = old.resolve()
@@ -87,24 +87,24 @@ def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, flo
 
 
 def compare_kind(name: str, num: int, folders: dict[str, Path], repeats: int) -> dict[str, float]:
-    """The same for one kind."""
+    """Return answers per CPU second for one kind of answers, with mean rewards and the ratio of new to old."""
     seconds: dict[str, list[float]] = {version: [] for version in folders}
     row = {}
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "pairs.json"
         path.write_text(json.dumps(make_pairs(name, num)))
         for version in list(folders) * repeats:
-            taken, row[f"mean_reward_{version}"] = measure(path, folders[version])
-            seconds[version].append(taken)
-    for version, taken_by_repeat in seconds.items():
-        row[version] = num / statistics.median(taken_by_repeat)
+            measured, row[f"mean_reward_{version}"] = measure(path, folders[version])
+            seconds[version].append(measured)
+    for version, seconds_by_repeat in seconds.items():
+        row[version] = num / statistics.median(seconds_by_repeat)
     if "old" in row:
         row["ratio"] = row["new"] / row["old"]
     return row
 
 
 def print_comparison(result: dict[str, dict[str, float]]) -> None:
-    """A line for each kind of answers."""
+    """Print the scoring speed of each kind of answers, one line each."""
     print("different mathematical answers per CPU second, medians")
     for name, row in result.items():
         line = "  ".join(f"{key} {value:.3g}" for key, value in row.items())
@@ -112,7 +112,7 @@ def print_comparison(result: dict[str, dict[str, float]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run and print."""
+    """Measure how fast the verifier `math` scores each kind of answers, and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", type=Path, help="folder of another checkout")
     parser.add_argument("--answers", type=int, default=2000)

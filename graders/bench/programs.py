@@ -1,11 +1,12 @@
-"""Programs scored per second by the verifier `code`, this checkout's against another one's, side by side in one run.
+"""Programs scored per second by the verifier `code`, in this checkout and another one, side by side in one run.
 
     nice python graders/bench/programs.py [--against FOLDER] [--programs 40] [--repeats 5]
 
-FOLDER is a checkout of another revision (`git worktree add FOLDER REVISION`). Kinds: `print` reads and prints, `call`
-calls a function once, `assertions` are three, `script` is a `check(candidate)` of seven, `pairs` one with 1,000 inputs
-and results (EvalPlus); each of right programs. The two sides take turns, each in a process of its own that scores a
-program first; figures are medians of the repeats, in milliseconds for a program, and the ratio of the medians.
+FOLDER is a checkout of another revision (`git worktree add FOLDER REVISION`). All programs are right. Kinds of tests:
+`print` reads and prints, `call` is one function call, `assertions` are three, `script` is a `check(candidate)` with
+seven assertions, `pairs` one with 1,000 inputs and results (EvalPlus). The two checkouts take turns. Each time a new
+process scores one program first, which is not counted. Figures are medians of the repeats in milliseconds a program,
+and the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -51,26 +52,26 @@ code.close()
 """
 
 
-def seconds(folder: Path, kind: str, num: int) -> float:
-    """Seconds for a program on one side."""
+def measure_seconds(folder: Path, kind: str, num: int) -> float:
+    """Return the seconds in which the checkout in `folder` scores one program with this kind of tests."""
     tests, response = KINDS[kind]
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}"}
-    given = json.dumps([tests, response, num])
+    request = json.dumps([tests, response, num])
     command = [sys.executable, "-c", SIDE]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
-        input=given,
+        input=request,
         env=environment,
         cwd=folder,
         check=True,
         capture_output=True,
         text=True,
     )
-    return float(done.stdout)
+    return float(process.stdout)
 
 
 def main() -> None:
-    """Run and print."""
+    """Measure how fast the verifier `code` scores programs with each kind of tests, and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, help="a checkout of another revision")
     parser.add_argument("--programs", type=int, default=40, help="of each repeat")
@@ -78,11 +79,11 @@ def main() -> None:
     options = parser.parse_args()
     sides = [HERE] if options.against is None else [options.against.resolve(), HERE]
     for kind in KINDS:
-        found: dict[Path, list[float]] = {side: [] for side in sides}
+        milliseconds: dict[Path, list[float]] = {side: [] for side in sides}
         for _ in range(options.repeats):
             for side in sides:
-                found[side].append(1000 * seconds(side, kind, options.programs))
-        medians = [statistics.median(found[side]) for side in sides]
+                milliseconds[side].append(1000 * measure_seconds(side, kind, options.programs))
+        medians = [statistics.median(milliseconds[side]) for side in sides]
         figures = " against ".join(f"{median:.2f} ms" for median in reversed(medians))
         ratio = f", {medians[-1] / medians[0]:.2f} times" if options.against is not None else ""
         print(f"{kind:10} {figures}{ratio}", flush=True)

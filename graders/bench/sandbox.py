@@ -1,11 +1,11 @@
-"""Test runs per second of the code sandbox, as one process and as two side by side.
+"""Test runs per second of the code sandbox, with one sandbox and with several side by side.
 
     nice python graders/bench/sandbox.py [--runs 300] [--repeats 5] [--sandboxes 2] [--without mount,pid] [--json FILE]
 
-Kinds: `print` is a program that reads two numbers and prints their sum, in a new process for each test; `call` a
-function called once in a new process; `calls` the same with 20 calls in a process, counted as 20 (`isolation:
-program`); `solution` is a program of 60 lines with imports, classes and recursion. Each figure is the median of the
-repeats, with the lowest and the highest; a repeat whose runs do not all come out right ends the script with an error.
+Kinds of programs: `print` reads two numbers and prints their sum, in a new process for each test. `call` is one
+function call in a new process. `calls` has 20 calls in one process and counts as 20 tests (`isolation: program`).
+`solution` is a program of 60 lines with imports, classes and recursion. Each figure is the median of the repeats, with
+the lowest and the highest. A run with a wrong result ends the script with an error.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ KINDS: dict[str, tuple[SandboxProgram, int, Callable[[SandboxResult], bool]]] = 
 }
 
 
-def rate(sandboxes: list[Sandbox], kind: str, num_tests: int) -> float:
-    """Tests per second of all sandboxes together, each in a thread that mostly waits for it."""
+def measure_rate(sandboxes: list[Sandbox], kind: str, num_tests: int) -> float:
+    """Return the tests per second of all sandboxes together, each of them in its own thread."""
     program, tests_in_program, passes = KINDS[kind]
     num_runs = max(1, num_tests // tests_in_program)
 
@@ -70,7 +70,7 @@ def rate(sandboxes: list[Sandbox], kind: str, num_tests: int) -> float:
 
 
 def main() -> None:
-    """Run and print."""
+    """Measure how many tests of each kind the sandbox runs per second, and print the rates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300, help="tests of each repeat and sandbox")
     parser.add_argument("--repeats", type=int, default=5)
@@ -85,8 +85,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for num in sorted({1, options.sandboxes}):
         for kind in KINDS:
-            rate(sandboxes[:num], kind, options.runs // 10)
-            rates = [rate(sandboxes[:num], kind, options.runs) for _ in range(options.repeats)]
+            measure_rate(sandboxes[:num], kind, options.runs // 10)
+            rates = [measure_rate(sandboxes[:num], kind, options.runs) for _ in range(options.repeats)]
             rows.append(
                 {
                     "sandboxes": num,

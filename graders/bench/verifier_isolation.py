@@ -1,9 +1,9 @@
-"""What it costs that a library's scorer has a new process for each prompt: ratio to one process for all of them.
+"""The cost of a new scoring process for each prompt, as a ratio to one process for all prompts.
 
     python graders/bench/verifier_isolation.py [--repeats 5]
 
-Groups of Reasoning Gym answers, one after the other, through the process pool, by size of the group. Both ways take
-turns in one run. CPU seconds are those of the fork server and its children.
+The process pool scores groups of Reasoning Gym answers one after another, for several group sizes. Both ways take turns
+in one run. CPU seconds are those of the fork server and its children.
 """
 
 from __future__ import annotations
@@ -27,59 +27,61 @@ TASKS = ("chain_sum", "countdown", "word_ladder", "mini_sudoku", "propositional_
 NUM_GROUPS = 40
 
 
-def children_cpu_s() -> float:
-    """CPU seconds of all children that have ended."""
+def ended_children_cpu_s() -> float:
+    """Return the CPU seconds of all children of this process that have exited."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool) -> tuple[float, float]:
-    """(seconds, CPU seconds) of all groups, in a process of their own each or not; what loading takes is taken off the
-    seconds alone."""
+    """Score all groups of answers and return (seconds, CPU seconds), with one process for all prompts or one for each.
+
+    Loading the tasks counts in the CPU seconds alone.
+    """
     isolation = ScoringTask.isolation
     if is_shared:
         ScoringTask.isolation = Isolation()  # type: ignore[assignment]
-    cpu_before = children_cpu_s()
+    cpu_before = ended_children_cpu_s()
     pool = ProcessPool(Deadlines(60.0))
     try:
-        for payload in payloads[: len(TASKS) * 4]:  # tasks are loaded
+        for payload in payloads[: len(TASKS) * 4]:  # loads the tasks
             pool.score("reasoning_gym", payload, ["<answer>0</answer>"])
         start = time.perf_counter()
         for payload in payloads:
             texts = [f"<answer>{payload['answer']}{number}</answer>" for number in range(size)]
             pool.score("reasoning_gym", payload, texts)
         seconds = time.perf_counter() - start
-        unfinished_cpu_s = sum(map(cpu_time, pool.child_pids()))  # of children that end with the fork server
+        unfinished_cpu_s = sum(map(cpu_time, pool.child_pids()))  # children that exit with the fork server
     finally:
         pool.close()
         ScoringTask.isolation = isolation  # type: ignore[method-assign]
-    return seconds, children_cpu_s() - cpu_before + unfinished_cpu_s
+    return seconds, ended_children_cpu_s() - cpu_before + unfinished_cpu_s
 
 
 def measure(repeats: int, sizes: Sequence[int]) -> dict[str, Any]:
-    """Medians by size of the group."""
+    """Return medians of the scoring times by group size, with ratios and costs in milliseconds a group."""
     by_task = [gym_payloads(name, NUM_GROUPS // len(TASKS), seed=1) for name in TASKS]
     payloads = list(chain.from_iterable(zip(*by_task, strict=True)))
     result: dict[str, Any] = {}
     for size in sizes:
-        shared, own = [], []
+        shared, isolated = [], []
         for _ in range(repeats):
             shared.append(score_groups(payloads, size, is_shared=True))
-            own.append(score_groups(payloads, size, is_shared=False))
+            isolated.append(score_groups(payloads, size, is_shared=False))
         shared_s, shared_cpu = (statistics.median(column) for column in zip(*shared, strict=True))
-        own_s, own_cpu = (statistics.median(column) for column in zip(*own, strict=True))
+        isolated_s, isolated_cpu = (statistics.median(column) for column in zip(*isolated, strict=True))
         result[f"groups of {size}"] = {
-            "ratio": own_s / shared_s,
-            "extra_ms_a_group": 1000 * (own_s - shared_s) / NUM_GROUPS,
-            "ms_a_group": 1000 * own_s / NUM_GROUPS,
-            "cpu_ratio": own_cpu / shared_cpu,
-            "extra_cpu_ms_a_group": 1000 * (own_cpu - shared_cpu) / NUM_GROUPS,
+            "ratio": isolated_s / shared_s,
+            "extra_ms_a_group": 1000 * (isolated_s - shared_s) / NUM_GROUPS,
+            "ms_a_group": 1000 * isolated_s / NUM_GROUPS,
+            "cpu_ratio": isolated_cpu / shared_cpu,
+            "extra_cpu_ms_a_group": 1000 * (isolated_cpu - shared_cpu) / NUM_GROUPS,
         }
     return result
 
 
 def main() -> None:
-    """Run and print."""
+    """Measure the cost of a scoring process for each prompt by group size, and print it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="*", default=[16, 64, 512])

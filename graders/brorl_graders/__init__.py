@@ -82,7 +82,7 @@ for _module, _names in _NAMES_OF_MODULES.items():
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name."""
+    """Import the module that defines a public name of this package, and return the name's value."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f"{__name__}.{_MODULE_OF[name]}")
@@ -92,5 +92,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, also those that are not imported yet."""
+    """List the public names of this package, imported or not."""
     return sorted({*globals(), *__all__})

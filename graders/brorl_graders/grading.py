@@ -21,7 +21,7 @@ from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.verifiers import composite
 from brorl_graders.verifiers.registry import check_payload, endpoints_in
-from brorl_graders.verifiers.services import Asked, Messages, is_remote
+from brorl_graders.verifiers.services import Messages, ServiceCall, is_remote
 
 if TYPE_CHECKING:
     from brorl_graders.services.remote_scores import RemoteScores
@@ -44,13 +44,13 @@ class Processes(Protocol):
         """Score texts with a verifier, and return scores with reasons by index."""
 
     def load(self, verifier: str, /) -> None:
-        """Import a verifier and its libraries."""
+        """Import a verifier and its libraries, before the first text is scored."""
 
     def child_pids(self) -> list[int]:
-        """Return the process ids of the current children."""
+        """Return the process ids of the child processes that score responses."""
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes that score responses."""
 
 
 class Pool:
@@ -65,11 +65,11 @@ class Pool:
         worker: int = 0,
         processes: Processes | None = None,
     ) -> None:
-        """Start the processes that grade.
+        """Start the processes that grade responses.
 
-        `seconds` limits the time for one response; a response that takes longer has a failed grade. `services` limits
-        requests to services. `record_folder` stores the answers of services, one file for each `worker`; None: they are
-        not stored. `processes` replaces the pool's own processes.
+        `seconds` limits the time for one response. A response that takes longer has a failed grade. `services` limits
+        requests to services. With `record_folder` the answers of services are stored there, in one file for each
+        `worker`. `processes` replaces the pool's own processes.
         """
         deadlines = seconds if isinstance(seconds, Deadlines) else Deadlines(seconds)
         self._processes = processes or ProcessPool(deadlines)
@@ -108,16 +108,17 @@ class Pool:
         prompt: Messages = (),
         counts: Mapping[str, int] | None = None,
     ) -> Verdicts:
-        """Score texts with processes or services; each part of a composite verifier goes to the one that it needs.
+        """Score texts with processes or services, as each verifier and each part of a composite verifier needs.
 
         `prompt` has the prompt's messages, which are sent to services. `counts` has the number of responses for each
-        text; None: one each. Raises ConfigError when a verifier cannot be loaded or a key is missing, ResourceError
-        when no process can be started, and ServiceError when a service fails and settings say that this ends the run.
+        text, one each without it. Raises ConfigError when a verifier cannot be loaded or a key is missing, and
+        ResourceError when no process can be started. Raises ServiceError when a service fails and settings say that
+        this ends the run.
         """
         if is_remote(verifier):
             remote = self._services()
             remote.counts["responses"] += len(texts) if counts is None else sum(counts[text] for text in texts)
-            return remote.judge(Asked(verifier, payload, prompt), texts)
+            return remote.judge(ServiceCall(verifier, payload, prompt), texts)
         if endpoints_in(verifier, payload):
 
             def judge_part(part: composite.Part, waiting: Sequence[str]) -> Verdicts:
@@ -138,17 +139,17 @@ class Pool:
         return self._services().take_usage()
 
     def close(self) -> None:
-        """End the processes, and the requests to services."""
+        """End the processes that score responses, and the client of scoring services."""
         if self._remote is not None:
             self._remote.close()
         self._processes.close()
 
     def child_pids(self) -> list[int]:
-        """Return the process ids of the current child processes."""
+        """Return the process ids of the child processes that score responses."""
         return self._processes.child_pids()
 
     def _services(self) -> RemoteScores:
-        """Return the client of services, which is made at the first call."""
+        """Return the client of scoring services, which is made at the first call."""
         # The client needs httpx, an extra of the graders. A pool that asks no service works without it.
         from brorl_graders.services.remote_scores import RemoteScores
 
@@ -159,6 +160,6 @@ class Pool:
 
 
 def grade(verifier: str, payload: Mapping[str, Any], response: str, seconds: float = SECONDS) -> Grade:
-    """Grade one response in a process of its own; a `Pool` is faster for many. Raises the errors of `Pool.grade`."""
+    """Grade one response in a process of its own, where a `Pool` would grade many faster. Raises as `Pool.grade`."""
     with Pool(seconds) as pool:
         return pool.grade(verifier, payload, [response])[0]

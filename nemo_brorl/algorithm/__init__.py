@@ -1,1 +1,1 @@
-"""The algorithm: advantages, losses, packing and theory, as plain functions without Ray, Megatron or vLLM."""
+"""Compute advantages, losses, reward shaping and packing in plain functions without Ray, Megatron or vLLM."""

@@ -1,9 +1,10 @@
-"""Advantages: one number per rollout from the rewards of a batch's groups. One pure function an algorithm.
+"""Compute advantages: one number per rollout from the rewards of a batch's groups, one pure function an algorithm.
 
 `algorithm.advantage` names one of `ADVANTAGES`, or a function of your own as `package.module:function`
-(docs/extending.md).
+(docs/howto/extend.md). Each function takes the groups of a batch and the section `algorithm`, and returns one float32
+array [N] per group, with N rollouts. R is the shaped reward of a rollout.
 
-Rewards say something where rollouts of a group disagree; dynamic sampling and packing ask for that here.
+A group has a gradient only where its rewards disagree. Dynamic sampling and packing ask `disagree` for that.
 """
 
 from __future__ import annotations
@@ -20,83 +21,87 @@ from nemo_brorl.config.algorithm import AlgorithmConfig
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.types import SUCCESS_REWARD, Bool, Float32, Int32, Int64
 
-EPSILON = 1e-8  # keeps a division by a vanishing deviation finite
-EQUAL = 1e-6  # rewards that differ by less are the same
+EPSILON = 1e-8  # added to a standard deviation, so that a division by it stays finite
+EQUAL = 1e-6  # smallest difference between two unequal rewards
 
 Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class GroupRewards:
-    """Rewards of those rollouts of a group that are trained: the shaped ones are learnt from, the raw ones say what is
-    correct."""
+    """Rewards and lengths of N rollouts of one group, from which advantages are computed.
+
+    Training uses the shaped rewards. The raw rewards tell which rollouts are correct.
+    """
 
     raw: Float32  # [N]
     shaped: Float32  # [N]
     lengths: Int32  # [N] sampled tokens of the responses
 
     def select(self, rollouts: Int64) -> GroupRewards:
-        """Those of some of its rollouts alone."""
+        """Return the rewards and lengths of those rollouts of the group whose indices are given."""
         return GroupRewards(self.raw[rollouts], self.shaped[rollouts], self.lengths[rollouts])
 
     @property
-    def is_correct(self) -> Bool:  # [N]
-        """By the raw reward: shaping may take a correct answer far below SUCCESS_REWARD."""
+    def is_correct(self) -> Bool:
+        """Correct rollouts by their raw reward, [N] bool: shaping may take a correct one far below `SUCCESS_REWARD`."""
         return self.raw >= SUCCESS_REWARD
 
 
 def disagree(rewards: Float32, min_range: float) -> bool:
-    """Whether the best and the worst of these raw rewards differ, by at least `min_range`. Their standard deviation
-    would not be zero for 512 equal rewards of 0.3."""
+    """Return whether the best and the worst raw reward of a group differ by at least `min_range`.
+
+    `rewards` is [N]. Equal rewards never disagree. The standard deviation would be no test: in float32 it is not zero
+    for 512 equal rewards of 0.3.
+    """
     least_range = max(min_range - EQUAL, EQUAL)
     if not len(rewards):
         return False
     return float(rewards.max()) - float(rewards.min()) > least_range
 
 
-Advantage = Callable[[Sequence[GroupRewards], AlgorithmConfig], list[Float32]]  # one [N] array per group
+Advantage = Callable[[Sequence[GroupRewards], AlgorithmConfig], list[Float32]]  # returns one [N] array per group
 
 
 def wide(group: GroupRewards) -> Float64:
-    """Shaped rewards in float64: the mean of 512 equal float32 rewards need not be that reward."""
+    """Return a group's shaped rewards [N] in float64, where the mean of 512 equal rewards is that reward."""
     return group.shaped.astype(np.float64)
 
 
 def centred(group: GroupRewards) -> Float64:
-    """Shaped rewards minus their group's mean [N]."""
+    """Return a group's shaped rewards minus their mean, [N] float64."""
     rewards = wide(group)
     return rewards - rewards.mean()
 
 
 def whitened(groups: Sequence[Float64]) -> list[Float32]:
-    """Values divided by their root mean square over all rollouts of the batch."""
+    """Return values [N] of each group divided by their root mean square over all rollouts of the batch."""
     values = np.concatenate(groups)
     deviation = float(np.sqrt(np.mean(values**2)))
     return [(group / (deviation + EPSILON)).astype(np.float32) for group in groups]
 
 
 def reinforce_plus_plus(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """(R − batch mean) / batch deviation (REINFORCE++, arXiv 2501.03262): one baseline for all prompts."""
+    """Return (R − batch mean) / batch deviation (REINFORCE++, arXiv 2501.03262): all prompts share one baseline."""
     rewards = [wide(group) for group in groups]
     mean = float(np.concatenate(rewards).mean())
     return whitened([values - mean for values in rewards])
 
 
 def reinforce_plus_plus_baseline(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """R − group mean, then divided by the standard deviation over all rollouts of the batch (REINFORCE++-baseline,
-    arXiv 2501.03262; the advantage of ProRLv2 and BroRL).
+    """Return R − group mean, divided by the standard deviation over all rollouts of the batch (REINFORCE++-baseline).
 
-    Whitening weighs every rollout alike; subtracting the batch mean would change nothing, since every centred group
-    already sums to zero.
+    Source: arXiv 2501.03262. ProRLv2 and BroRL use this advantage. Every rollout weighs alike in the deviation.
+    Subtracting the batch mean would change nothing, since every centred group already sums to zero.
     """
     return whitened([centred(group) for group in groups])
 
 
 def grpo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """(R − group mean) / group standard deviation (GRPO, arXiv 2402.03300 section 4.1.2), group by group.
+    """Return (R − group mean) / group standard deviation (GRPO, arXiv 2402.03300 section 4.1.2).
 
-    The deviation of a group with one success in N is about 1/√N, so its success gets about √N: rare successes of hard
-    prompts count much more than under a batch-wide deviation.
+    The deviation of a group with one success in N is about 1/√N, so its success gets about √N. Rare successes of hard
+    prompts count much more than with a deviation over the batch.
     """
     advantages = []
     for group in groups:
@@ -107,13 +112,18 @@ def grpo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float3
 
 
 def dr_grpo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """R − group mean, without a deviation (Dr. GRPO, arXiv 2503.20783 section 3.2): very easy and very hard prompts get
-    no extra weight."""
+    """Return R − group mean, without a deviation (Dr. GRPO, arXiv 2503.20783 section 3.2).
+
+    Very easy and very hard prompts get no extra weight.
+    """
     return [centred(group).astype(np.float32) for group in groups]
 
 
 def rloo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """R_i − mean of R_j over j ≠ i, which is N / (N − 1) (R_i − group mean) (RLOO, arXiv 2402.14740 section 3.1)."""
+    """Return R_i − mean of R_j over j ≠ i, which is N / (N − 1) (R_i − group mean) (RLOO).
+
+    Source: arXiv 2402.14740 section 3.1.
+    """
     advantages = []
     for group in groups:
         num = len(group.raw)
@@ -123,9 +133,12 @@ def rloo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float3
 
 
 def opo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """R − Σ l R / Σ l over the group, with l the response's sampled tokens (OPO, arXiv 2505.23585 section 3): the
-    baseline of least variance where the squared norm of a response's score function is in proportion to its length. For
-    strictly on-policy steps, which is what the paper derives it for: `algorithm.num_mini_batches=1`."""
+    """Return R minus the length-weighted mean reward Σ l R / Σ l of the group (OPO, arXiv 2505.23585 section 3).
+
+    l is the number of sampled tokens of a response. This baseline has the least variance where the squared norm of a
+    response's score function is proportional to its length. The paper derives it for strictly on-policy steps, which
+    `algorithm.num_mini_batches=1` gives.
+    """
     advantages = []
     for group in groups:
         rewards = wide(group)
@@ -136,13 +149,15 @@ def opo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32
 
 
 def maxrl(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """(R − group mean) / mean raw reward of the group (MaxRL, arXiv 2602.02710).
+    """Return (R − group mean) / mean raw reward of the group (MaxRL, arXiv 2602.02710).
 
-    The mean score function of a group's successes has the expectation ∇p Σ (1 − p)^j over j < N: the gradient of the
-    log-likelihood truncated at order N, so a larger N comes closer to maximum likelihood. With the baseline it is the
-    sum over j < N − 1, order N − 1: a group without success gets zeros and not its share of the baseline, which takes
-    (1 − p)^(N − 1) off. The divisor is the raw reward, that of dynamic sampling, so that shaping that makes rewards
-    negative does not turn a group with successes into one without.
+    Without the baseline, the mean score function of a group's successes has the expectation ∇p Σ (1 − p)^j over j < N.
+    That is the gradient of the log-likelihood truncated at order N, so a larger N comes closer to maximum likelihood.
+    With the baseline the sum runs over j < N − 1 and the order is N − 1. The reason is that a group without a success
+    gets zeros instead of its share of the baseline, which subtracts (1 − p)^(N − 1).
+
+    The divisor is the raw reward, as in dynamic sampling. Shaping that makes rewards negative therefore does not turn a
+    group with successes into one without. Negative raw rewards count as 0 in the divisor.
     """
     advantages = []
     for group in groups:
@@ -155,12 +170,13 @@ def maxrl(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float
 
 
 def pass_at_k(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """Analytic advantages of pass@k training (arXiv 2508.10751 section 2.4), `algorithm.pass_at_k` = k ≤ N.
+    """Return the analytic advantages of pass@k training (arXiv 2508.10751 section 2.4).
 
-    Over all subsets of k of a group's N rollouts, a subset earns 1 if it holds a correct rollout. With W wrong ones its
-    mean is R̄ = 1 − C(W, k) / C(N, k) and its deviation σ = √(R̄ (1 − R̄)); a correct rollout gets (1 − R̄) / σ, a
-    wrong one (1 − R̄ − C(W − 1, k − 1) / C(N − 1, k − 1)) / σ. Once most subsets succeed, both vanish: easy prompts
-    stop pulling. Only correctness counts, so shaping changes nothing.
+    k is `algorithm.pass_at_k`, and k ≤ N. A subset of k of a group's N rollouts earns 1 if it has a correct rollout.
+    With W wrong rollouts the mean over all subsets is R̄ = 1 − C(W, k) / C(N, k), and the deviation is σ = √(R̄ (1 −
+    R̄)). A correct rollout gets (1 − R̄) / σ. A wrong one gets (1 − R̄ − C(W − 1, k − 1) / C(N − 1, k − 1)) / σ. Both
+    vanish once most subsets succeed, so easy prompts lose their weight. Only correctness counts, so shaping changes
+    nothing.
     """
     return [_pass_at_k_of_group(group.is_correct, config.pass_at_k) for group in groups]
 
@@ -168,7 +184,8 @@ def pass_at_k(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[F
 def _pass_at_k_of_group(is_correct: Bool, k: int) -> Float32:
     num = len(is_correct)
     num_wrong = int((~is_correct).sum())
-    all_wrong = share_within(num_wrong, num, k)  # share of subsets without a correct rollout: 1 − R̄
+    # Share of subsets without a correct rollout: 1 − R̄ in the paper.
+    all_wrong = share_within(num_wrong, num, k)
     deviation = np.sqrt((1 - all_wrong) * all_wrong)
     if deviation < EPSILON:
         return np.zeros(num, np.float32)
@@ -192,14 +209,19 @@ ADVANTAGES: dict[str, Advantage] = {
 
 
 def find_advantage(config: AlgorithmConfig) -> Advantage:
-    """The function that `algorithm.advantage` names, with `algorithm.advantage_params`. Raises ConfigError."""
+    """Return the function that `algorithm.advantage` names, with `algorithm.advantage_params` filled in.
+
+    Raises ConfigError for a function that cannot be imported or a parameter that it does not have.
+    """
     function = find_function("algorithm.advantage", config.advantage, ADVANTAGES)
     return with_params("algorithm.advantage_params", config.advantage, function, config.own_advantage_params)
 
 
 def advantages_of(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """One [N] array per group by the chosen algorithm. Raises TrainingError when a function of the user's own returns
-    something else."""
+    """Return the advantages of a batch's groups by `algorithm.advantage`, one [N] array per group.
+
+    Raises TrainingError when a user's own function returns anything but one finite number per rollout.
+    """
     advantages = find_advantage(config)(groups, config)
     if is_import_path(config.advantage):
         advantages = _checked(advantages, groups, config.advantage)
@@ -209,8 +231,11 @@ def advantages_of(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> li
 def weigh_rare_successes(
     advantages: Sequence[Float32], groups: Sequence[GroupRewards], exponent: float
 ) -> list[Float32]:
-    """Advantages times (1 − share of correct rollouts)^exponent of their group (F-GRPO, arXiv 2602.06717), after any
-    normalisation; `groups` are whole, whichever of their rollouts are trained. Exponent 0 changes nothing."""
+    """Return advantages times (1 − share of correct rollouts)^exponent of their group (F-GRPO, arXiv 2602.06717).
+
+    The factor comes after any normalisation. `groups` are whole groups, also where only some rollouts are trained on.
+    Exponent 0 changes nothing.
+    """
     weighted = []
     for values, group in zip(advantages, groups, strict=True):
         share = float(np.mean(group.is_correct))
@@ -219,7 +244,10 @@ def weigh_rare_successes(
 
 
 def _checked(advantages: Sequence[Float32], groups: Sequence[GroupRewards], name: str) -> list[Float32]:
-    """What a user's function returned, as float32. Raises TrainingError unless it is one finite number per rollout."""
+    """Return the result of a user's advantage function as float32 arrays.
+
+    Raises TrainingError unless it is one finite number per rollout.
+    """
     if len(advantages) != len(groups):
         raise TrainingError(f"algorithm.advantage={name} returned {len(advantages)} arrays for {len(groups)} groups")
     checked = []

@@ -1,20 +1,19 @@
-"""Hold the tokens that take the policy's entropy away.
+"""Limit the tokens that take the policy's entropy away, by Clip-Cov or KL-Cov (arXiv 2505.22617, section 4).
 
-Clip-Cov and KL-Cov (arXiv 2505.22617, section 4) hold the tokens that take the policy's entropy away. To first order a
-policy gradient step changes the entropy by minus the covariance of log-prob and advantage. A token's part in it is,
-with means over the n tokens of a mini-batch,
+To first order a policy gradient step changes the entropy by minus the covariance of log-prob and advantage. A token's
+contribution, with means over the n tokens of a mini-batch, is
 
     Cov(y) = (log π(y) − mean log π) (A(y) − mean A)
 
-and a few tokens have nearly all of it. Of these `share` · n, at least one, are held:
+and a few tokens have nearly all of it. `share` · n of them are selected, at least one:
 
-    clip_cov  drawn evenly among those with `low` ≤ Cov ≤ `high`; they get no gradient from their advantage
+    clip_cov  drawn uniformly among those with `low` ≤ Cov ≤ `high`; they get no gradient from their advantage
     kl_cov    those with the largest Cov; `coefficient` · |log π/π_old| is added to their loss, as in the authors' code
 
-The paper takes π of the moment. Here it is that which a token was sampled with, known of every token before the first
-forward pass: means, ranks and draws are over the whole mini-batch on all ranks, however it is cut into micro-batches,
-and cost no pass of their own. In the first mini-batch the two are the same but for rounding. In later ones a clipped
-ratio has moved by some 0.2 nats, where a token that is chosen stands out by several.
+The paper uses the current π. Here π is the policy that sampled a token, because it is known for every token before the
+first forward pass. Means, ranks and draws are over the whole mini-batch on all ranks, however it is cut into
+micro-batches, and need no pass of their own. In the first mini-batch the two policies agree up to rounding. In later
+mini-batches a clipped ratio has moved by some 0.2 nats, where a selected token stands out by several.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from torch import Tensor
 from nemo_brorl.algorithm.token_batch import TokenBatch
 from nemo_brorl.config.algorithm import CovarianceConfig
 
-Gather = Callable[[Any], list[Any]]  # what every rank has, in the order of ranks; collective
+Gather = Callable[[Any], list[Any]]  # collective call that returns the values of all ranks, in the order of ranks
 
 
 def select_by_covariance(
@@ -39,8 +38,11 @@ def select_by_covariance(
     config: CovarianceConfig,
     gather: Gather,
 ) -> Tensor:
-    """Which of this rank's tokens of a mini-batch are held [T] bool. `draws` [T]: evenly from 0 to 1, of clip_cov.
-    Collective over the ranks that share the mini-batch."""
+    """Return which of this rank's tokens of a mini-batch Clip-Cov or KL-Cov selects, as a mask [T] bool.
+
+    `log_probs`, `advantages` and `draws` are [T]. `draws` are uniform in [0, 1] and decide which tokens clip_cov
+    selects. `gather` is a collective call: all ranks that share the mini-batch must call this function together.
+    """
     own_sums = [
         len(log_probs),
         float(log_probs.double().sum()),
@@ -65,7 +67,10 @@ def select_by_covariance(
 
 
 def apply_covariance(loss: Tensor, batch: TokenBatch, config: CovarianceConfig) -> Tensor:
-    """The loss of each token [T] with those held that were chosen."""
+    """Return the loss of each token [T] after Clip-Cov or KL-Cov has limited the tokens of `batch.covariance_mask`.
+
+    Selected tokens keep their loss without its gradient (clip_cov), or pay `coefficient` · |log π/π_old| (kl_cov).
+    """
     if batch.covariance_mask is None:
         return loss
     if config.kind == "clip_cov":

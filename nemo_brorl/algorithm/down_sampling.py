@@ -1,4 +1,4 @@
-"""Choose the rollouts of a group that are learned from, where that is not all of them."""
+"""Choose the rollouts of a group to train on, where that is not all of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from nemo_brorl.types import Float32, Int64
 
 
 def max_variance_subset(rewards: Float32, size: int) -> Int64:
-    """Return indices, ascending, of `size` rollouts of a group with the largest variance of rewards (PODS, arXiv
-    2504.13818); all of them where there are no more. Of 512 rollouts most repeat each other.
+    """Return the ascending indices of the `size` rollouts whose rewards have the largest variance.
 
-    Such a subset is always the k highest and the size − k lowest rewards for some k (theorem 1 of the paper), so k is
-    found in one pass over prefix sums. Rewards with equal variance: the smallest k.
+    Source: PODS, arXiv 2504.13818. `rewards` is [N]. With N ≤ `size` all indices are returned. Of 512 rollouts most
+    repeat each other.
+
+    By theorem 1 of the paper the best subset is the k highest and the size − k lowest rewards for some k. So one pass
+    over prefix sums finds k. Of subsets with equal variance the one with the smallest k is returned.
     """
     num = len(rewards)
     if size >= num:
@@ -21,7 +23,7 @@ def max_variance_subset(rewards: Float32, size: int) -> Int64:
     ascending = rewards[order].astype(np.float64)
     sums = np.concatenate([[0.0], np.cumsum(ascending)])
     squares = np.concatenate([[0.0], np.cumsum(ascending**2)])
-    high = np.arange(size + 1)  # k: how many come from the top
+    high = np.arange(size + 1)  # candidates for k, the number of highest rewards
     total = sums[size - high] + sums[num] - sums[num - high]
     total_of_squares = squares[size - high] + squares[num] - squares[num - high]
     variances = total_of_squares / size - (total / size) ** 2

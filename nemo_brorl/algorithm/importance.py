@@ -1,6 +1,6 @@
-"""Weigh tokens that vLLM drew and Megatron scores by how probable they are under both.
+"""Weigh sampled tokens by how probable they are under the trainer (Megatron) and under the sampler (vLLM).
 
-The two compute slightly different probabilities of the same weights, and carried groups come from older weights.
+Both compute slightly different probabilities from equal weights, and carried-over groups come from older weights.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from torch import Tensor
 from nemo_brorl.algorithm.token_batch import TokenBatch
 from nemo_brorl.config.algorithm import AlgorithmConfig, ImportanceCorrectionConfig
 
-_MAX_LOG = 20.0  # keeps the exponential finite
+_MAX_LOG = 20.0  # nats; largest logarithm of a weight, so that its exponential stays finite
 
 
 def importance_weights(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
-    """Weights [T] of the kind in `algorithm.importance_correction`, from w = p_Megatron,old / p_vLLM, without gradient;
-    ones where it is off.
+    """Return the importance weights [T] of the kind in `algorithm.importance_correction`, or ones where it is off.
+
+    The weights have no gradient. They are made of w = p_Megatron,old / p_vLLM:
 
     tis            min(w, cap): truncated importance sampling (Yao et al., "Your efficient RL framework secretly brings
                    you off-policy RL training", 2025)
-    icepop         w inside [low, high], 0 outside: a token the two disagree about teaches nothing (IcePop, Ling team
-                   2025)
-    sequence_mask  tis, and 0 for all of a response whose geometric mean of w is outside [low, high]
+    icepop         w inside [low, high], 0 outside: tokens on which trainer and sampler disagree are not trained on
+                   (IcePop, Ling team 2025)
+    sequence_mask  tis, and 0 for all tokens of a response whose geometric mean of w is outside [low, high]
     sequence_tis   min(Π w, cap) over the whole response for each of its tokens: truncated importance sampling
                    (Ionides, J. Comput. Graph. Stat. 17, 2008) of responses; unbiased up to the cap, noisy for long ones
     """

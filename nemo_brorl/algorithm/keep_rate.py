@@ -1,4 +1,4 @@
-"""The share of groups that will be informative, by what a few groups have earned."""
+"""Estimate the share of informative groups from the successes of a few groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.special import betaln
 
 
 class Expected(NamedTuple):
-    """A share, and between which two it lies with a chance of 80 %."""
+    """Estimate of a share, with its 80 % interval [low, high]."""
 
     mean: float
     low: float
@@ -23,9 +23,12 @@ def expected_keep_rate(
     num_rollouts: Sequence[int] | NDArray[np.int64],
     num_asked: int,
 ) -> Expected:
-    """Share of prompts with an informative group of `num_asked` rollouts, from few groups: the posterior of that share
-    over all Beta priors of a grid, evenly spread over the log-odds of their mean and the logarithm of their size. k of
-    N right in each group; of none, the grid's own belief."""
+    """Return the expected share of prompts whose group of `num_asked` rollouts will be informative.
+
+    `successes` are the correct rollouts of each observed group, `num_rollouts` the size of each. The estimate is a
+    posterior over a grid of Beta priors. The grid is spaced evenly over the log-odds of the prior's mean and over the
+    logarithm of its size. Without any group the result is the mean over the grid itself.
+    """
     k = np.asarray(successes, float)
     n = np.asarray(num_rollouts, float)
     odds = np.exp(np.linspace(-7, 7, 57))

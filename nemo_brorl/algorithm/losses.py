@@ -1,11 +1,11 @@
-"""Losses: pure functions from the tokens of one micro-batch to a summed loss and summed metrics.
+"""Compute losses: pure functions from the tokens of one micro-batch to a summed loss and summed metrics.
 
-`algorithm.loss` names one of `LOSSES`, or a function of your own as `package.module:function` (docs/extending.md). A
-loss writes its objective per token and hands it to `finish`, which adds what all losses share: importance weights,
-tokens that are held, the KL term, the entropy bonus.
+`algorithm.loss` names one of `LOSSES`, or a function of your own as `package.module:function` (docs/howto/extend.md). A
+loss computes an objective per token and passes it to `finish`, which adds what all losses share: importance weights,
+the limit of `algorithm.loss_params.covariance`, the KL term and the entropy bonus.
 
-A loss takes the response tokens of a micro-batch that were sampled, and gives sums over them, not means: the caller
-divides by the number of these tokens of the whole mini-batch, over all micro-batches and data-parallel ranks, so the
+A loss gets the sampled tokens of the responses of a micro-batch and returns sums over them, not means. The caller
+divides by the number of such tokens in the whole mini-batch, over all micro-batches and data-parallel ranks. So the
 result does not depend on how the mini-batch was cut.
 
 Legend: T sampled tokens of this rank's part of a micro-batch, R responses of the micro-batch.
@@ -27,9 +27,10 @@ from nemo_brorl.config.algorithm import AlgorithmConfig
 
 Loss = Callable[[TokenBatch, AlgorithmConfig], LossSums]
 
-MAX_LOG_RATIO = 20.0  # nats: an exponential beyond is no ratio that anything should be learnt from, and overflows at 88
+# Nats. The exponential of more is no ratio to train on, and float32 overflows at 88.
+MAX_LOG_RATIO = 20.0
 
-SUPERVISED = frozenset({"cross_entropy"})  # these need neither old nor reference log-probs
+SUPERVISED = frozenset({"cross_entropy"})  # losses that need neither old nor reference log-probs
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": lambda r: -r,
@@ -39,14 +40,17 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def log_ratio_to_old(batch: TokenBatch) -> Tensor:
-    """log π/π_old of every token [T], bounded."""
+    """Return log π/π_old of every token [T], clamped to ± `MAX_LOG_RATIO` nats."""
     log_ratio = batch.log_probs - batch.old_log_probs
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def ppo_clip(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
-    """PPO's clipped surrogate (arXiv 1707.06347 eq. 7) with decoupled bounds (DAPO's clip-higher, arXiv 2503.14476 eq.
-    10) and dual clip for negative advantages (arXiv 1912.09729 eq. 5). The loss of ProRLv2 and BroRL."""
+    """Return PPO's clipped surrogate loss (arXiv 1707.06347 eq. 7), the loss of ProRLv2 and BroRL.
+
+    The bounds `clip_low` and `clip_high` are separate (DAPO's clip-higher, arXiv 2503.14476 eq. 10). `dual_clip` bounds
+    negative advantages (arXiv 1912.09729 eq. 5).
+    """
     log_ratio = log_ratio_to_old(batch)
     ratio = log_ratio.exp()
     weight = advantages_with_kl(batch, config)
@@ -64,11 +68,12 @@ def ppo_clip(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
 
 
 def gspo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
-    """Sequence ratio s = exp(mean over tokens of log π/π_old), clipped as a whole (GSPO, arXiv 2507.18071 eq. 5–7).
+    """Return the loss of GSPO: one clipped ratio s = exp(mean over tokens of log π/π_old) per response.
 
-    Written per token as s without gradient times π / π without gradient (the paper's GSPO-token, eq. 14), which has the
-    same value and, with one advantage for a whole response, the same gradient; so a response may be cut over ranks.
-    Bounds are much narrower than PPO's (3e-4 and 4e-4 in the paper); use it with `algorithm.aggregation=sequence_mean`.
+    Source: arXiv 2507.18071 eq. 5–7. It is written per token as s without gradient times π / π without gradient (the
+    paper's GSPO-token, eq. 14). The value is equal, and so is the gradient as long as a response has one advantage. So
+    a response may be cut over ranks. Bounds are much narrower than PPO's (3e-4 and 4e-4 in the paper). Use it with
+    `algorithm.aggregation=sequence_mean`.
     """
     log_ratio = log_ratio_to_old(batch)
     sequence_ratio = batch.sequences.mean_of(log_ratio).exp()
@@ -85,12 +90,13 @@ def gspo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
 
 
 def gmpo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
-    """Geometric mean over a response's tokens of their clipped ratios, times its advantage (GMPO, arXiv 2507.20673
-    section 3): one token with a wild ratio moves the mean of logarithms less than that of ratios.
+    """Return the loss of GMPO: the geometric mean of a response's clipped token ratios, times its advantage.
 
-    A token's ratio is bounded above by 1 + clip_high where the advantage is positive and below by 1 − clip_low where it
-    is negative; the paper's e^±0.4 is `clip_low=0.33 clip_high=0.49`. Per token as `gspo`: the mean without gradient
-    times a ratio of value 1 with the token's gradient; use it with `algorithm.aggregation=sequence_mean`.
+    Source: arXiv 2507.20673 section 3. One token with an extreme ratio moves the mean of logarithms less than the mean
+    of ratios. A token's ratio is bounded above by 1 + clip_high where the advantage is positive, and below by 1 −
+    clip_low where it is negative. The paper's e^±0.4 is `clip_low=0.33 clip_high=0.49`. It is written per token, as in
+    `gspo`: the mean without gradient times a ratio of value 1 that has the token's gradient. Use it with
+    `algorithm.aggregation=sequence_mean`.
     """
     log_ratio = log_ratio_to_old(batch)
     weight = advantages_with_kl(batch, config)
@@ -107,9 +113,12 @@ def gmpo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
 
 
 def cispo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
-    """clip(π/π_old, 1 − clip_low, 1 + clip_high) without gradient, times advantage times log π (CISPO, MiniMax-M1,
-    arXiv 2506.13585 eq. 4): rare tokens that PPO's clip would silence go on learning. With `clip_low=1` only the upper
-    bound acts."""
+    """Return the loss of CISPO: the clipped ratio without gradient, times advantage, times log π.
+
+    Source: arXiv 2506.13585 eq. 4. The ratio π/π_old is clipped to [1 − clip_low, 1 + clip_high]. Rare tokens that
+    PPO's clip would silence keep their gradient. With `clip_low=1` only the upper bound acts. The paper introduces it
+    as the loss of MiniMax-M1.
+    """
     log_ratio = log_ratio_to_old(batch).detach()
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
@@ -122,7 +131,7 @@ def cispo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
 
 
 def cross_entropy(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
-    """−log p of every response token: supervised fine-tuning."""
+    """Return −log p summed over all response tokens, the loss of supervised fine-tuning."""
     return LossSums(-batch.log_probs.sum(), {})
 
 
@@ -136,15 +145,22 @@ LOSSES: dict[str, Loss] = {
 
 
 def find_loss(name: str, config: AlgorithmConfig) -> Loss:
-    """The loss of this name, `algorithm.loss` with `algorithm.loss_params`. Raises ConfigError."""
+    """Return the loss of this name with `algorithm.loss_params` filled in.
+
+    The parameters apply only to the loss of `algorithm.loss`, because the supervised warm-up has another loss. Raises
+    ConfigError for a function that cannot be imported or a parameter that it does not have.
+    """
     function = find_function("algorithm.loss", name, LOSSES)
-    params = config.own_loss_params if name == config.loss else {}  # the warm-up has a loss of its own
+    params = config.own_loss_params if name == config.loss else {}
     return with_params("algorithm.loss_params", name, function, params)
 
 
 def advantages_with_kl(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
-    """The batch's advantages [T]; with `kl.placement=reward` less coefficient × the response's summed KL estimate under
-    the old policy, without gradient (as a penalty in the reward does, after the baseline)."""
+    """Return the batch's advantages [T], with the KL penalty subtracted under `algorithm.kl.placement=reward`.
+
+    The penalty is the coefficient times the KL estimate of the old policy, summed over the token's response. It has no
+    gradient, like a penalty in the reward, and comes after the baseline.
+    """
     if config.kl.placement != "reward" or batch.reference_log_probs is None:
         return batch.advantages
     kl = kl_per_token(batch.old_log_probs, batch.reference_log_probs, config.kl.estimator, config.kl.log_ratio_clamp)
@@ -157,8 +173,11 @@ def finish(
     objective: Tensor,
     metrics: dict[str, Tensor],
 ) -> LossSums:
-    """From an objective per token [T], which is to grow, to the loss: importance weights, tokens that are held, KL
-    (ProRL, arXiv 2505.24864), entropy, weighted sum. `metrics` are sums over tokens."""
+    """Return the loss of an objective per token [T] that training maximises.
+
+    Multiplies importance weights, limits the tokens of `algorithm.loss_params.covariance`, adds the KL term (ProRL,
+    arXiv 2505.24864) and the entropy bonus, and takes the weighted sum. `metrics` are sums over tokens.
+    """
     correction = importance_weights(batch, config)
     loss = -(correction * objective)
     loss = apply_covariance(loss, batch, config.covariance)
@@ -184,11 +203,11 @@ def kl_per_token(
     estimator: str,
     log_ratio_clamp: float,
 ) -> Tensor:
-    """Estimate of KL(policy ‖ reference) for each token [T] in nats (J. Schulman, "Approximating KL Divergence", 2020).
+    """Return an estimate of KL(policy ‖ reference) for each token [T], in nats.
 
-    With r = log p_reference − log p_policy, clamped to ± log_ratio_clamp: k1 = −r, k2 = r²/2, k3 = exp(r) − 1 − r. The
-    gradient of k2 as a loss is the gradient of the KL divergence itself on on-policy samples; those of k1 and k3 are
-    not, which is why k2 is the default in the loss.
+    Source: J. Schulman, "Approximating KL Divergence", 2020. With r = log p_reference − log p_policy, clamped to ±
+    `log_ratio_clamp`: k1 = −r, k2 = r²/2, k3 = exp(r) − 1 − r. On on-policy samples the gradient of k2 as a loss is the
+    gradient of the KL divergence itself. Those of k1 and k3 are not, which is why k2 is the default in the loss.
     """
     log_ratio = (reference_log_probs - log_probs).clamp(-log_ratio_clamp, log_ratio_clamp)
     return KL_ESTIMATORS[estimator](log_ratio)

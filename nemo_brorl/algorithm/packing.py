@@ -1,19 +1,19 @@
-"""Packing: which rollouts are trained together, on which data-parallel rank, in which micro-batch.
+"""Pack rollouts: decide which are trained on together, on which data-parallel rank, in which micro-batch.
 
-A micro-batch is a row of tokens: for each group in it, one copy of the prompt and then the responses that share it; of
-turns that trajectories share, one copy likewise. The cost of a cut is one more copy of what lies on both of its sides,
-so cuts are contiguous within groups, and trajectories lie in the order of their turns. Balance is by tokens that are
-computed; pipeline parallelism needs the same number of micro-batches on every data-parallel rank, which the plan
-guarantees.
+A micro-batch is a row of tokens. It has one copy of the prompt for each of its groups, and then the responses that
+share the prompt. Turns that trajectories share also have one copy. Every cut adds a copy of what lies on both of its
+sides. So groups are cut into contiguous pieces, and trajectories lie in the order of their turns. Ranks are balanced by
+computed tokens. The plan gives every data-parallel rank the same number of micro-batches, as pipeline parallelism
+needs.
 
-Every mini-batch takes an equal share of every group (stratified, seeded): with few prompts and a large N, a mini-batch
-of whole groups would step on one prompt after the other.
+Every mini-batch takes an equal share of every group (stratified, seeded). With few prompts and a large N, mini-batches
+of whole groups would step on one prompt after another.
 
-`plan_step` lays out a step's update by the settings, for the loop and for whoever learns from a stored step again.
+`plan_step` lays out a step's update by the settings, for the training loop and for `brorl replay`.
 
-What rollouts of a group share is told by levels: a prompt, the first turn with what was observed after it, the second
-one, and so on. What lies on a level counts once for neighbours that share it and all levels before; a cut between them
-makes it count twice.
+Levels say what rollouts of a group share: the prompt, the first turn with its observation, the second turn, and so on.
+Tokens of a level count once for neighbours that share it and all levels before. A cut between them makes them count
+twice.
 """
 
 from __future__ import annotations
@@ -43,21 +43,22 @@ from nemo_brorl.types import (
     UpdatePlan,
 )
 
-Item = tuple[int, int]  # (group, rollout)
+Item = tuple[int, int]  # group index, rollout index
 
-DEEPEST = 16  # levels below a prompt that are shared: each is a pass of the attention over all that lies below it
+# Levels below a prompt that are shared. Each costs one attention pass over all tokens below it.
+DEEPEST = 16
 
-SEED_STRIDE = 1_000_003  # between the seeds of two runs' steps
+SEED_STRIDE = 1_000_003  # distance between the seeds of runs whose `trainer.seed` differs by one
 
 
 class Levels(NamedTuple):
-    """Of a group's rollouts: how far each level reaches, the prompt included, and what it is."""
+    """Shared levels of a group's N rollouts: where each level ends, the prompt included, and a key of its tokens."""
 
-    ends: Int64  # [N, levels], the last one is the whole response
-    keys: UInt64  # [N, levels], equal where rollouts have the same tokens until there; any in the last
+    ends: Int64  # [N, levels], tokens up to the end of each level; the last level is the whole response
+    keys: UInt64  # [N, levels], equal where rollouts agree up to the level's end; unused in the last level
 
     def with_columns(self, num: int) -> Levels:
-        """The same with further levels in which nothing lies."""
+        """Return the levels with empty ones appended, `num` in all."""
         missing = ((0, 0), (0, num - self.ends.shape[1]))
         return Levels(np.pad(self.ends, missing, mode="edge"), np.pad(self.keys, missing))
 
@@ -68,8 +69,11 @@ def levels_of(
     turn_ends: TurnEnds | None,
     min_shared_tokens: int,
 ) -> Levels:
-    """A prompt, at most `DEEPEST` ends of turns, and whole responses. Where a turn ends too soon after the last level,
-    its level is empty: the tokens belong to the next."""
+    """Return the levels of a group: its prompt, at most `DEEPEST` ends of turns, and the whole responses.
+
+    `lengths` [N] are response lengths in tokens. A turn that ends less than `min_shared_tokens` after the last level
+    gets an empty level: its tokens belong to the next one.
+    """
     num = len(lengths)
     start = np.zeros(num, np.int64)
     ends = [start]
@@ -87,16 +91,22 @@ def levels_of(
 
 
 class RolloutSpan:
-    """Rollouts in the order of their paths, to be cut into contiguous parts. Cutting one into many sizes costs little:
-    with long tails of lengths, hundreds are tried before every part is within the budget."""
+    """Consecutive rollouts in packing order, which can be cut into contiguous parts.
+
+    Trying many numbers of parts is cheap. With long-tailed lengths, hundreds are tried before every part is within the
+    token budget.
+    """
 
     def __init__(self, items: Sequence[Item], lengths: Int64, is_new: Bool) -> None:
-        """Arrays [n, levels] over the items: tokens of the item on each level, and whether the one before it does not
-        share them."""
+        """Take consecutive rollouts, and arrays [n, levels] over them.
+
+        `lengths` are the tokens of a rollout on each level. `is_new` is True where the rollout before it does not share
+        them.
+        """
         self.items = items
         new = (lengths * is_new).sum(axis=1)
-        self._shared = lengths.sum(axis=1) - new  # tokens that an item shares with the one before
-        self._ends = np.append(0, np.cumsum(new))  # tokens up to each bound, each once
+        self._shared = lengths.sum(axis=1) - new  # tokens that a rollout shares with the one before
+        self._ends = np.append(0, np.cumsum(new))  # tokens before each bound, shared ones counted once
         self.num_tokens = int(self._ends[-1])
         costs = np.zeros(len(items))
         for level in range(lengths.shape[1]):
@@ -106,21 +116,27 @@ class RolloutSpan:
         self._costs = np.cumsum(costs)
 
     def bounds(self, num_parts: int) -> list[int]:
-        """Where non-empty parts of nearly equal cost begin and end, [num_parts + 1]."""
+        """Return the bounds of `num_parts` non-empty parts of the rollouts with nearly equal cost, [num_parts + 1]."""
         return [0, *self._marks(num_parts).tolist(), len(self.items)]
 
     def tokens(self, num_parts: int) -> Int64:
-        """Tokens of each part, with a copy of its own of what it shares with the one before."""
+        """Return the number of tokens in each of `num_parts` parts of the rollouts, [num_parts].
+
+        A part counts a copy of its own of what its first rollout shares with the part before.
+        """
         ends = np.append(self._marks(num_parts), len(self.items))
         starts = np.append(0, ends[:-1])
         return self._ends[ends] - self._ends[starts] + self._shared[starts]
 
     def tokens_between(self, low: int, high: int) -> int:
-        """Tokens of the part [low, high)."""
+        """Return the number of tokens in the rollouts [low, high), shared ones counted once."""
         return int(self._ends[high] - self._ends[low] + self._shared[low])
 
     def filled(self, limit: int) -> list[int]:
-        """Bounds of the fewest contiguous parts of at most `limit` tokens; a rollout above it is alone."""
+        """Return the bounds of the fewest contiguous parts of the rollouts that have at most `limit` tokens each.
+
+        A longer rollout is a part alone.
+        """
         bounds = [0]
         while bounds[-1] < len(self.items):
             start = bounds[-1]
@@ -130,38 +146,40 @@ class RolloutSpan:
         return bounds
 
     def filled_evenly(self, num_parts: int) -> list[int]:
-        """Bounds of exactly so many contiguous parts, the fullest as empty as can be."""
+        """Return the bounds of `num_parts` contiguous parts of the rollouts whose largest has the fewest tokens."""
         low = 1
         high = int(self._ends[-1])
-        while low < high:  # the smallest limit that needs no more parts
+        # Bisect for the smallest limit that needs no more parts.
+        while low < high:
             middle = (low + high) // 2
             if len(self.filled(middle)) - 1 <= num_parts:
                 high = middle
             else:
                 low = middle + 1
         bounds = self.filled(high)
-        while len(bounds) - 1 < num_parts:  # halve the part with the most rollouts
+        # Halve the part with the most rollouts.
+        while len(bounds) - 1 < num_parts:
             place = int(np.argmax(np.diff(bounds)))
             bounds.insert(place + 1, (bounds[place] + bounds[place + 1]) // 2)
         return bounds
 
     def _marks(self, num_parts: int) -> Int64:
-        """Bounds between parts; every part keeps at least one rollout."""
+        """Return the inner bounds of `num_parts` non-empty parts of the rollouts with nearly equal cost."""
         num = len(self.items)
         assert num >= num_parts, f"{num} rollouts cannot fill {num_parts} parts"
         shares = self._costs[-1] * np.arange(1, num_parts) / num_parts
         marks = np.searchsorted(self._costs, shares, side="left") + 1
         order = np.arange(num_parts - 1)
-        # To the right where a part would be empty, and back to the left where later parts would be
+        # Move bounds to the right where a part would be empty, and back to the left where later parts would be.
         free = np.maximum.accumulate(np.maximum(marks - order, 1))
         return np.minimum(free, num - num_parts + 1) + order
 
 
 class Sharing(NamedTuple):
-    """What the responses of a group have one copy of, in a micro-batch."""
+    """Which tokens of a group's responses have only one copy in a micro-batch."""
 
-    prompt: bool = True  # False: of nothing
-    min_tokens: int = 0  # and of what they share beyond it, if it has so many tokens; 0: of no more
+    prompt: bool = True  # one copy of the prompt; False: nothing is shared
+    min_tokens: int = 0  # fewest tokens beyond the prompt that get one copy; 0: only the prompt does
 
 
 def plan_update(
@@ -176,15 +194,15 @@ def plan_update(
     objective: str,
     seed: int,
 ) -> UpdatePlan:
-    """Lay out a whole update. `token_budget` bounds the tokens of a micro-batch; the same seed gives the same plan.
+    """Return the plan of the update that makes the weights of `version`. The same arguments give the same plan.
 
-    A batch that a deadline has left with fewer rollouts than mini-batches × ranks gets fewer mini-batches; one with
-    fewer rollouts than ranks has all of them several times, equally often, which changes no mean.
+    `token_budget` bounds the tokens of a micro-batch. A batch that a deadline cut below mini-batches × ranks rollouts
+    gets fewer mini-batches. With fewer rollouts than ranks all are repeated equally often, which changes no mean.
     """
     num_rollouts = sum(len(rollouts) for rollouts in batch.rollouts)
-    num_full = max(1, num_rollouts // data_parallel_size)  # mini-batches with a rollout for every rank
+    num_full = max(1, num_rollouts // data_parallel_size)  # mini-batches with at least one rollout per rank
     parts = stratify(batch.rollouts, min(num_mini_batches, num_full), seed)
-    # A rank without rows would leave the others waiting in the gradient's all-reduce
+    # A rank without rows would block the other ranks in the gradient's all-reduce.
     if num_rollouts < data_parallel_size:
         copies = math.ceil(data_parallel_size / num_rollouts)
         parts = [sorted(parts[0] * copies)]
@@ -227,7 +245,10 @@ def plan_step(
     version: int,
     learning_rate: float,
 ) -> UpdatePlan:
-    """Plan of step `step`, counted from 1, that makes weights `version`. The same step has the same plan."""
+    """Return the update plan of step `step`, counted from 1, which makes the weights of `version`.
+
+    The same step always has the same plan: its seed depends only on `seed` and `step`.
+    """
     return plan_update(
         batch,
         num_mini_batches=algorithm.num_mini_batches,
@@ -244,7 +265,8 @@ def plan_step(
 def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: int) -> list[list[Item]]:
     """Split every group's rollouts, shuffled, into `num_parts` parts of nearly equal size.
 
-    The remainders of different groups go to different parts, so the parts stay balanced.
+    `rollouts` are the rollout indices of each group. Remainders of different groups go to different parts, so the parts
+    stay balanced. Returns sorted (group, rollout) pairs.
     """
     parts: list[list[Item]] = [[] for _ in range(num_parts)]
     random = np.random.default_rng(seed)
@@ -254,15 +276,18 @@ def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: in
         for position, index in enumerate(shuffled):
             part = parts[(start + position) % num_parts]
             part.append((group, int(members[index])))
-        # The next group begins where this one stopped: no part collects the remainders of all groups
+        # The next group starts at the part where this one stopped, so no part collects the remainders of all groups.
         start += len(members)
     return [sorted(part) for part in parts]
 
 
 def fresh_in_the_last(batch: TrainBatch, last: Sequence[Item]) -> list[bool]:
-    """For each group whether its rollouts of the last mini-batch are a sample like any other of the policy that drew
-    them. They are not where the group was kept because of them, so its other rollouts must disagree by themselves, nor
-    where the trained rollouts were chosen by their rewards."""
+    """Return for each group whether its rollouts in the last mini-batch are an unbiased sample of the sampling policy.
+
+    `last` are the (group, rollout) pairs of the last mini-batch. They are biased in two cases: the group was kept only
+    because of them, so that its other rollouts have equal rewards, or rollouts were chosen for training by their
+    rewards.
+    """
     in_last: list[set[int]] = [set() for _ in batch.groups]
     for group, rollout in last:
         in_last[group].add(rollout)
@@ -279,11 +304,10 @@ def fresh_in_the_last(batch: TrainBatch, last: Sequence[Item]) -> list[bool]:
 
 
 class Packer:
-    """Cuts a mini-batch into micro-batches, given of each group the prompt length, the response lengths [N], how many
-    tokens of each response [N] the loss counts (None: all), and the ends of their turns (None: not known).
+    """Packs mini-batches into micro-batches of a bounded number of tokens.
 
-    What responses share is known by those ends, in levels: their prompt, the first turn, the second, and so on. A level
-    of less than `sharing.min_tokens` counts as part of the next one, as in a row (`policy/rows/segments.py`).
+    The ends of turns tell what responses share, in levels: the prompt, the first turn, the second, and so on. A level
+    of less than `sharing.min_tokens` tokens counts as part of the next one, as in a row (`policy/rows/segments.py`).
     """
 
     def __init__(
@@ -295,6 +319,11 @@ class Packer:
         num_sampled: Sequence[Int32] | None = None,
         turn_ends: Sequence[TurnEnds | None] = (),
     ) -> None:
+        """Take the lengths of all groups of a batch.
+
+        `num_sampled` are the tokens of each response that the loss counts, [N] a group (None: all of them). `turn_ends`
+        are the ends of turns of each group (None: unknown).
+        """
         self.num_sampled = response_lengths if num_sampled is None else num_sampled
         self.token_budget = token_budget
         self.shares_prompt = sharing.prompt
@@ -304,25 +333,25 @@ class Packer:
             if sharing.min_tokens == 0:
                 ends = None
             self._levels.append(levels_of(prompt, lengths, ends, sharing.min_tokens))
-        # One width for all groups, so that `_rollout_span` can stack them
+        # `_rollout_span` stacks the levels of several groups, so all need one width.
         most = max(levels.ends.shape[1] for levels in self._levels)
         self._levels = [levels.with_columns(most) for levels in self._levels]
 
     def pack(self, items: Sequence[Item], data_parallel_size: int) -> tuple[tuple[MicroBatch, ...], ...]:
-        """[rank][micro-batch] of one mini-batch, equally many for every rank, none above the budget unless a single
-        rollout is.
+        """Return the micro-batches of one mini-batch as [rank][micro-batch], equally many for every rank.
 
-        Parts of equal cost if the fewest of them are within the budget. Else, with a long tail of lengths, as few as
-        hold all rollouts in order, each as full as the fullest must be.
+        No micro-batch exceeds the token budget unless a single rollout does. Parts have equal cost if the fewest
+        possible parts are within the budget. With a long tail of lengths they are instead the fewest that hold all
+        rollouts in order, filled as evenly as possible.
         """
         items = sorted(items, key=self._path)
         bounds = self._rollout_span(items).bounds(data_parallel_size)
-        shares = [self._rollout_span(items[low:high]) for low, high in pairwise(bounds)]  # one a rank
-        # Ranks have equally many micro-batches, and none may be empty
+        shares = [self._rollout_span(items[low:high]) for low, high in pairwise(bounds)]  # one for each rank
+        # Ranks have equally many micro-batches, and none of them may be empty.
         most = min(len(share.items) for share in shares)
         most_tokens = max(share.num_tokens for share in shares)
         fewest = min(most, max(1, math.ceil(most_tokens / self.token_budget)))
-        # Parts of equal cost keep ranks in step, but a few long responses can put one part above the budget
+        # Parts of equal cost keep ranks in step, but a few long responses can push one part above the budget.
         if all(share.tokens(fewest).max() <= self.token_budget for share in shares):
             cuts_of_shares = [share.bounds(fewest) for share in shares]
         else:
@@ -335,12 +364,11 @@ class Packer:
         return tuple(ranks)
 
     def _path(self, item: Item) -> tuple[int, ...]:
-        """Order in which rollouts that share more are closer."""
+        """Return a sort key that puts rollouts with a longer shared prefix closer together."""
         group, rollout = item
         return (group, *self._levels[group].keys[rollout].tolist(), rollout)
 
     def _rollout_span(self, items: Sequence[Item]) -> RolloutSpan:
-        """The items, which are in order of their paths, with what they share."""
         groups = np.array([group for group, _ in items])
         ends = np.stack([self._levels[group].ends[rollout] for group, rollout in items])
         keys = np.stack([self._levels[group].keys[rollout] for group, rollout in items])
@@ -348,9 +376,9 @@ class Packer:
         if self.shares_prompt:
             is_other_group = groups[1:] != groups[:-1]
             is_other = (keys[1:] != keys[:-1]) | is_other_group[:, None]
-            # The same tokens after different ones have different hidden states, and cannot be shared
+            # Equal tokens after different ones have different hidden states and cannot be shared.
             is_after_other = np.logical_or.accumulate(is_other, axis=1)
-            # The last level is the end of the whole response, which no other rollout shares
+            # The last level is the end of the whole response, which no other rollout shares.
             is_new[1:, :-1] = is_after_other[:, :-1]
         return RolloutSpan(items, np.diff(ends, axis=1, prepend=0), is_new)
 

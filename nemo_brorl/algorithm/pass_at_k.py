@@ -1,4 +1,4 @@
-"""pass@k from n samples of each prompt, by shares of subsets, and the pass@1 of a model that always answers alike."""
+"""Estimate pass@k from n samples of each prompt, and the pass@1 of a model that always gives one answer per task."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from scipy.special import gammaln
 
 
 def share_within(few: int, many: int, k: int) -> float:
-    """Share of the subsets of k of `many` that lie within `few` of them, few ≤ many: C(few, k) / C(many, k), through
-    logarithms so that N = 512 does not overflow. Rounding must not take it above 1 where few is many: a deviation would
-    be the root of something negative."""
+    """Return C(few, k) / C(many, k): the share of the k-subsets of `many` items that lie within `few` of them.
+
+    Needs few ≤ many. Logarithms keep N = 512 from overflowing. For few = many the result is exactly 1: rounding above 1
+    would make the variance of `advantages.pass_at_k` negative.
+    """
     if k > few:
         return 0.0
     if few == many:
@@ -23,21 +25,25 @@ def share_within(few: int, many: int, k: int) -> float:
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Unbiased estimate of the chance that one of k samples is correct: 1 − C(n − c, k) / C(n, k) (Chen et al.,
-    arXiv 2107.03374 eq. 1). Needs k ≤ n."""
+    """Return the unbiased estimate 1 − C(n − c, k) / C(n, k) of the chance that one of k samples is correct.
+
+    n is `num_samples`, c is `num_correct`, and k ≤ n. Source: Chen et al., arXiv 2107.03374 eq. 1.
+    """
     assert 1 <= k <= num_samples, f"pass@{k} needs at least {k} samples, got {num_samples}"
     return 1.0 - share_within(num_samples - num_correct, num_samples, k)
 
 
 def mean_pass_at_k(num_correct: Sequence[int], num_samples: int, k: int) -> float:
-    """Mean of `pass_at_k` over prompts."""
+    """Return the mean of the unbiased pass@k estimate over prompts with `num_samples` samples each."""
     values = [pass_at_k(num_samples, correct, k) for correct in num_correct]
     return float(np.mean(values))
 
 
 def standard_error(per_prompt: Sequence[float]) -> float:
-    """Standard error of a mean over prompts (samples of one prompt are not independent; prompts are). NaN for one
-    prompt."""
+    """Return the standard error of a mean over prompts, NaN for fewer than two prompts.
+
+    Samples of one prompt are not independent, but prompts are. So `per_prompt` has one value for each prompt.
+    """
     if len(per_prompt) < 2:
         return float("nan")
     values = np.asarray(per_prompt, np.float64)
@@ -46,8 +52,10 @@ def standard_error(per_prompt: Sequence[float]) -> float:
 
 
 def constant_pass_at_1(references: Sequence[tuple[str, str]]) -> float:
-    """pass@1 of always giving each task's most frequent reference answer. `references`: (task, reference answer) of
-    each prompt."""
+    """Return the pass@1 of always giving each task's most frequent reference answer.
+
+    `references` are (task, reference answer) of each prompt.
+    """
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for task, reference in references:
         counts[task][reference] += 1

@@ -1,6 +1,8 @@
-"""When the current weights become the reference of the KL term: a pure decision, taken after every step (ProRL, arXiv
-2505.24864, section 3.3: the reference is reset hard, with or without Adam's state, when validation stalls or the KL
-term takes over)."""
+"""Decide after every step whether the current weights become the reference of the KL term.
+
+ProRL (arXiv 2505.24864, section 3.3) resets the reference, with or without Adam's state, when validation stalls or the
+KL term takes over. The decision is pure: it touches no weights.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ from nemo_brorl.config.algorithm import ReferenceResetConfig
 
 @dataclass(frozen=True)
 class Reset:
-    """Why a reference is reset: the setting that asked for it, and the number that reached it."""
+    """Reason for a reset of the reference: the setting that caused it, and the number that reached it."""
 
-    reason: str  # interval, kl_above, patience
-    value: float  # steps since the last reset, nats per token, validations in a row without a new best
+    reason: str  # setting: interval, kl_above or patience
+    # Steps since the last reset, nats per token, or validations in a row without a new best.
+    value: float
 
     def __str__(self) -> str:
         unit = {
@@ -28,26 +31,33 @@ class Reset:
 
 
 class ReferenceResets:
-    """Counts what a reset may wait for. Each step: `note_validation` where there was one, `due`, and `note_reset` after
-    a reset."""
+    """Counters that decide when the reference of the KL term is reset.
+
+    In each step call `note_validation` if there was a validation, then `due`, and `note_reset` after a reset.
+    """
 
     def __init__(self, config: ReferenceResetConfig) -> None:
         self.config = config
         self.num_resets = 0
-        self.last_step = 0  # of the last reset; 0: the reference is the initial model
+        self.last_step = 0  # step of the last reset; 0: the reference is the initial model
         self.best_pass_at_1 = -1.0
         self.num_stalled = 0  # validations in a row without a new best, since the last reset
 
     def note_validation(self, pass_at_1: float) -> None:
-        """Count a validation; as good as the best is not a new best."""
+        """Count a validation with this pass@1, for the patience of reference resets.
+
+        Equalling the best score is no new best.
+        """
         if pass_at_1 > self.best_pass_at_1:
             self.best_pass_at_1, self.num_stalled = pass_at_1, 0
         else:
             self.num_stalled += 1
 
     def due(self, step: int, metrics: Mapping[str, float]) -> Reset | None:
-        """Whether to reset after `step`. `policy/kl_to_reference` is the step's mean over tokens, in nats; NaN resets
-        nothing."""
+        """Return the reason to reset the reference after `step`, or None.
+
+        Reads `policy/kl_to_reference` from the step's metrics: the mean over tokens, in nats. NaN resets nothing.
+        """
         config = self.config
         kl = metrics.get("policy/kl_to_reference", 0.0)
         if config.kl_above is not None and kl > config.kl_above:
@@ -59,21 +69,21 @@ class ReferenceResets:
         return None
 
     def note_reset(self, step: int) -> None:
-        """Count a reset after `step`."""
+        """Count a reset of the KL term's reference after `step`."""
         self.num_resets += 1
         self.last_step, self.num_stalled = step, 0
 
     def metrics(self, step: int) -> dict[str, float]:
-        """How often and how long ago; nothing where no reset is configured."""
+        """Return the number of reference resets and the steps since the last one, or nothing if none is configured."""
         if not (self.config.interval or self.config.patience or self.config.kl_above is not None):
             return {}
         return {"reference/resets": float(self.num_resets), "reference/steps_since_reset": float(step - self.last_step)}
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able counters."""
+        """Return the counters of reference resets as a JSON-able dict."""
         return {name: getattr(self, name) for name in ("num_resets", "last_step", "best_pass_at_1", "num_stalled")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Continue from counters of reference resets that `state_dict` returned."""
         for name in self.state_dict():
             setattr(self, name, state[name])

@@ -1,8 +1,8 @@
-"""Shape rewards by length, by a missing end and by repetition, after dynamic sampling has judged the raw ones.
+"""Shape rewards by length, truncation and repetition, after dynamic sampling has judged the raw rewards.
 
-The raw reward decides which groups are informative and is what metrics call reward; only advantages see the shaped one.
-A shaping function takes and returns the rewards of one group [N]; lengths are of sampled tokens.
-`rewards.shaping.function` adds one of your own, as `package.module:function` (docs/extending.md).
+Raw rewards decide which groups are informative, and metrics called reward are raw. Only advantages use shaped rewards.
+A shaping function takes and returns the rewards of one group [N]. Lengths are numbers of sampled tokens.
+`rewards.shaping.function` adds one of your own, as `package.module:function` (docs/howto/extend.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from nemo_brorl.types import Bool, Float32, Int32, ScoredGroup
 
 Float64 = NDArray[np.float64]
 
-Shaping = Callable[[Float64, ScoredGroup, int, int], Float64]  # rewards [N], group, max_tokens, step -> rewards [N]
+# Takes rewards [N], the group, max_tokens and the step. Returns rewards [N].
+Shaping = Callable[[Float64, ScoredGroup, int, int], Float64]
 
 
 def shaped_rewards(
@@ -29,9 +30,12 @@ def shaped_rewards(
     step: int,
     own: Shaping | None = None,
 ) -> Float32:
-    """Rewards [N] after all that the settings ask for, in the order of this file, a user's own function last.
-    `max_tokens` is the longest a response may be; `step` counts from 1; `own` is `find_shaping(config)`, looked up once
-    for all groups. Raises TrainingError when it returns something else."""
+    """Return a group's rewards [N] after all shaping that the settings ask for.
+
+    The order is cosine length, overlong penalty, repetition penalty, truncation, and last a user's own function.
+    `max_tokens` is the longest that a response may be. `step` counts from 1. `own` is `find_shaping(config)`, which the
+    caller looks up once for all groups. Raises TrainingError unless `own` returns N finite numbers.
+    """
     assert (own is None) == (config.function is None), "rewards.shaping.function was not looked up"
     rewards = scored.rewards.astype(np.float64)
     lengths = scored.group.num_sampled
@@ -54,8 +58,10 @@ def shaped_rewards(
 
 
 def find_shaping(config: ShapingConfig) -> Shaping | None:
-    """The function of `rewards.shaping.function` with `rewards.shaping.function_params`; None: there is none. Raises
-    ConfigError."""
+    """Return the function of `rewards.shaping.function` with its parameters filled in, or None where none is set.
+
+    Raises ConfigError for a function that cannot be imported or a parameter that it does not have.
+    """
     if config.function is None:
         return None
     function = find_function("rewards.shaping.function", config.function, {})
@@ -63,8 +69,10 @@ def find_shaping(config: ShapingConfig) -> Shaping | None:
 
 
 def is_on(config: CosineLengthConfig, step: int) -> bool:
-    """Whether the length reward acts in `step`: for `on_steps` steps, then not for `off_steps`, and so on; off_steps=0:
-    always."""
+    """Return whether the length reward acts in `step`, counted from 1.
+
+    It acts for `on_steps` steps, pauses for `off_steps`, and so on. With `off_steps=0` it always acts.
+    """
     if config.off_steps == 0:
         return True
     return (step - 1) % (config.on_steps + config.off_steps) < config.on_steps
@@ -76,23 +84,31 @@ def cosine_length(
     max_tokens: int,
     config: CosineLengthConfig,
 ) -> Float64:
-    """Half a cosine over the length from one value at 0 tokens to another at max_tokens, for correct and for wrong
-    answers apart (arXiv 2502.03373 section 4.1). A reward r between 0 and 1 takes r parts of the correct curve and 1 −
-    r of the wrong one."""
-    fall = 0.5 * (1 + np.cos(np.pi * np.minimum(lengths / max_tokens, 1.0)))  # 1 at no tokens, 0 at the limit
+    """Return rewards [N] scaled by half a cosine over the response length (arXiv 2502.03373 section 4.1).
+
+    Correct and wrong responses have a curve each, from one value at 0 tokens to another at `max_tokens`. A reward r
+    between 0 and 1 mixes r of the correct curve with 1 − r of the wrong one.
+    """
+    # 1 at no tokens, 0 at the limit
+    fall = 0.5 * (1 + np.cos(np.pi * np.minimum(lengths / max_tokens, 1.0)))
     correct = config.correct_long + (config.correct_short - config.correct_long) * fall
     wrong = config.wrong_long + (config.wrong_short - config.wrong_long) * fall
     return rewards * correct + (1 - rewards) * wrong
 
 
 def overlong(lengths: Int32, max_tokens: int, buffer: int) -> Float64:
-    """0 up to max_tokens − buffer, then falling in a line to −1 at max_tokens (DAPO's soft overlong punishment, arXiv
-    2503.14476 equation 13)."""
+    """Return a penalty per response [N]: 0 up to max_tokens − buffer tokens, then falling linearly to −1 at max_tokens.
+
+    This is DAPO's soft overlong punishment (arXiv 2503.14476 equation 13).
+    """
     excess = lengths - (max_tokens - buffer)
     return -np.clip(excess / buffer, 0.0, 1.0)
 
 
 def stop_properly(rewards: Float64, is_stopped: Bool, factor: float) -> Float64:
-    """Rewards of truncated responses times `factor`: 0 … 0.1 in ProRLv2 and BroRL. A negative reward is left as it is,
-    since shrinking it would reward running out of room."""
+    """Return rewards [N] with those of truncated responses multiplied by `factor`.
+
+    ProRLv2 and BroRL use 0 to 0.1. Negative rewards stay as they are: shrinking them would reward running out of
+    tokens.
+    """
     return np.where(is_stopped | (rewards < 0), rewards, rewards * factor)

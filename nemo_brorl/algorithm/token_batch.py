@@ -1,4 +1,4 @@
-"""The tokens that a loss is of, and how much each of them counts."""
+"""Describe the tokens that a loss is computed over, and weigh them in its mean."""
 
 from __future__ import annotations
 
@@ -12,73 +12,81 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ResponseIndex:
-    """The response that each token is of. Under context parallelism a response's tokens lie on several ranks."""
+    """Assignment of each token to its response, to sum token values over whole responses.
 
-    index: Tensor  # [T] int64, into R
-    lengths: Tensor  # [R] float32, sampled tokens of the whole responses
-    group: dist.ProcessGroup | None = None  # the ranks that hold the other tokens; None: there are none
+    Under context parallelism the tokens of a response lie on several ranks.
+    """
+
+    index: Tensor  # [T] int64, response of each token, from 0 to R − 1
+    lengths: Tensor  # [R] float32, sampled tokens of each whole response
+    group: dist.ProcessGroup | None = None  # ranks that share the responses; None: this rank has them whole
 
     @torch.no_grad()
     def sums(self, values: Tensor) -> Tensor:
-        """Sum of values [T] over every whole response [R]; without gradient. Collective over the group."""
+        """Return the sum of token values [T] over every whole response, [R], without gradient.
+
+        Collective over the ranks that share the responses.
+        """
         total = torch.zeros_like(self.lengths, dtype=values.dtype).index_add_(0, self.index, values.detach())
         if self.group is not None:
             dist.all_reduce(total, group=self.group)
         return total
 
     def sum_of(self, values: Tensor) -> Tensor:
-        """Every token's response's sum [T]."""
+        """Return for every token the sum of `values` over its response, [T]. Collective like `sums`."""
         return self.sums(values)[self.index]
 
     def mean_of(self, values: Tensor) -> Tensor:
-        """Every token's response's mean [T]."""
+        """Return for every token the mean of `values` over its response, [T]. Collective like `sums`."""
         means = self.sums(values) / self.lengths
         return means[self.index]
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Sampled tokens of one micro-batch, all [T] float32."""
+    """Sampled tokens of one micro-batch on one rank. Tensors are [T] float32 unless a comment says otherwise."""
 
-    log_probs: Tensor  # under the weights being trained; carries the gradient
-    entropies: Tensor  # entropies of the distributions these tokens were scored under, nats; carries the gradient
-    old_log_probs: Tensor  # Megatron, at the start of the update
-    sampled_log_probs: Tensor  # vLLM, when the token was drawn
+    log_probs: Tensor  # log-probs under the weights being trained; carries the gradient
+    entropies: Tensor  # entropies of the next-token distributions, nats; carries the gradient
+    old_log_probs: Tensor  # Megatron's log-probs at the start of the update
+    sampled_log_probs: Tensor  # vLLM's log-probs when it drew the tokens
     reference_log_probs: Tensor | None  # None: no KL term
     advantages: Tensor
-    weights: Tensor  # weight of each token in the mean, see `token_weights`
+    weights: Tensor  # weights of the tokens in the mean, from `token_weights`
     sequences: ResponseIndex
-    covariance_mask: Tensor | None = None  # bool: held by the parameter `covariance`; None: none is
+    covariance_mask: Tensor | None = None  # bool; tokens that the parameter `covariance` selects; None: off
 
 
 @dataclass(frozen=True)
 class LossSums:
-    """Sums over the tokens of one micro-batch."""
+    """Loss and metrics, summed over the tokens of one micro-batch."""
 
     loss: Tensor  # scalar with gradient
-    metrics: dict[str, Tensor]  # scalars without gradient; divide by the number of tokens
+    metrics: dict[str, Tensor]  # scalars without gradient, to be divided by the number of tokens
 
 
 @dataclass(frozen=True)
 class MiniBatchSize:
-    """Size of a whole mini-batch, over all ranks."""
+    """Numbers of tokens, responses and turns in a whole mini-batch, over all ranks."""
 
     num_tokens: int  # sampled tokens
     num_sequences: int  # responses
-    num_turns: int  # of these
-    max_tokens: int  # that a response may have
+    num_turns: int  # turns of all responses
+    max_tokens: int  # longest response that the settings allow, in tokens
 
 
 class TokenLengths(NamedTuple):
-    """Of each token [T] float32, in sampled tokens."""
+    """Lengths of what each token belongs to, [T] float32, in sampled tokens."""
 
-    sequence: Tensor  # of its response
-    turn: Tensor  # of its turn
-    num_turns: Tensor  # that its response has
+    sequence: Tensor  # length of the token's response
+    turn: Tensor  # length of the token's turn
+    num_turns: Tensor  # number of turns in the token's response
 
 
 def token_weights(aggregation: str, lengths: TokenLengths, size: MiniBatchSize) -> Tensor:
-    """Weights [T] of tokens in the mean of the loss. The caller divides the weighted sum by the mini-batch's tokens.
+    """Return the weights [T] of tokens in the mean of the loss, by `algorithm.aggregation`.
+
+    The caller divides the weighted sum by the number of tokens of the mini-batch.
 
     token_mean     1: every token counts alike, long responses more (DAPO, arXiv 2503.14476 equation 12)
     sequence_mean  every response counts alike: mean over its tokens, then over responses (GRPO, arXiv 2402.03300; GSPO)

@@ -1,14 +1,14 @@
-"""Make the batch that is learned from, of informative groups: rewards are shaped (`shaping.py`), rollouts chosen
-(`down_sampling.py`), advantages computed (`advantages.py`), in this order.
+"""Make the batch to train on from informative groups: shape rewards, choose rollouts, compute advantages.
 
-`algorithm.credit` says what each turn of a trajectory is learned by:
+The three steps, in this order, are in `shaping.py`, `down_sampling.py` and `advantages.py`. `algorithm.credit` says
+what reward each turn of a trajectory is credited with:
 
     outcome  the trajectory's reward: one advantage for all of its turns (the default)
-    return   the discounted sum of its turns' rewards Σ γ^(j − 1) r_j, likewise one advantage
+    return   the discounted sum of its turns' rewards Σ γ^(j − 1) r_j, also one advantage
     turn     each turn its own return (`turns.py`)
 
-γ is `algorithm.turn_discount`. Legend: N rollouts of a group, K returns of each: one, or under `turn` as many as its
-longest trajectory has turns.
+γ is `algorithm.turn_discount`. Legend: N rollouts of a group, K returns of each rollout. K is 1, and under `turn` the
+number of turns of the group's longest trajectory.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from nemo_brorl.types import Float32, Int32, Int64, ScoredGroup, TrainBatch
 
 @dataclass(frozen=True)
 class GroupView:
-    """A group as advantages see it."""
+    """One group with everything that its advantages are computed from."""
 
     rewards: GroupRewards  # [N] of whole trajectories
-    returns: Float32  # [N, K] what advantages are made of
-    num_returns: Int32  # [N] how many of the K a trajectory has
-    trained: Int64  # places of the rollouts that are learned from, ascending
-    compared: Int64  # places of those that they are compared with, themselves included
+    returns: Float32  # [N, K] returns that the advantages are computed from
+    num_returns: Int32  # [N] number of returns that a trajectory has, at most K
+    trained: Int64  # ascending indices of the rollouts to train on
+    compared: Int64  # indices of the rollouts that form the baseline, the trained ones included
 
 
 def make_train_batch(
@@ -47,8 +47,12 @@ def make_train_batch(
     loss_scale: float = 1.0,
     min_reward_range: float | None = None,
 ) -> TrainBatch:
-    """Return the batch of training step `step`, counted from 1. `max_tokens` is the longest a response may be;
-    `loss_scale` and `min_reward_range` are as of `TrainBatch`. Raw rewards stay with the groups."""
+    """Return the batch of training step `step`, counted from 1.
+
+    `max_tokens` is the longest that a response may be. `loss_scale` and `min_reward_range` are stored in the
+    `TrainBatch`. The groups keep their raw rewards. Raises TrainingError when a user's own shaping or advantage returns
+    something wrong.
+    """
     own_shaping = find_shaping(shaping)
     views = []
     for group in groups:
@@ -80,7 +84,7 @@ def _view(group: ScoredGroup, shaped: Float32, algorithm: AlgorithmConfig) -> Gr
     everyone = np.arange(len(shaped))
     trained = compared = everyone
     if group.train_indices is not None:
-        # A tail, of which some rollouts have been learned from before: judged within the whole group, trained alone.
+        # An earlier step trained on the other rollouts. Advantages use the whole group, the update only the rest.
         trained = group.train_indices
     elif algorithm.train_rollouts is not None:
         trained = compared = max_variance_subset(shaped, algorithm.train_rollouts)
@@ -94,12 +98,13 @@ def _view(group: ScoredGroup, shaped: Float32, algorithm: AlgorithmConfig) -> Gr
 
 
 def _advantages(views: Sequence[GroupView], algorithm: AlgorithmConfig) -> list[Float32]:
-    """One [N, K] array per group, 0 for what is not trained. The trajectories that have come to a turn are compared
-    with each other there, as if they were a group; one that has come further than all others has nothing to be compared
-    with, and gets 0.
+    """Return one array [N, K] of advantages per group, 0 for rollouts that are not trained on.
 
-    Example: returns of turns (1, 1), (0, 0), (0) with one discount. dr_grpo takes off 1/3 at the first turn and 1/2 at
-    the second: (2/3, 1/2), (−1/3, −1/2), (−1/3).
+    At each turn, the trajectories that have reached it are compared as if they were a group. A trajectory that has no
+    other to be compared with at a turn gets 0 there.
+
+    Example: three trajectories whose turns have the returns (1, 1), (0, 0) and (0). dr_grpo subtracts the mean 1/3 at
+    the first turn and 1/2 at the second: (2/3, 1/2), (−1/3, −1/2), (−1/3).
     """
     advantages = [np.zeros(view.returns.shape, np.float32) for view in views]
     compared: list[GroupRewards] = []

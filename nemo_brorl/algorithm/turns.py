@@ -1,8 +1,8 @@
-"""Returns of the turns of trajectories.
+"""Compute the returns of the turns of trajectories.
 
-The return of a turn is G_j = r_j + γ G_(j + 1), with γ = `algorithm.turn_discount` (after MT-GRPO, arXiv 2505.11821,
-which adds the advantages of turn and outcome). What shaping changes in a trajectory's reward is part of the reward of
-its last turn. Legend: N rollouts of a group, K turns of its longest trajectory.
+The return of a turn is G_j = r_j + γ G_(j + 1), with γ = `algorithm.turn_discount`. It follows MT-GRPO (arXiv
+2505.11821), which adds the advantages of turn and outcome. Whatever shaping adds to a trajectory's reward belongs to
+the reward of its last turn. Legend: N rollouts of a group, K turns of its longest trajectory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from nemo_brorl.types import Float32, ScoredGroup
 
 
 def returns_of(group: ScoredGroup, shaped: Float32, discount: float) -> Float64:
-    """Return of each turn [N, K]; 0 after the last one. A rollout of no environment has one turn, with its reward."""
+    """Return the discounted return of each turn of a group's rollouts, [N, K], with 0 after a rollout's last turn.
+
+    `shaped` [N] are the shaped rewards of whole rollouts, `discount` is γ. A rollout without an environment has one
+    turn, whose reward is the reward of the rollout.
+    """
     num_turns = group.num_turns
     num = len(num_turns)
     rewards = np.zeros((num, int(num_turns.max())))

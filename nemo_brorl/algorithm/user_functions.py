@@ -1,4 +1,4 @@
-"""Check the functions that settings name for the algorithm, before anything is started."""
+"""Check the functions that settings name for the algorithm, before anything expensive starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_functions(algorithm: AlgorithmConfig, shaping: ShapingConfig) -> None:
     find_advantage(algorithm)
     find_shaping(shaping)
     if is_import_path(algorithm.loss) or algorithm.own_loss_params:
-        # imports torch, two seconds: not for a loss that is known to be there
+        # The import takes two seconds because of torch. A built-in loss without parameters needs no check.
         from nemo_brorl.algorithm.losses import find_loss
 
         find_loss(algorithm.loss, algorithm)

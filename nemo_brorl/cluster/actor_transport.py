@@ -1,4 +1,4 @@
-"""The driver's calls to its actors: a small Protocol, and Ray behind it."""
+"""Wait for calls to actors: a small Protocol, and its implementation with Ray."""
 
 from __future__ import annotations
 
@@ -11,40 +11,48 @@ from ray.exceptions import ActorUnschedulableError, GetTimeoutError, ObjectLostE
 
 from nemo_brorl.core.errors import BroRLError
 
-# ActorUnschedulableError: of an actor that was replaced, while the node that it belongs to was lost.
+# A replaced actor raises ActorUnschedulableError when the node that it is bound to was lost.
 ACTOR_FAILURES = (RayActorError, ActorUnschedulableError, RayTaskError, GetTimeoutError, ObjectLostError)
 
 
 class ActorTransport(Protocol):
-    """Results of calls to actors. A call itself is `actor.method.remote(…)`, which returns a reference at once;
-    everything that waits, ends an actor or looks at a clock goes through here, so that tests need neither."""
+    """Access to the results of actor calls.
+
+    A call itself is `actor.method.remote(…)`, which returns a reference at once. Everything that waits, ends an actor
+    or reads a clock goes through this Protocol, so that tests need neither Ray nor time.
+    """
 
     def now(self) -> float:
-        """Return the seconds of a clock that never goes back."""
+        """Return the time in seconds of a clock that never goes back."""
 
     def wait(self, references: Sequence[Any], timeout_s: float = 0.0) -> list[Any]:
-        """Return the references that have resolved; none only after `timeout_s` without any."""
+        """Return those references to actor calls that have resolved.
+
+        An empty list means that none has within `timeout_s` seconds.
+        """
 
     def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Return the results in order, all within `timeout_s`. A call that failed, or is late, has its exception (one
-        of ACTOR_FAILURES) in its place."""
+        """Return the results of references in order, all within `timeout_s` seconds.
+
+        A call that failed or is late has its exception as its result: one of ACTOR_FAILURES.
+        """
 
     def put(self, value: Any) -> Any:
-        """Return a reference that has resolved to `value`."""
+        """Return a reference that has already resolved to `value`."""
 
     def kill(self, actor: Any) -> None:
-        """End an actor, whatever it is doing."""
+        """End an actor's process at once, whatever it is doing."""
 
 
 class RayTransport:
-    """Actors of an initialised Ray."""
+    """The transport to actors of an initialised Ray, as ActorTransport describes it."""
 
     def now(self) -> float:
         """Return the seconds of this machine's monotonic clock."""
         return time.monotonic()
 
     def wait(self, references: Sequence[Any], timeout_s: float = 0.0) -> list[Any]:
-        """See `ActorTransport`; nothing is fetched."""
+        """Return those references to actor calls that have resolved, without fetching their values."""
         if not references:
             return []
         waiting = list(references)
@@ -59,7 +67,7 @@ class RayTransport:
         return resolved
 
     def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """See `ActorTransport`; one call of Ray's when nothing failed."""
+        """Return the results or exceptions of actor calls, in order. Without failures this is one call to Ray."""
         if not references:
             return []
         deadline = time.monotonic() + timeout_s
@@ -73,16 +81,16 @@ class RayTransport:
         return results
 
     def put(self, value: Any) -> Any:
-        """Return a reference into the object store."""
+        """Return a reference to `value` in Ray's object store."""
         return ray.put(value)
 
     def kill(self, actor: Any) -> None:
-        """End an actor's process at once."""
+        """End an actor's process at once, without a restart."""
         ray.kill(actor, no_restart=True)
 
 
 def explain(cause: object) -> str:
-    """Say in one line why an actor failed, without the remote traceback."""
+    """Return one line that says why an actor failed, without the remote traceback."""
     if isinstance(cause, RayTaskError):
         inner = cause.cause
         if isinstance(inner, BroRLError):

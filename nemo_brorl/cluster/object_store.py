@@ -1,4 +1,9 @@
-"""Access to Ray's object store: bulk arrays live there, small control objects hold references to them."""
+"""Read and write arrays in Ray's object store.
+
+Rollouts are large, so the driver never holds their tokens. An engine puts the arrays of a chunk (`ChunkArrays`) into
+the object store, and sends the driver a small record with a reference to them. Each function also accepts the arrays
+themselves in place of a reference, and then needs no Ray.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,23 +12,33 @@ from nemo_brorl.types import ChunkArrays
 
 
 def fetch(data: Any) -> ChunkArrays:
-    """The arrays behind `RolloutChunk.data`: the arrays themselves, or a reference into the object store."""
+    """Return the arrays of one chunk from a reference into the object store, or `data` itself if it is `ChunkArrays`.
+
+    Raises `ray.exceptions.RayError` when the arrays were lost with their node.
+    """
     return fetch_all([data])[0]
 
 
 def fetch_all(items: Sequence[Any]) -> list[ChunkArrays]:
-    """Fetch many references in one call, in order."""
+    """Return the arrays of many chunks in order, with one call to the object store.
+
+    Each item is a reference or `ChunkArrays`. Raises `ray.exceptions.RayError` when arrays were lost with their node.
+    """
     references = [item for item in items if not isinstance(item, ChunkArrays)]
     if not references:
         return list(items)
-    import ray  # only a process that was handed references needs Ray
+    # Only a process that gets references needs Ray.
+    import ray
 
     arrays = iter(ray.get(references))
     return [item if isinstance(item, ChunkArrays) else next(arrays) for item in items]
 
 
 def fetch_or_none(data: Any, timeout_s: float) -> ChunkArrays | None:
-    """As `fetch`; None for what is gone with the node that held it, or does not come in time."""
+    """Return the arrays of one chunk, or None when they are lost or late.
+
+    They are lost with the node that stored them, and late after `timeout_s` seconds.
+    """
     if isinstance(data, ChunkArrays):
         return data
     import ray
@@ -37,8 +52,10 @@ def fetch_or_none(data: Any, timeout_s: float) -> ChunkArrays | None:
 
 
 def store(data: Any) -> Any:
-    """A reference to arrays that are in this process, as those read from a file are; without Ray, and for a reference,
-    the thing itself."""
+    """Return a reference to arrays of this process, for example arrays that were read from a file.
+
+    Without Ray the arrays themselves are returned. A reference is returned unchanged.
+    """
     if not isinstance(data, ChunkArrays):
         return data
     import ray
@@ -47,8 +64,10 @@ def store(data: Any) -> Any:
 
 
 def wait_any(references: Sequence[Any], timeout_s: float) -> None:
-    """Return when one of the references has resolved, or after `timeout_s` seconds. Without references, at once:
-    whoever has nothing pending has its results ready."""
+    """Block until one of the references has resolved, at most `timeout_s` seconds.
+
+    Without references it returns at once: a caller without pending calls already has its results.
+    """
     if not references:
         return
     import ray

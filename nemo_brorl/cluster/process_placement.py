@@ -1,13 +1,11 @@
-"""Placement of processes: which GPUs the policy and the engines get, a plan from the config alone, and the Ray
-placement groups and options that put a process there. On CPU there is no plan: nodes take ranks and engines in equal
-shares.
+"""Place processes: decide from the config alone which GPUs the policy and the engines get, and tell Ray.
 
-A node's GPUs are cut into bundles, the units that Ray gives to a process; one placement group for each node holds them.
-GPUs are counted through the nodes, node 0 first.
+On CPU there is no plan: nodes take ranks and engines in equal shares. On GPUs a node is cut into bundles, the units
+that Ray gives to a process, with one placement group for each node. GPUs are counted through the nodes, node 0 first.
 
-*Colocated*: a bundle is one GPU. Policy rank r is on GPU r; worker w of engine e, of W workers, is on GPU e × W + w
-beside it. Each reserves half. *Disaggregated*: the policy has the first GPUs, one a bundle; each engine has the next W
-in one bundle, all its own.
+*Colocated*: a bundle is one GPU. Policy rank r is on GPU r. Worker w of engine e, which has W workers, is beside a rank
+on GPU e × W + w. Each of the two reserves half of the GPU. *Disaggregated*: the policy has the first GPUs, one a
+bundle. Each engine has the next W GPUs in one bundle, which it shares with no other process.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.core.errors import ResourceError
 
-# An engine reserves one, a policy rank a tenth.
+# CPU slots of a bundle per GPU. An engine reserves one, a policy rank a tenth.
 _CPUS_PER_GPU = 2
 _TIMEOUT_S = 300.0
 
@@ -37,17 +35,20 @@ class Bundle:
 
 @dataclass(frozen=True)
 class RolePlan:
-    """Bundles, and who is in which."""
+    """GPU bundles of a run, and which policy rank or engine is in which."""
 
-    nodes: tuple[tuple[int, ...], ...]  # GPUs of every bundle, by node
-    policy: tuple[Bundle, ...]  # by rank
-    engines: tuple[tuple[Bundle, ...], ...]  # by engine: the bundles of its workers, or the one that holds them all
-    share: float  # of a GPU that one process reserves
+    nodes: tuple[tuple[int, ...], ...]  # number of GPUs of each bundle on each node
+    policy: tuple[Bundle, ...]  # bundle of each policy rank
+    engines: tuple[tuple[Bundle, ...], ...]  # bundles of each engine: one for each worker, or one that holds them all
+    share: float  # fraction of a GPU that one process reserves
 
 
 def plan_roles(sizes: RunSizes) -> RolePlan | None:
-    """Plan who is on which GPU; None on CPU, where both placements run on the same cores and differ in who takes turns.
-    The rules have passed."""
+    """Return which process is on which GPU, or None on CPU.
+
+    On CPU both placements run on the same cores, and differ only in who runs when. The rules of `config/` must have
+    passed.
+    """
     if sizes.num_gpus == 0:
         return None
     if sizes.is_colocated:
@@ -88,9 +89,10 @@ def _disaggregated(sizes: RunSizes) -> RolePlan:
 
 
 class Places:
-    """Where a run's processes go. Without a plan (on CPU) anywhere: no options, no groups.
+    """Ray placement of a run's processes on the GPUs of its plan.
 
-    Needs an initialised Ray; raises ResourceError when the cluster cannot give the GPUs. `close` gives them back.
+    Without a plan (on CPU) there are no placement groups and no options: Ray may start a process anywhere. Needs an
+    initialised Ray. Raises ResourceError when the cluster cannot give the GPUs. `close` releases them.
     """
 
     def __init__(self, plan: RolePlan | None) -> None:
@@ -103,7 +105,7 @@ class Places:
             for num in gpus:
                 cpus = float(_CPUS_PER_GPU * num)
                 bundles.append({"GPU": float(num), "CPU": cpus})
-            # On one node, whichever: workers of an engine talk over its links.
+            # All bundles of a group must be on one node, because workers of an engine use the node's links.
             self._groups.append(placement_group(bundles, strategy="STRICT_PACK"))
         ready = [group.ready() for group in self._groups]
         _, waiting = ray.wait(ready, num_returns=len(ready), timeout=_TIMEOUT_S)
@@ -122,8 +124,10 @@ class Places:
         return {"num_gpus": self._plan.share, "scheduling_strategy": self._at(bundle)}
 
     def engine_options(self, engine: int) -> dict[str, Any]:
-        """Return the Ray options of an engine's actor. One whose workers are in several bundles has no GPU itself: it
-        starts them there."""
+        """Return the Ray options of an engine's actor.
+
+        An engine with workers in several bundles reserves no GPU itself. It starts its workers there.
+        """
         if self._plan is None:
             return {}
         bundles = self._plan.engines[engine]
@@ -135,7 +139,10 @@ class Places:
         return {"num_gpus": num_gpus, "scheduling_strategy": self._at(first)}
 
     def worker_environment(self, engine: int) -> dict[str, str]:
-        """Return the variables for vLLM: the bundles and the share of a GPU of workers that it starts through Ray."""
+        """Return the environment variables that tell vLLM where to put workers that it starts through Ray.
+
+        They hold the bundles and the fraction of a GPU that each worker reserves.
+        """
         if self._plan is None:
             return {}
         bundles = [str(bundle.index) for bundle in self._plan.engines[engine]]
@@ -145,7 +152,7 @@ class Places:
         return {"VLLM_RAY_BUNDLE_INDICES": ",".join(bundles), "VLLM_RAY_PER_WORKER_GPUS": share}
 
     def close(self) -> None:
-        """Give the bundles back. May be called twice."""
+        """Release the run's bundles of GPUs. It may be called twice."""
         for group in self._groups:
             remove_placement_group(group)
         self._groups = []
@@ -156,8 +163,10 @@ class Places:
 
 
 class CpuPlaces(Places):
-    """Placement on several nodes without GPUs: ranks and engines in blocks, the first ones on the node that the driver
-    is on."""
+    """Ray placement on several nodes without GPUs.
+
+    Ranks and engines are placed in blocks. The driver's node gets the first block of each.
+    """
 
     def __init__(
         self,
@@ -165,7 +174,10 @@ class CpuPlaces(Places):
         num_ranks: int,
         num_engines: int,
     ) -> None:
-        """Raises ResourceError when the cluster has fewer nodes."""
+        """Choose the nodes that ranks and engines are placed on.
+
+        Raises ResourceError when the cluster has fewer than `num_nodes`.
+        """
         super().__init__(None)
         here = ray.get_runtime_context().get_node_id()
         alive = [node for node in ray.nodes() if node["Alive"]]
@@ -175,7 +187,7 @@ class CpuPlaces(Places):
                 "several start them as a job (slurm/brorl_cpu.sh)"
             )
         alive.sort(key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
-        # The driver's node first.
+        # Put the driver's node first.
         alive.sort(key=lambda node: node["NodeID"] != here)
         self._nodes = [node["NodeID"] for node in alive[:num_nodes]]
         self._num_ranks = num_ranks
@@ -195,7 +207,7 @@ class CpuPlaces(Places):
 
 
 def places_of(sizes: RunSizes) -> Places:
-    """Say where this run's processes go. Needs an initialised Ray; raises ResourceError."""
+    """Return the Ray placement of this run's processes. Needs an initialised Ray. Raises ResourceError."""
     if sizes.gpus_per_node == 0 and sizes.num_nodes > 1:
         return CpuPlaces(sizes.num_nodes, sizes.num_ranks, sizes.num_engines)
     return Places(plan_roles(sizes))

@@ -1,4 +1,4 @@
-"""Ray cluster, started and ended by us, or the running one named by RAY_ADDRESS."""
+"""Start and end a Ray cluster, or connect to the running one that RAY_ADDRESS names."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from nemo_brorl.core.processes import END_S, children_but, end_processes, name_o
 log = get_logger(__name__)
 
 CPU_OBJECT_STORE_BYTES = 1 << 30
-# Logical slots: actors ask for fractions, the cores are shared in time.
+# Ray's CPU slots are logical: actors reserve fractions of a slot and share the cores in time.
 MIN_LOCAL_CPUS = 2
 TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-# Of a process; the GNU C library reads it when the process begins.
+# Environment variable with the number of malloc arenas. The GNU C library reads it when a process starts.
 HEAPS = "MALLOC_ARENA_MAX"
 START_TRIES = 3
 WHAT_IS_LOST = (
@@ -44,29 +44,36 @@ TOO_LATE = (
 
 
 class RayCluster:
-    """A context: inside it Ray is up; on the way out everything started here is gone.
+    """A context inside which Ray is up. On exit everything that was started here has ended.
 
-    With RAY_ADDRESS set (a Slurm job sets it) it connects, checks that the cluster has the GPUs the config asks for,
-    and leaves it running. Otherwise Ray's processes are ours. Who wants to talk to them needs this process's token, and
-    their sockets lie in a folder that other users cannot enter (RAY_TMPDIR names another one), as does what Inductor
-    compiles (TORCHINDUCTOR_CACHE_DIR), whose own folder in /tmp others could make first. A watch ends the run when an
-    essential process is lost: Ray itself would say nothing for a minute or more; a reaper ends Ray's processes when
-    this one is killed. BRORL_ACTOR_LOGS=1 shows the actors' own output.
+    With RAY_ADDRESS (a Slurm job sets it) it connects, checks that the cluster has the configured GPUs, and leaves the
+    cluster running. Otherwise it starts Ray's processes itself:
+
+    - Clients need the token of this process.
+    - Sockets lie in a folder that other users cannot enter. RAY_TMPDIR names another one.
+    - Inductor's compiled kernels lie in such a folder too (TORCHINDUCTOR_CACHE_DIR). Otherwise another user could
+      create Inductor's default folder in /tmp first.
+    - A watch ends the run when an essential process of Ray is lost. Ray itself would report nothing for a minute or
+      more.
+    - A reaper ends Ray's processes when this process is killed.
+
+    BRORL_ACTOR_LOGS=1 shows the actors' own output.
     """
 
     def __init__(self, config: TrainerConfig) -> None:
         self.config = config
         self._is_ours = "RAY_ADDRESS" not in os.environ
-        self._processes: list[psutil.Process] = []  # that Ray started here
+        self._processes: list[psutil.Process] = []  # processes of a Ray that was started here
         self._watch: RayWatch | None = None
         self._reaper: Reaper | None = None
 
     def __enter__(self) -> RayCluster:
         if self._is_ours and not any(name in os.environ for name in TOKEN_SETTINGS):
-            # Ray would keep one in a file of the home folder. It reads ours once: all clusters of a process share it.
+            # By default Ray keeps a token in a file of the home folder. It reads ours only once, so all clusters of a
+            # process share one token.
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         if self._is_ours:
-            # Actors inherit it.
+            # Actors inherit the environment.
             os.environ.update(kernel_caches([INDUCTOR]))
             self._reaper = Reaper()
         before = set(psutil.Process().children(recursive=True))
@@ -89,7 +96,7 @@ class RayCluster:
         return self
 
     def check_gpus(self) -> None:
-        """Raise ResourceError when the cluster has fewer GPUs than configured."""
+        """Raise ResourceError when the Ray cluster has fewer GPUs than configured."""
         wanted = self.config.gpus_per_node * self.config.num_nodes
         if wanted == 0:
             return
@@ -102,7 +109,7 @@ class RayCluster:
             )
 
     def close(self) -> None:
-        """Disconnect; where Ray is ours, see that none of its processes stays."""
+        """Disconnect from Ray, and end all of its processes if they were started here."""
         if self._watch is not None:
             self._watch.close()
         started = with_descendants(self._processes)
@@ -126,8 +133,10 @@ class RayCluster:
             raise RayLostError(WHAT_IS_LOST.format(lost)) from error
 
     def _lost(self) -> str | None:
-        """Name of an essential process that is gone, or goes while the watch would find it; an error that comes of it
-        may be here first."""
+        """Return the name of an essential process of Ray that has ended or ends within `LOOK_S`, else None.
+
+        An error that follows from the loss may arrive before the watch has seen it.
+        """
         if self._watch is None:
             return None
         self._watch.close()
@@ -139,7 +148,10 @@ class RayCluster:
         return lost
 
     def _connect(self, before: Collection[psutil.Process]) -> None:
-        """Connect to the cluster, or start one. `before`: processes that are not Ray's. Raises as `start_ray`."""
+        """Connect to the cluster, or start one, with the errors of `start_ray`.
+
+        `before` are the processes that are not Ray's.
+        """
 
         def start() -> None:
             with self._watched(before), self._marking(), self._one_heap():
@@ -151,7 +163,7 @@ class RayCluster:
             start()
 
     def _watched(self, before: Collection[psutil.Process]) -> AbstractContextManager[None]:
-        """Guard a start: one that loses a process, or does not end, ends this process."""
+        """Return a context for Ray's start that ends this process if the start loses a process or takes too long."""
 
         def end(message: str) -> None:
             self._processes = children_but(before)
@@ -164,8 +176,11 @@ class RayCluster:
 
     @contextmanager
     def _one_heap(self) -> Iterator[None]:
-        """Give processes that begin inside one heap of the C library's, unless the environment says otherwise: dozens
-        of threads with a heap each make a process grow for thousands of steps. On CPU, where it was measured."""
+        """Give processes that start inside this context a single malloc arena, unless the environment sets a number.
+
+        With an arena for each of dozens of threads a process grows for thousands of steps. That was measured on CPU,
+        and only there the limit is set.
+        """
         if self.config.gpus_per_node > 0 or HEAPS in os.environ:
             yield
             return
@@ -176,7 +191,7 @@ class RayCluster:
             del os.environ[HEAPS]
 
     def _options(self) -> dict[str, Any]:
-        """Return the arguments of `ray.init`."""
+        """Return the arguments of `ray.init` for this run."""
         options: dict[str, Any] = {
             "namespace": f"brorl-{os.getpid()}",
             "log_to_driver": os.environ.get("BRORL_ACTOR_LOGS") == "1",
@@ -188,7 +203,7 @@ class RayCluster:
         options["include_dashboard"] = False
         sessions = None
         if "RAY_TMPDIR" not in os.environ:
-            # Ray opens its own folder to everybody.
+            # Every user may enter Ray's default folder.
             sessions = private_folder() / "ray"
             remove_old_sessions(sessions)
         options |= ray_adapter.system_options(sessions)
@@ -199,12 +214,14 @@ class RayCluster:
         return options
 
     def _end_run(self, name: str) -> None:
-        """End this process: the actors hold everything else, and are gone or cannot be reached. What was saved is
-        whole."""
+        """End this process after the loss of a Ray process. Saved files are complete.
+
+        The actors hold everything else, and they have ended or cannot be reached.
+        """
         self._end_process(WHAT_IS_LOST.format(name))
 
     def _end_process(self, message: str) -> None:
-        """End this process, and what Ray started, at once."""
+        """Print an error message, and end this process and all that Ray started, at once."""
         sys.stderr.write(f"\nerror: {message}\n")
         sys.stderr.flush()
         end_processes(with_descendants(self._processes), 0.0)
@@ -214,9 +231,9 @@ class RayCluster:
 def start_ray(start: Callable[[], object], before: Collection[psutil.Process]) -> None:
     """Start Ray by calling `start`, up to START_TRIES times.
 
-    On a busy machine a time limit within Ray may pass, or a process of Ray be lost. What such a try has left, a control
-    store that Ray forgets, is ended before the next one. `before`: processes that are not Ray's. Raises RayLostError
-    after the last try, and at once whatever else `start` raises.
+    On a busy machine a time limit inside Ray may pass, or a process of Ray may be lost. Processes of a failed try, such
+    as a control store that Ray forgets, are ended before the next try. `before` are the processes that are not Ray's.
+    Raises RayLostError after the last try. Any other error of `start` is raised at once.
     """
     for attempt in range(1, START_TRIES + 1):
         try:

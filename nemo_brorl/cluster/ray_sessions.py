@@ -1,4 +1,4 @@
-"""Folders of Ray's sessions on this machine: what ended ones left is removed."""
+"""Remove the folders that ended Ray sessions left on this machine."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import psutil
 
-# Sessions of processes that are gone, for whoever looks for the logs of a run that failed.
+# Ended sessions that are kept, because their logs may explain a failed run.
 KEPT = 10
 SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_(?P<process>\d+)")
 
 
 def remove_old_sessions(folder: Path, kept: int = KEPT) -> list[Path]:
-    """Remove what ended sessions left in Ray's `folder`, but for the `kept` youngest. Returns what was removed.
+    """Remove the folders of ended sessions in Ray's `folder`, except for the `kept` youngest. Return what was removed.
 
-    A session's name begins with the time of its start and ends with the process that started it: while that process
-    runs, or another one has its number, the folder stays.
+    A session's name starts with the time of its start and ends with the number of the process that started it. The
+    folder stays as long as any process has that number.
     """
     if not folder.is_dir():
         return []
@@ -28,6 +28,6 @@ def remove_old_sessions(folder: Path, kept: int = KEPT) -> list[Path]:
             ended.append(path)
     removed = ended[: max(0, len(ended) - kept)]
     for path in removed:
-        # Another run may be removing it.
+        # Another run may be removing this folder.
         shutil.rmtree(path, ignore_errors=True)
     return removed

@@ -1,4 +1,4 @@
-"""A watch over the processes that Ray is made of, while it starts and while it runs."""
+"""Watch the processes that Ray consists of, while it starts and while it runs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import psutil
 from nemo_brorl.core.errors import LOST
 from nemo_brorl.core.processes import children_but, is_running, name_of
 
-# Without one of them nothing that Ray started can be reached.
+# Processes without which nothing that Ray started can be reached.
 ESSENTIAL = ("gcs_server", "raylet")
 LOOK_S = 1.0
-# After which a start that has lost a process is ended: Ray says so in less, and can be tried again, or ends this
-# process without a word after 60 s.
+# Seconds after which a start that has lost a process is ended. Ray reports some losses sooner, so that the start can be
+# tried again. After 60 s it would end this process without a message.
 PATIENCE_S = 45.0
-# After which one that has lost none is ended: a raylet that stood still meanwhile may leave this process waiting for an
-# answer that never comes.
+# Seconds after which a start that has lost no process is ended. A raylet that was paused may leave this process waiting
+# for an answer that never comes.
 START_S = 150.0
 
 
 class RayWatch:
-    """A thread that calls `on_loss` with the name of the first process that is gone."""
+    """A thread that calls `on_loss` with the name of the first watched process that has ended."""
 
     def __init__(self, processes: Sequence[psutil.Process], on_loss: Callable[[str], None]) -> None:
         self._names = {process: name_of(process) for process in processes}
@@ -35,17 +35,17 @@ class RayWatch:
         self._thread = threading.Thread(target=self._run, name="ray watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread that watches Ray's processes."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking: from now on processes may end."""
+        """Stop the watching thread, so that processes may end without a report."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self) -> str | None:
-        """Name of a process that has ended; None when all are there."""
+        """Return the name of a watched process that has ended, or None while all run."""
         for process, name in self._names.items():
             if not is_running(process):
                 return name
@@ -65,9 +65,12 @@ def watched_start(
     on_loss: Callable[[str], None],
     on_late: Callable[[], None],
 ) -> Iterator[None]:
-    """Around Ray's start: `on_loss` is called with the name of an essential process that came and went, when the start
-    has not ended `PATIENCE_S` later, `on_late` when it has not ended after `START_S`. `before`: processes that are not
-    Ray's."""
+    """Watch Ray's start, which happens inside this context.
+
+    `on_loss` is called with the name of an essential process that started and ended, if the start is still running
+    `PATIENCE_S` later. `on_late` is called if the start takes longer than `START_S`. `before` are the processes that
+    are not Ray's.
+    """
     ended = threading.Event()
     watch = (before, on_loss, on_late, ended)
     thread = threading.Thread(target=_look_at_start, args=watch, name="ray start watch", daemon=True)
@@ -104,8 +107,10 @@ def _look_at_start(
 
 @contextlib.contextmanager
 def start_limit(seconds: float) -> Iterator[None]:
-    """Around the start of all that a command works with: where it has not ended in time the process does, with a
-    message and `LOST`, whatever it waits for; what Ray has started is ended after it."""
+    """End this process with a message and exit code `LOST` if the code inside this context takes longer than `seconds`.
+
+    The context is around the start of Ray, engines, policy and verifiers. What Ray has started is ended afterwards.
+    """
     timer = threading.Timer(seconds, _end_late_start, (seconds,))
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""A process that outlives the one that started Ray, and ends what that has started."""
+"""Run a process that outlives the one that started Ray, and ends what Ray started."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ import psutil
 
 from nemo_brorl.core.processes import END_S, with_descendants
 
-# Variable of the processes of a Ray that was started here.
+# Environment variable that marks the processes of a Ray that was started here.
 MARK = "BRORL_RAY"
-# Variable: who writes a title for itself (setproctitle) leaves its variables readable.
+# Environment variable that keeps a process's variables readable when it changes its title with setproctitle.
 KEEP_VARIABLES = "SPT_NOENV"
 CLOSED = b"closed"
 
 
 class Reaper:
-    """A process that ends what Ray started once this one is gone, however that ended: Ray's agents would take a minute,
-    and a worker that has not met its raylet yet would stay."""
+    """A process that ends everything that Ray started once its parent has ended, for whatever reason.
+
+    Ray's own agents would take a minute, and a worker that has not met its raylet yet would stay.
+    """
 
     def __init__(self) -> None:
         self._mark = secrets.token_hex(8)
@@ -32,13 +34,13 @@ class Reaper:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            # Ctrl-C is not for it.
+            # Ctrl-C must not reach the reaper.
             start_new_session=True,
         )
 
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:
-        """Give processes that begin inside this reaper's mark, and so what they start."""
+        """Mark processes that start inside this context, and their descendants, so that the reaper finds them."""
         before = os.environ.get(KEEP_VARIABLES)
         os.environ[MARK] = self._mark
         os.environ[KEEP_VARIABLES] = "1"
@@ -51,8 +53,8 @@ class Reaper:
                 os.environ[KEEP_VARIABLES] = before
 
     def close(self) -> None:
-        """End it; what it would have ended stays."""
-        # It may be stopped, by whoever stops processes of this user.
+        """End the reaper without ending the processes that it watches over."""
+        # Another program may have stopped the reaper with a signal, and then it never answers.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.communicate(CLOSED, timeout=END_S)
         self._process.kill()
@@ -60,9 +62,11 @@ class Reaper:
 
 
 def reap(mark: str) -> None:
-    """End the processes with that mark and all below them when standard input ends without having said `CLOSED`. They
-    are stopped first, so that none starts another one while they are counted."""
-    # Not its end alone: a fork of the starter may hold that open.
+    """Wait for the end of standard input, then kill all processes with this mark and their descendants.
+
+    They are stopped first, so that none starts another one meanwhile. If `CLOSED` arrives instead, nothing is killed.
+    """
+    # The end of the input alone would not do as a sign of closing: a fork of the parent may hold the pipe open.
     if os.read(sys.stdin.fileno(), len(CLOSED)) == CLOSED:
         return
     stopped: set[psutil.Process] = set()
@@ -77,8 +81,10 @@ def reap(mark: str) -> None:
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:
-    """Find the processes of this user that began with the mark. One that has lost its variables is found below the one
-    that started it, where that is still there."""
+    """Return this user's processes that started with the mark in their environment.
+
+    A process that has lost its variables is not among them. It is found as a descendant, as long as its parent runs.
+    """
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

@@ -1,1 +1,1 @@
-"""The commands of `brorl`, one file each, and the wiring from settings to ready parts."""
+"""Implement the commands of `brorl`, one file each, and the wiring from settings to running services."""

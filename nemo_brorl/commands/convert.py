@@ -1,11 +1,10 @@
-"""`brorl convert [OPTIONS] [--config-name NAME] [KEY=VALUE ...]` writes the weights of a training checkpoint as a
-Hugging Face folder.
+"""`brorl convert [OPTIONS] [--config-name NAME] [KEY=VALUE ...]` exports a checkpoint as a Hugging Face folder.
 
-  --checkpoint FOLDER      a step_K folder (default: the newest complete one of the run folder)
-  --output FOLDER          the model (default: hf_step_K in the run folder)
-  --push-to-hub USER/NAME  upload the folder to the Hugging Face hub
-  --public                 a repository that is made for it is open to all (default: private)
-  --dry-run                say what would be uploaded, and reach for no network
+--checkpoint FOLDER      a step_K folder (default: the newest complete one of the run folder)
+--output FOLDER          folder of the model (default: hf_step_K in the run folder)
+--push-to-hub USER/NAME  upload the folder to the Hugging Face hub
+--public                 make a new repository public (default: private)
+--dry-run                list the files to upload, without using the network
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from nemo_brorl.training.export import convert_into, empty, is_converted, newest
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 a mistake in the input, 1 a bug."""
+    """Run `brorl convert` and return its exit code: 0 done, 2 a mistake in the input, 1 a bug."""
     options, rest = parse(argv)
     return run_command("convert", __doc__, rest, partial(convert, options))
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options of this command, and the rest, which are those of every command."""
+    """Return the options of `brorl convert`, and the remaining arguments, which all commands share."""
     parser = argparse.ArgumentParser(prog="brorl convert", add_help=False, allow_abbrev=False)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--output", type=Path)
@@ -44,7 +43,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def convert(options: argparse.Namespace, config: BroRLConfig, line: CommandLine) -> int:
-    """Write the weights. Raises CheckpointError when the checkpoint is not there, or when the output is."""
+    """Export the checkpoint's weights, and upload them if requested; return the exit code.
+
+    Raises CheckpointError when the checkpoint is missing, or the output exists already.
+    """
     check_model_rules(config)
     check_memory(config)
     start = time.monotonic()
@@ -65,7 +67,7 @@ def convert(options: argparse.Namespace, config: BroRLConfig, line: CommandLine)
 
 
 def list_upload(folder: Path, repository: str, is_public: bool, console: Console) -> None:
-    """Say what a repository would get of a folder."""
+    """Print the files of a folder that would be uploaded to a repository, with their sizes."""
     kind = "public" if is_public else "private"
     console.line(f"{repository} ({kind}) would get of {folder}:")
     for name in files_to_push(folder):

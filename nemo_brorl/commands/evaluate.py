@@ -1,5 +1,4 @@
-"""`brorl evaluate policy.model=FOLDER [--config-name NAME] [KEY=VALUE ...]` measures pass@1, pass@k and majority@k on
-benchmarks."""
+"""`brorl evaluate policy.model=FOLDER [KEY=VALUE ...]` measures pass@1, pass@k and majority@k on benchmarks."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.answers import AnswerFile, nearest_other
-from nemo_brorl.evaluation.asking import ask, missing
+from nemo_brorl.evaluation.asking import sample_prompts, unanswered_prompts
 from nemo_brorl.evaluation.benchmarks import Benchmark, read_benchmarks
 from nemo_brorl.evaluation.identity import identity_of, weights_digest
 from nemo_brorl.evaluation.results import as_json, folder_of, results_of, write
@@ -29,20 +28,23 @@ from nemo_brorl.evaluation.tables import markdown, score_table
 from nemo_brorl.scoring.preparation import prepare_sandbox
 from nemo_brorl.training.export import is_converted, newest_checkpoint
 
-STEP = re.compile(r"step_\d+")  # a checkpoint's folder
+STEP = re.compile(r"step_\d+")  # matches the name of a checkpoint folder
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 75 stopped in the middle to go on later, 2 a mistake in the input, 1 a bug."""
+    """Run `brorl evaluate` and return its exit code.
+
+    0 done, 75 stopped and to be resumed later, 2 a mistake in the input, 1 a bug.
+    """
     return run_command("evaluate", __doc__, argv, evaluate)
 
 
 def evaluate(config: BroRLConfig, line: CommandLine) -> int:
-    """Ask the benchmarks, or the held-out prompts; print the table and leave it as JSON and Markdown in the run
-    folder.
+    """Evaluate a model on the benchmarks, or on the held-out prompts, and return the exit code.
 
-    What was answered before, under the same weights and settings, is not asked again; where nothing is left to ask, no
-    engine starts. Returns the exit code: SAVED when who asked to stop will start it again.
+    Prints the table of results and writes it as JSON and Markdown. Prompts that were answered earlier, with these
+    weights and settings, are not sampled again, and no engine starts if none is left. Returns SAVED if the process that
+    asked it to stop will start it again.
     """
     config = with_model_of_checkpoint(config)
     console = Console()
@@ -67,8 +69,8 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
             samples = SampleFile(folder / "samples.jsonl", settings.save_samples, tokenizer.decode)
         if not sample_missing(config, model_folder, benchmarks, files, samples, stop, console):
             answers = output / "evaluations"
-            console.line(f"stopped: what was answered is in {answers}; the same command goes on from there")
-            if stop.goes_on_later:
+            console.line(f"stopped: the answers so far are in {answers}; the same command resumes")
+            if stop.will_resume:
                 return SAVED
             raise KeyboardInterrupt
         model = settings.checkpoint or config.policy.model
@@ -84,10 +86,9 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
 
 
 def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
-    """The settings with the model that the run of `evaluation.checkpoint` began with: its layers and tokenizer are the
-    checkpoint's.
+    """Return the settings with the model that the run of `evaluation.checkpoint` started with.
 
-    Raises CheckpointError where there is no checkpoint.
+    The checkpoint has that model's layers and tokenizer. Raises CheckpointError when there is no checkpoint.
     """
     if config.evaluation.checkpoint is None:
         return config
@@ -98,21 +99,23 @@ def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
         has_checkpoint = any(STEP.fullmatch(path.name) for path in folder.glob("*"))
     if not has_checkpoint:
         raise CheckpointError(
-            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; write a run folder or "
+            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; set a run folder or "
             "RUN/checkpoints/step_K, or policy.model=FOLDER for a Hugging Face model"
         )
     try:
         model = recorded_settings(run_of(given) / RECORD)["policy.model"]
     except (CheckpointError, KeyError):
-        return config  # a checkpoint that was moved away from its run: policy.model says it
+        return config  # the checkpoint was moved away from its run, so policy.model names its model
     if "${" in str(model):
-        return config  # a variable that may hold something else here: likewise
+        return config  # the variable may have another value here, so policy.model names the model
     return replace(config, policy=replace(config.policy, model=model))
 
 
 def run_of(checkpoint: Path) -> Path:
-    """The run folder of RUN, RUN/checkpoints or RUN/checkpoints/step_K; of a checkpoint somewhere else the folder that
-    it is in."""
+    """Return the run folder of RUN, RUN/checkpoints or RUN/checkpoints/step_K.
+
+    For a checkpoint elsewhere, return the folder that contains it.
+    """
     checkpoint = checkpoint.absolute()
     if (checkpoint / "checkpoints").is_dir():
         return checkpoint
@@ -121,7 +124,7 @@ def run_of(checkpoint: Path) -> Path:
 
 
 def all_verifiers(benchmarks: Sequence[Benchmark]) -> list[str]:
-    """Names of the verifiers that score the answers."""
+    """Return the names of all verifiers that score the benchmarks."""
     names: set[str] = set()
     for benchmark in benchmarks:
         names.update(benchmark.verifiers)
@@ -137,13 +140,13 @@ def sample_missing(
     stop: StopRequest,
     console: Console,
 ) -> bool:
-    """Ask what has no answers yet. False: told to stop before all of it had."""
+    """Sample the prompts that have no answers yet; return False when told to stop before all have some."""
     from nemo_brorl.commands.wiring import make_sampler, ready_actors
 
     is_complete = True
     for benchmark in benchmarks:
         file = files[benchmark.name]
-        num_left = len(missing(benchmark, file))
+        num_left = len(unanswered_prompts(benchmark, file))
         num_done = len(benchmark.prompts) - num_left
         if num_left:
             is_complete = False
@@ -155,9 +158,9 @@ def sample_missing(
         return True
     verifiers = all_verifiers(benchmarks)
     with ready_actors(config, model_folder, verifiers, with_policy=False, with_answers=True) as actors:
-        stop.install()  # here: Ray's start puts handlers of its own in place
+        stop.install()  # again, because starting Ray replaces the handlers
         sampler = make_sampler(config, actors, console)
-        return ask(benchmarks, files, sampler, stop, samples)
+        return sample_prompts(benchmarks, files, sampler, stop, samples)
 
 
 def answer_file(
@@ -165,13 +168,13 @@ def answer_file(
     identity: Mapping[str, Any],
     console: Console,
 ) -> AnswerFile:
-    """File that keeps the answers to a benchmark; says so when those that are there are of other settings."""
+    """Return the file with a benchmark's answers, and report an existing file of other settings on the console."""
     folder = output / "evaluations" / "answers"
     file = AnswerFile(folder, identity)
     if not file.path.exists():
         difference = nearest_other(folder, identity)
         if difference:
-            console.line(f"{identity['benchmark']}: {difference}: it stays as it is, and {file.path.name} is begun")
+            console.line(f"{identity['benchmark']}: {difference}: it is kept, and new answers go to {file.path.name}")
     return file
 
 
@@ -180,8 +183,10 @@ def converted_checkpoint(
     given: Path,
     console: Console,
 ) -> Path:
-    """Hugging Face folder of a checkpoint, or of a run's newest one; made once and kept in its run folder. Raises
-    CheckpointError."""
+    """Return the Hugging Face folder of a checkpoint, or of a run's newest one, after exporting it if needed.
+
+    The folder is kept in the run folder. Raises CheckpointError.
+    """
     run_folder = run_of(given)
     is_checkpoint = STEP.fullmatch(given.name) is not None
     checkpoint = newest_checkpoint(given if is_checkpoint else run_folder / "checkpoints", "evaluation.checkpoint")
@@ -191,8 +196,7 @@ def converted_checkpoint(
         return output
     if output.exists() and any(output.iterdir()):
         raise CheckpointError(
-            f"{output} is there and was not made of {checkpoint} as it is now: delete it, or write "
-            f"policy.model={output}"
+            f"{output} exists and was not made from the present {checkpoint}: delete it, or set policy.model={output}"
         )
     write_converted(config, checkpoint, output)
     console.line(f"{checkpoint} written to {output}")

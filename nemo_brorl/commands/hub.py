@@ -1,4 +1,4 @@
-"""An exported folder on the Hugging Face hub."""
+"""Upload an exported model folder to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nemo_brorl.training.export import RECORD
 
 
 def files_to_push(folder: Path) -> list[Path]:
-    """What a hub gets of an exported folder: all but the record, which names a folder of this machine."""
+    """Return the files of an exported folder to upload: all but the record, which names a folder of this machine."""
     found: list[Path] = []
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != RECORD:
@@ -18,8 +18,10 @@ def files_to_push(folder: Path) -> list[Path]:
 
 
 def push(folder: Path, repository: str, is_private: bool) -> str:
-    """Upload an exported folder to the Hugging Face hub with the token that `hf auth login` or HF_TOKEN gives. Returns
-    its address. Raises CheckpointError with what the hub says."""
+    """Upload an exported folder to the Hugging Face hub and return its address.
+
+    The token is that of `hf auth login` or HF_TOKEN. Raises CheckpointError with the hub's message.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 

@@ -1,13 +1,13 @@
-"""Contact with NeMo, in the driver only: its `exp_manager` for loggers and records of the run, its `hydra_runner`
-as entry.
+"""Use NeMo in the driver: its `exp_manager` for loggers and run records, its `hydra_runner` as entry point.
 
-Importing NeMo takes about six seconds of CPU (it brings Lightning), so settings are checked before this module is
+Importing NeMo takes about six seconds of CPU (it brings Lightning). So settings are checked before this module is
 imported, and the actors, which never import it, start meanwhile.
 
-`exp_manager` gets a folder of its own below the run folder. It moves every plain file of its folder into `run_K/` when
-a run continues (`check_resume` in nemo/utils/exp_manager.py, whatever `resume_if_exists` says), which would take
-`metrics.jsonl` and `config.yaml` away; here it rotates its own records only: command line, git state, NeMo's and
-Lightning's logs. Resuming is ours (`checkpoint.py`), since its search knows Lightning's checkpoints only.
+`exp_manager` gets its own folder below the run folder. When a run continues, it moves every plain file of its folder
+into `run_K/`, whatever `resume_if_exists` says (`check_resume` in nemo/utils/exp_manager.py). In the run folder it
+would take `metrics.jsonl` and `config.yaml` away. In its own folder it only rotates its own records: command line, git
+state, NeMo's and Lightning's logs. Resuming is done by `checkpoint.py`, because NeMo searches only for Lightning's
+checkpoints.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.files import naming
 from nemo_brorl.ports import MetricSink
 
-# Level of NeMo and Lightning on the console; their notes concern a loop that is not used here.
+# Log level of NeMo and Lightning on the console. Their messages concern a training loop that is not used here.
 LIBRARY_LOG_LEVEL = logging.ERROR
 
 logging.getLogger("nv_one_logger").setLevel(LIBRARY_LOG_LEVEL)
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # while importing, about optional libraries that the driver does not need
+    warnings.simplefilter("ignore")  # import warnings about optional libraries that the driver does not need
     from lightning.pytorch import Trainer
     from lightning.pytorch.loggers import Logger, MLFlowLogger
     from lightning.pytorch.plugins.environments import LightningEnvironment
@@ -52,23 +52,23 @@ log = get_logger(__name__)
 
 Result = TypeVar("Result")
 
-NEMO_FOLDER = "nemo"  # inside the run folder
-NEMO_TRACKERS = ("wandb", "dllogger", "clearml", "neptune")  # that exp_manager makes, beside TensorBoard
+NEMO_FOLDER = "nemo"  # exp_manager's folder inside the run folder
+NEMO_TRACKERS = ("wandb", "dllogger", "clearml", "neptune")  # trackers that exp_manager creates, besides TensorBoard
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run as NeMo sees it."""
+    """A training run as NeMo's exp_manager sees it: run folder and loggers."""
 
     log_dir: Path  # the run folder
     loggers: list[Logger]  # TensorBoard, W&B: `log_metrics(metrics, step)`, then `finalize("success")`
 
 
 def open_experiment(config: BroRLConfig) -> Experiment:
-    """Let exp_manager set up the loggers and its records in `RUN_FOLDER/nemo`. Takes about 0.1 s; touches nothing else
-    there. Raises ResourceError where that folder cannot be written.
+    """Let exp_manager create the loggers, and its records in `RUN_FOLDER/nemo`.
 
-    Lightning's Trainer is built because exp_manager hangs the loggers on it; its loop never runs.
+    Takes about 0.1 s and changes nothing else in the run folder. Lightning's Trainer is created because exp_manager
+    attaches the loggers to it. Its loop never runs. Raises ResourceError when the folder cannot be written.
     """
     quieten()
     threading.excepthook = thread_ended
@@ -80,7 +80,7 @@ def open_experiment(config: BroRLConfig) -> Experiment:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        plugins=[LightningEnvironment()],  # in a Slurm job Lightning would otherwise demand one task per device
+        plugins=[LightningEnvironment()],  # without it, Lightning demands one task per device in a Slurm job
     )
     folder = run_folder / NEMO_FOLDER
     with naming(folder):
@@ -90,7 +90,7 @@ def open_experiment(config: BroRLConfig) -> Experiment:
 
 
 def open_sinks(config: BroRLConfig, experiment: Experiment) -> list[MetricSink]:
-    """Where metrics go beside the run folder: the loggers of exp_manager, and those that it cannot make."""
+    """Return the metric sinks of a run: exp_manager's loggers, and the trackers that it cannot create."""
     chosen = plain(config.exp_manager)
     sinks: list[MetricSink] = []
     for logger in experiment.loggers:
@@ -98,7 +98,7 @@ def open_sinks(config: BroRLConfig, experiment: Experiment) -> list[MetricSink]:
             sinks.append(ClearMLSink(logger))
         else:
             sinks.append(LoggerSink(logger))
-    if chosen.wants("mlflow"):  # exp_manager of NeMo 3.0.0 gives Lightning's logger its `run_name` twice
+    if chosen.wants("mlflow"):  # created here, because NeMo 3.0.0 passes Lightning's logger its `run_name` twice
         beside_the_run = f"sqlite:///{experiment.log_dir.absolute()}/mlflow.db"
         of_mlflow = {
             "experiment_name": "brorl",
@@ -115,15 +115,15 @@ def open_sinks(config: BroRLConfig, experiment: Experiment) -> list[MetricSink]:
 
 
 def exp_manager_settings(config: BroRLConfig, folder: Path) -> dict[str, object]:
-    """Return what exp_manager is told."""
+    """Return the settings that are passed to NeMo's exp_manager."""
     chosen = config.exp_manager
     told: dict[str, object] = {
         "explicit_log_dir": str(folder),
         "use_datetime_version": False,
-        "resume_if_exists": False,  # ours, see above
+        "resume_if_exists": False,  # this package resumes runs itself
         "create_tensorboard_logger": chosen.wants("tensorboard"),
         "create_checkpoint_callback": False,
-        "create_preemption_callback": False,  # it asks for the current CUDA device
+        "create_preemption_callback": False,  # it would query the current CUDA device
         "log_step_timing": False,
     }
     defaults = {"dllogger": {"json_file": str(folder / "dllogger.json")}}
@@ -134,18 +134,18 @@ def exp_manager_settings(config: BroRLConfig, folder: Path) -> dict[str, object]
 
 
 def run_with_nemo(line: CommandLine, main: Callable[[BroRLConfig], Result]) -> Result:
-    """Call `main` with the settings of a command line, composed and entered through NeMo's `hydra_runner`.
+    """Call `main` with the settings of a command line, composed by NeMo's `hydra_runner`, and return its result.
 
-    The settings pass the same schema and rules as in `load_config`. A BroRLError of `main` comes out as it is; Hydra
-    would print a traceback and exit. Adds about 0.2 s to what importing NeMo costs. `run_with_nemo(line,
-    open_experiment)` gives the experiment and nothing else.
+    The settings pass the schema and rules of `load_config`. A BroRLError of `main` is raised unchanged, where Hydra
+    would print a traceback and exit. Takes about 0.2 s beyond importing NeMo. `run_with_nemo(line, open_experiment)`
+    returns the experiment.
     """
     folder, name, overrides = hydra_arguments(*line)
     outcome: list[Result | BroRLError] = []
     root_handlers = list(logging.getLogger().handlers)
 
     def entered(composed: DictConfig) -> None:
-        logging.getLogger().handlers[:] = root_handlers  # Hydra has just put its own there
+        logging.getLogger().handlers[:] = root_handlers  # Hydra has replaced the handlers
         quieten()
         setup_logging()
         try:
@@ -156,8 +156,8 @@ def run_with_nemo(line: CommandLine, main: Callable[[BroRLConfig], Result]) -> R
             outcome.append(error)
 
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = [argv[0], *overrides, "hydra.job.chdir=false"]  # hydra_runner reads the command line itself
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions leave Hydra as they are
+    sys.argv = [argv[0], *overrides, "hydra.job.chdir=false"]  # hydra_runner reads sys.argv
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise exceptions unchanged
     try:
         hydra_runner(config_path=str(folder), config_name=name)(entered)()
     finally:
@@ -171,8 +171,11 @@ def run_with_nemo(line: CommandLine, main: Callable[[BroRLConfig], Result]) -> R
 
 
 def thread_ended(arguments: threading.ExceptHookArgs) -> None:
-    """What is said of an exception that ends a thread: a warning where TensorBoard's writer cannot write, which its
-    logger may never come to know."""
+    """Handle an exception that ended a thread.
+
+    If TensorBoard's writer cannot write, its logger may never learn of it, so this logs a warning. Other exceptions
+    print Python's traceback.
+    """
     is_tensorboards = type(arguments.thread).__module__.startswith("tensorboard")
     if is_tensorboards and isinstance(arguments.exc_value, OSError):
         log.warning("TensorBoard's events are no longer written: %s", arguments.exc_value)
@@ -181,7 +184,7 @@ def thread_ended(arguments: threading.ExceptHookArgs) -> None:
 
 
 def quieten() -> None:
-    """Keep NeMo, Lightning and Hydra off the console below errors, and Python's warnings with Python."""
+    """Limit console output of NeMo, Lightning and Hydra to errors, and keep Python's warnings out of NeMo's log."""
     nemo_logging.setLevel(LIBRARY_LOG_LEVEL)
     nemo_logging.captureWarnings(False)
     for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "nv_one_logger"):

@@ -1,4 +1,4 @@
-"""A look at questions and responses before a run begins: what is added to questions, and the rehearsal."""
+"""Preview questions and responses before a run starts: answer instructions, constant answers, and the rehearsal."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.trainer import BroRLTrainer
 
 
-def say_instructions(inputs: wiring.Inputs, console: Console) -> None:
-    """Say what is added to questions so that the model knows where its answer has to stand."""
+def print_instructions(inputs: wiring.Inputs, console: Console) -> None:
+    """Print the instruction that is added to questions so that the model knows where to write its answer."""
     inputs.prompts.peek(NUM_PROMPTS)
     for verifier, instruction in inputs.prompts.instructions.items():
         console.line(
-            f"answers: verifier {verifier} reads them in one place, which neither questions nor system prompt name; "
-            f"added to every question: {instruction!r} (data.answer_instruction)"
+            f"prompts for verifier {verifier}: none says where the answer goes, so this was added to each: "
+            f"{instruction!r} (data.answer_instruction)"
         )
 
 
 def look_at_questions(config: BroRLConfig, inputs: wiring.Inputs, console: Console) -> None:
-    """Say what is added to questions, and try constants. Raises as `try_constants`."""
-    say_instructions(inputs, console)
+    """Print the instructions added to questions, and test constant answers. Raises the errors of `try_constants`."""
+    print_instructions(inputs, console)
     wiring.try_constants(config)
 
 
@@ -37,11 +37,11 @@ def rehearse(
     console: Console,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Show what the model says to a few questions, and what it earns; nothing once `should_stop` says so."""
+    """Show responses to a few prompts with their rewards; nothing once `should_stop` returns True."""
     rehearsed = rehearsal.rehearse(config, inputs.prompts.peek(NUM_PROMPTS), sampler, should_stop)
     if should_stop():
         return
-    rehearsal.tell(config, rehearsed, inputs.tokenizer.decode, console, actors.policy)
+    rehearsal.print_rehearsal(config, rehearsed, inputs.tokenizer.decode, console, actors.policy)
 
 
 def rehearse_once(
@@ -51,6 +51,6 @@ def rehearse_once(
     trainer: BroRLTrainer,
     console: Console,
 ) -> None:
-    """Rehearse a run that is about to begin, where it should."""
+    """Show the rehearsal of a run that is about to start, if `trainer.rehearsal` is on."""
     if config.trainer.rehearsal and trainer.step_number == 0 and config.trainer.max_steps:
         rehearse(config, inputs, actors, trainer.parts.sampler, console, trainer.stop.should_stop)

@@ -1,5 +1,7 @@
-"""Common way into the commands that take the settings of a run: the command line is read and checked in about a second,
-without torch; then the command loads what it needs."""
+"""Run commands that take the settings of a run.
+
+The command line is parsed and checked in about a second, without torch. Then the command loads what it needs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import read_model_shape
 
 INTERRUPTED = 130
-MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]  # of a repository on the hub
+# patterns of the files to download from a hub repository
+MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 Body = Callable[[BroRLConfig, CommandLine], int]  # a command, from its settings to its exit code
 
@@ -35,14 +38,19 @@ def run_command(
     body: Body,
     default_config: str = DEFAULT_CONFIG,
 ) -> int:
-    """Run `body` with the settings of a command line, those of `default_config` where it names no YAML. Returns its
-    exit code; a `BroRLError` is one message and its own code, anything else a traceback."""
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every actor compiles every module it imports, each time
+    """Run `body` with the settings of a command line and return its exit code.
+
+    `default_config` applies if the command line names no YAML. A `BroRLError` is printed as one message and determines
+    the exit code. Any other exception is a traceback.
+    """
+    os.environ.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # with it, every actor would compile each imported module at every start
     line = parse_command_line(argv, command, (description or "").strip(), default_config)
     setup_logging()
     try:
         config = load_config(*line)
-        from nemo_brorl.scoring.grader_settings import configure  # only for settings that hold
+        from nemo_brorl.scoring.grader_settings import configure  # imported only for valid settings
 
         configure(config)
         return body(config, line)
@@ -55,16 +63,15 @@ def run_command(
         sys.stderr.write(f"\nerror: {cannot_write(Path(error.filename or 'a file'), error)}\n")
         return USER_ERROR
     except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; what the last checkpoint holds is kept\n")
+        sys.stderr.write("\ninterrupted; the last checkpoint is kept\n")
         return INTERRUPTED
 
 
 def sized(config: BroRLConfig, console: Console, with_policy: bool = True) -> tuple[BroRLConfig, Path]:
-    """The settings with a number for every size, said in a line each, and the model's folder. A run that goes on keeps
-    the sizes that it began with.
+    """Return the settings with a number for every size, and the model's folder; print each chosen size.
 
-    Raises ModelError, ConfigError for settings that do not fit the model, or ResourceError for a run that does not fit
-    into this machine's memory.
+    A resumed run keeps the sizes that it started with. Raises ModelError, ConfigError for settings that do not fit the
+    model, or ResourceError for a run that does not fit into this machine's memory.
     """
     folder = resolve_model(config)
     check_model_rules(config, folder)
@@ -79,7 +86,10 @@ def sized(config: BroRLConfig, console: Console, with_policy: bool = True) -> tu
 
 
 def resolve_model(config: BroRLConfig) -> Path:
-    """A local folder as it is, otherwise a Hugging Face name, downloaded into the hub's cache. Raises ModelError."""
+    """Return the folder of `policy.model`: a local one, or a Hugging Face model downloaded into the hub's cache.
+
+    Raises ModelError.
+    """
     folder = local_model(config.policy.model)
     if folder is not None:
         return folder

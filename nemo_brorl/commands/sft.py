@@ -1,5 +1,4 @@
-"""`brorl sft data.path=FILE policy.model=FOLDER [--config-name NAME] [KEY=VALUE ...]` fine-tunes a model on
-conversations in files."""
+"""`brorl sft data.path=FILE policy.model=FOLDER [KEY=VALUE ...]` fine-tunes a model on conversations in files."""
 
 from __future__ import annotations
 
@@ -37,36 +36,42 @@ from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer
 
 FILES_CONFIG = "sft"  # the YAML for conversations in files
 
-# What is learned, read from the settings with the tokenizer in the model's folder.
+# Returns the training data for the settings, tokenised with the tokenizer in the model's folder.
 ReadLessons = Callable[[BroRLConfig, Path], Lessons]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 75 saved to go on later, 69 something was lost on the way, 2 a mistake in the input, 1 a
-    bug."""
+    """Run `brorl sft` and return its exit code.
+
+    0 done, 75 saved and to be resumed later, 69 a process or node was lost, 2 a mistake in the input, 1 a bug.
+    """
     return run_command("sft", __doc__, argv, sft, FILES_CONFIG)
 
 
 def sft(config: BroRLConfig, line: CommandLine) -> int:
-    """Fine-tune `policy.model` on the conversations of `data.path`. Returns the exit code. Raises ConfigError where the
-    settings read no files."""
+    """Fine-tune `policy.model` on the conversations of `data.path`, and return the exit code.
+
+    Raises ConfigError if the settings read no files.
+    """
     check_demonstrations(config)
     if config.data.source == "reasoning_gym":
         raise ConfigError(
-            "data.source=reasoning_gym has questions and `brorl sft` learns from conversations in files: write "
+            "data.source=reasoning_gym has questions and `brorl sft` learns from conversations in files: set "
             "data.source=jsonl data.path=FILE; `brorl base` makes demonstrations of generated questions"
         )
     if config.sft.base == "new":
         raise ConfigError(
             "sft.base=new makes a model on generated demonstrations, which `brorl base` does; `brorl sft` fine-tunes "
-            "policy.model: write sft.base=policy"
+            "policy.model: set sft.base=policy"
         )
     return fine_tune(config, line, read_lessons)
 
 
 def fine_tune(config: BroRLConfig, line: CommandLine, read: ReadLessons) -> int:
-    """Fine-tune `policy.model` on what `read` returns until the last step. Returns the exit code: SAVED when there is
-    more to do."""
+    """Fine-tune `policy.model` on the examples that `read` returns, and return the exit code.
+
+    The code is SAVED if steps are left.
+    """
     console = Console()
     config, model_folder = sized_for_fine_tuning(config, console)
     with locked(Path(config.exp_manager.explicit_log_dir), "brorl sft"):
@@ -74,8 +79,8 @@ def fine_tune(config: BroRLConfig, line: CommandLine, read: ReadLessons) -> int:
 
 
 def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, lessons: Lessons) -> int:
-    """`fine_tune`, with a number for every size, in a run folder that no other driver writes to."""
-    from nemo_brorl.commands import wiring  # Ray, Megatron: only for settings that hold
+    """Fine-tune with all sizes chosen, in a locked run folder, and return the exit code."""
+    from nemo_brorl.commands import wiring  # imports Ray and Megatron, so only for valid settings
 
     start = time.monotonic()
     run_folder = claim_run_folder(config)
@@ -83,9 +88,9 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, le
     stop.install()
     heartbeat = Heartbeat()
     stalls = StallWatch(heartbeat, run_folder, config.trainer.stall_warning_s, config.trainer.stall_timeout_s)
-    rollouts = replace(config.rollouts, temperature=1.0)  # that log-probs of held-out answers are taken at
+    rollouts = replace(config.rollouts, temperature=1.0)  # temperature of the validation log-probs
     with stalls, wiring.policy_alone(replace(config, rollouts=rollouts), heartbeat=heartbeat) as policy:
-        from nemo_brorl.commands.nemo_app import open_experiment, run_with_nemo  # six seconds
+        from nemo_brorl.commands.nemo_app import open_experiment, run_with_nemo  # takes six seconds
 
         experiment = run_with_nemo(line, open_experiment)
         loggers = [LoggerSink(logger) for logger in experiment.loggers]
@@ -98,25 +103,27 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, le
                 console.line(f"resumed after step {trainer.step_number} of {run_folder}")
             metrics = JsonlSink(run_folder / "metrics.jsonl", trainer.step_number if is_resumed else None)
             sinks.sinks.insert(0, metrics)
-            stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
+            stop.install()  # again, because starting Ray and importing NeMo replace the handlers
             console.line(f"ready after {time.monotonic() - start:.1f} s")
             trainer.fit()
     seconds = time.monotonic() - start
     console.line(f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (Hugging Face format); {seconds:.0f} s")
-    return SAVED if stop.goes_on_later and trainer.step_number < lessons.num_steps else 0
+    return SAVED if stop.will_resume and trainer.step_number < lessons.num_steps else 0
 
 
 def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLConfig, Path]:
-    """The settings with a number for every size of the policy, said in a line each, and the model's folder. Raises
-    ModelError, ConfigError or ResourceError where the settings do not fit the model or the machine."""
+    """Return the settings with a number for every size of the policy, and the model's folder; print each chosen size.
+
+    Raises ModelError, ConfigError or ResourceError when the settings do not fit the model or the machine.
+    """
     if config.data.source == "mixture":
-        raise ConfigError("data.source=mixture is for training: `brorl sft` reads one source, write data.source=jsonl")
+        raise ConfigError("data.source=mixture is for training: `brorl sft` reads one source, set data.source=jsonl")
     folder = resolve_model(config)
     shape = check_policy_fits(config.policy, folder, config.trainer.num_gpus > 0)
     longest = config.sft.max_tokens
     if longest > shape.max_positions:
         raise ConfigError(
-            f"sft.max_tokens={longest} is more than the model's {shape.max_positions} positions: write "
+            f"sft.max_tokens={longest} is more than the model's {shape.max_positions} positions: set "
             f"sft.max_tokens={shape.max_positions}"
         )
     alone = replace(
@@ -135,13 +142,13 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
     if longest > budget:
         raise ConfigError(
             f"sft.max_tokens={longest} is more than a micro-batch holds, policy.tokens_per_micro_batch × "
-            f"policy.context_parallel_size = {budget}: raise the latter, or write sft.max_tokens={budget}"
+            f"policy.context_parallel_size = {budget}: raise the latter, or set sft.max_tokens={budget}"
         )
     return config, folder
 
 
 def read_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
-    """What is learnt in which step, and what is held out. Raises DataError, ModelError."""
+    """Read the conversations, and return each step's batch and the held-out examples. Raises DataError, ModelError."""
     tokenizer = load_tokenizer(model_folder)
     data, settings, seed = config.data, config.sft, config.trainer.seed
     conversations = Conversations(tokenizer, stop_ids_of(tokenizer, model_folder), data.system_prompt)

@@ -1,5 +1,8 @@
-"""Trackers of metrics: TensorBoard, W&B, ClearML, Neptune and DLLogger through the loggers of NeMo's exp_manager,
-MLflow through Lightning's, SwanLab and trackio by themselves."""
+"""Send metrics to trackers.
+
+TensorBoard, W&B, ClearML, Neptune and DLLogger use the loggers of NeMo's exp_manager, and MLflow uses Lightning's.
+SwanLab and trackio are called directly.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +15,31 @@ from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.ports import MetricSink
 
-TRACKER_FAILURES = (OSError, RuntimeError, ValueError)  # and BroRLError is a RuntimeError, too
+TRACKER_FAILURES = (OSError, RuntimeError, ValueError)  # errors of a failing tracker; BroRLError is a RuntimeError, too
 
 log = get_logger(__name__)
 
 
 class LoggerSink:
-    """A logger made by exp_manager."""
+    """Metric sink for a logger made by exp_manager or Lightning."""
 
     def __init__(self, logger: Any) -> None:
         self.logger = logger
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand the metrics on."""
+        """Pass the metrics of a step to the logger."""
         self.logger.log_metrics(dict(metrics), step=step)
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close the logger."""
         self.logger.finalize("success")
 
 
 class ClearMLSink(LoggerSink):
-    """NeMo's ClearML logger, which keeps a task and draws no curves of its own."""
+    """Metric sink for NeMo's ClearML logger, which keeps a task but draws no curves of metrics."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report every metric as a point of a curve, its group the title."""
+        """Report every metric as a point of a curve, with its group as the title."""
         super().write(step, metrics)
         reports = self.logger.clearml_task.get_logger()
         for name, value in metrics.items():
@@ -51,15 +54,15 @@ class ClearMLSink(LoggerSink):
 
 
 class ModuleSink:
-    """A tracker with the functions `init`, `log` and `finish` that W&B made common: SwanLab, trackio."""
+    """Metric sink for a tracker with W&B's functions `init`, `log` and `finish`: SwanLab, trackio."""
 
     def __init__(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """`arguments` are those of `init`."""
+        """Import the tracker's module `name` and call its `init` with `arguments`."""
         self.module = importlib.import_module(name)
         self.module.init(**arguments)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand the metrics on; what is not finite is left out."""
+        """Pass the finite metrics of a step to the tracker."""
         finite = {}
         for name, value in metrics.items():
             if math.isfinite(value):
@@ -67,31 +70,34 @@ class ModuleSink:
         self.module.log(finite, step=step)
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close the tracker."""
         self.module.finish()
 
 
 class MetricFan:
-    """Writes to every sink. A tracker that breaks while training runs is dropped with a warning: it never stops a run.
-    The run's own file does, as its rows would be lost."""
+    """Metric sink that writes to several sinks.
+
+    A tracker that fails during training is dropped with a warning and never stops a run. A failure of the run's own
+    file stops it, because its rows would be lost.
+    """
 
     def __init__(self, sinks: Sequence[MetricSink]) -> None:
         self.sinks = list(sinks)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write to all."""
+        """Write the metrics of a step to every sink, and drop trackers that fail."""
         for sink in list(self.sinks):
             try:
                 sink.write(step, metrics)
             except BroRLError:
                 raise
             except TRACKER_FAILURES as error:
-                # Lightning words every failure as a value of the wrong type, and keeps the failure as its cause
+                # Lightning reports every failure as a value of the wrong type, with the real error as its cause.
                 log.warning("metrics no longer go to %s: %s", type(sink).__name__, error.__cause__ or error)
                 self.sinks.remove(sink)
 
     def close(self) -> None:
-        """Close all; a tracker that cannot write its last lines is named in a warning."""
+        """Close every sink, and warn of a tracker that may lack the last metrics."""
         for sink in self.sinks:
             try:
                 sink.close()

@@ -1,5 +1,7 @@
-"""`brorl train [--config-name NAME] [KEY=VALUE ...]` trains, validates and saves: a line per step, tables at the
-end."""
+"""`brorl train [--config-name NAME] [KEY=VALUE ...]` trains, validates and saves.
+
+It prints a line for each step, and tables at the end.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,15 @@ from nemo_brorl.training.trainer import BroRLTrainer
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 75 saved to go on later, 69 something was lost on the way, 2 a mistake in the input, 1 a
-    bug."""
+    """Run `brorl train` and return its exit code.
+
+    0 done, 75 saved and to be resumed later, 69 a process or node was lost, 2 a mistake in the input, 1 a bug.
+    """
     return run_command("train", __doc__, argv, train)
 
 
 def train(config: BroRLConfig, line: CommandLine) -> int:
-    """Train until the last step. Returns the exit code: SAVED when there is more to do."""
+    """Train the policy until the last step, and return the exit code: SAVED if steps are left."""
     check_functions(config.algorithm, config.rewards.shaping)
     find_pool(config.rollouts.prompt_pool)
     find_observers(config.trainer.observers)
@@ -45,8 +49,8 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
 
 
 def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_folder: Path) -> int:
-    """`train`, with a number for every size, in a run folder that no other driver writes to."""
-    from nemo_brorl.commands import rehearse, wiring  # Ray, Megatron, tokenizers: only for settings that hold
+    """Train with all sizes chosen, in a locked run folder, and return the exit code."""
+    from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
 
     start, watch = time.monotonic(), Stopwatch()
     with watch.measure("inputs"):
@@ -83,17 +87,17 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
                 trainer.step_number + 1, "stall", text, seconds
             )
             stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
-            stalls.note_started()
+            stalls.mark_started()
             stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in watch.seconds.items())
             console.line(f"ready after {time.monotonic() - start:.1f} s ({stages})")
             rehearse.rehearse_once(config, inputs, actors, trainer, console)
             trainer.fit()
     print_summary(console, run_folder, time.monotonic() - start)
-    return SAVED if stop.goes_on_later and trainer.step_number < config.trainer.max_steps else 0
+    return SAVED if stop.will_resume and trainer.step_number < config.trainer.max_steps else 0
 
 
 def watch_over(heartbeat: Heartbeat, run_folder: Path, config: BroRLConfig) -> StallWatch:
-    """The watch, with the limits that the settings give."""
+    """Return the stall watch of a run, with the limits of the trainer's settings."""
     limits = config.trainer
     return StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, limits.start_timeout_s)
 
@@ -104,8 +108,10 @@ def resume(
     run_folder: Path,
     console: Console,
 ) -> None:
-    """Continue from the newest checkpoint, if there is one, and open `metrics.jsonl` there: rows of later steps are
-    made again. In a Slurm job the try is noted as an event."""
+    """Resume the trainer from the newest checkpoint, if there is one, and open `metrics.jsonl` after its step.
+
+    Rows of later steps are written again. In a Slurm job the attempt is recorded as an event.
+    """
     is_resumed = trainer.resume()
     if is_resumed:
         console.line(f"resumed after step {trainer.step_number} of {run_folder}")
@@ -119,7 +125,7 @@ def resume(
 
 
 def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
-    """Tables at the end of a run; none when it was stopped before the first validation."""
+    """Print the tables at the end of a run; none if it stopped before the first validation."""
     rows = read_metrics(run_folder / "metrics.jsonl")
     validations = [row for row in rows if "validation/pass_at_1" in row]
     if not validations:

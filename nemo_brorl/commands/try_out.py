@@ -1,5 +1,8 @@
-"""`brorl try [--config-name NAME] [KEY=VALUE ...]` shows what a model says to a few questions of a run, what each
-response earns and why, and what that means for the run: without a policy and without training."""
+"""`brorl try [--config-name NAME] [KEY=VALUE ...]` shows what a model answers before you train it.
+
+It samples responses to a few questions, shows their rewards with the reasons, and estimates informative groups and step
+time. No policy is started.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,18 @@ from nemo_brorl.core.console import Console
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 a mistake in the input, 1 a bug."""
+    """Run `brorl try` and return its exit code: 0 done, 2 a mistake in the input, 1 a bug."""
     return run_command("try", __doc__, argv, try_out)
 
 
 def try_out(config: BroRLConfig, line: CommandLine) -> int:
-    """Start engines and verifiers, and rehearse."""
+    """Start engines and verifiers, show the rehearsal, and return exit code 0."""
     console, start = Console(), time.monotonic()
     config, model_folder = sized(config, console, with_policy=False)
-    from nemo_brorl.commands import rehearse, wiring  # Ray, tokenizers: only for settings that hold
+    from nemo_brorl.commands import rehearse, wiring  # imports Ray, so only for valid settings
 
     inputs = wiring.read_inputs(config, model_folder)
-    rehearse.say_instructions(inputs, console)
+    rehearse.print_instructions(inputs, console)
     with wiring.ready_actors(config, model_folder, inputs.verifiers, with_policy=False) as actors:
         console.line(f"ready after {time.monotonic() - start:.1f} s")
         rehearse.rehearse(config, inputs, actors, wiring.make_sampler(config, actors, console), console)

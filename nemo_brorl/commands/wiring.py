@@ -1,5 +1,7 @@
-"""Wiring from settings to ready parts: the only file that knows everything; every choice of who stands behind a port is
-made here, once."""
+"""Build the services of a run from its settings.
+
+This is the only module that knows all implementations. It chooses the one behind each port, once.
+"""
 
 from __future__ import annotations
 
@@ -53,33 +55,34 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of training that can be checked before anything expensive starts."""
+    """Inputs of training (tokenizer, prompts, verifier names), which are checked before anything expensive starts."""
 
     model_folder: Path
     tokenizer: ChatTokenizer
     prompts: PromptStream
     held_out: list[Prompt]
-    verifiers: list[str]  # that score the held-out prompts, which are of all domains
+    verifiers: list[str]  # names of the verifiers of the held-out prompts, which come from all domains
 
 
 @dataclass(frozen=True)
 class Actors:
-    """Everything that runs in other processes."""
+    """The services of a run that are in other processes."""
 
-    policy: MegatronPolicy | None  # None: only engines, as for an evaluation
+    policy: MegatronPolicy | None  # None: engines and verifiers alone, as for an evaluation
     generator: VllmPool
     verifier: VerifierPool
 
     def trained_policy(self) -> MegatronPolicy:
-        """The policy, where one was started."""
+        """Return the policy, which must have been started."""
         assert self.policy is not None, "actors were started without a policy"
         return self.policy
 
 
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
-    """Load tokenizer and prompts, which may use the names that this process was given (`grader_settings.configure`).
+    """Load tokenizer and prompts, and check the verifiers.
 
-    Raises ModelError, DataError, ConfigError for a verifier of the user's own, and as `check_verifiers`.
+    Uses the names that this process was given (`grader_settings.configure`). Raises ModelError, DataError, ConfigError
+    for a verifier of the user's own, and the errors of `check_verifiers`.
     """
     device.check(config.generation, RunSizes.from_config(config))
     check_params()
@@ -99,7 +102,10 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
 
 
 def try_constants(config: BroRLConfig) -> None:
-    """Warn of tasks that pay for a constant answer. Raises DataError where `rewards.constant_answers` refuses them."""
+    """Warn of tasks that give rewards for a constant answer.
+
+    Raises DataError if `rewards.constant_answers` refuses them.
+    """
     sources = [source for _, source in config.data.sources()]
     for paid in check_constants(sources, config.rewards):
         log.warning("%s: a policy may learn to say just that (rewards.constant_answers)", paid)
@@ -116,8 +122,10 @@ def start_actors(
     with_answers: bool = False,
     heartbeat: Heartbeat | None = None,
 ) -> Iterator[Actors]:
-    """Ray, policy ranks, engines and verifiers, all starting side by side; whatever happens, all of it is gone
-    afterwards. `with_answers`: verifiers also read what was answered, as an evaluation needs it."""
+    """Start Ray, policy ranks, engines and verifiers side by side, and stop all of them at the end.
+
+    `with_answers`: verifiers also return the extracted answers, which an evaluation needs.
+    """
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
             stack.enter_context(RayCluster(config.trainer))
@@ -142,7 +150,10 @@ def wait_ready(
     watch: Stopwatch,
     heartbeat: Heartbeat | None = None,
 ) -> None:
-    """Wait until every actor holds its model. `heartbeat` is told of the engines' start; the policy has its own."""
+    """Wait until every actor has loaded its model.
+
+    `heartbeat` tracks the start of the engines. The policy has its own.
+    """
     policy = actors.policy
     heartbeat = heartbeat or Heartbeat()
     if policy is not None and not policy.loads_last:
@@ -166,8 +177,10 @@ def ready_actors(
     with_policy: bool = True,
     with_answers: bool = False,
 ) -> Iterator[Actors]:
-    """`start_actors` once all of them are ready, for commands that nothing watches over: the process ends where their
-    start takes longer than `trainer.start_timeout_s`."""
+    """Start the actors of a command without a stall watch, and wait until they are ready.
+
+    The process ends if their start takes longer than `trainer.start_timeout_s`.
+    """
     watch = Stopwatch()
     starting = start_actors(config, model_folder, verifiers, watch, with_policy=with_policy, with_answers=with_answers)
     with contextlib.ExitStack() as stack:
@@ -183,7 +196,7 @@ def pass_parity(
     actors: Actors,
     console: Console,
 ) -> None:
-    """Parity gate between policy and engines, where it is on. Raises ParityError."""
+    """Run the parity gate between policy and engines, if it is on. Raises ParityError."""
     if config.parity.enabled:
         report = check_parity(
             inputs.held_out[:NUM_PROMPTS],
@@ -204,7 +217,7 @@ def make_sampler(
     console: Console,
     heartbeat: Heartbeat | None = None,
 ) -> Sampler:
-    """Sampler over the engines and the verifiers."""
+    """Return a sampler over the engines and the verifiers."""
     chunk_size, seed = config.rollouts.chunk_size, config.trainer.seed
     return Sampler(actors.generator, actors.verifier, console, chunk_size, seed, heartbeat)
 
@@ -217,7 +230,7 @@ def run_observers(
     decode: Decode,
     console: Console,
 ) -> list[Observer]:
-    """Return the observers of a run, those that the settings add included. Raises ConfigError."""
+    """Return the observers of a run, including those that the settings add. Raises ConfigError."""
     added = [make(run_folder) for make in find_observers(config.trainer.observers)]
     return [
         Timelines(timeline, run_folder, config.timeline),
@@ -239,7 +252,7 @@ def trainer_parts(
     run_folder: Path,
     console: Console,
 ) -> Parts:
-    """Parts that the training loop works with."""
+    """Return the services that the training loop uses: policy, engines, evaluator, checkpoints and observers."""
     observers = run_observers(
         config,
         run_folder,
@@ -269,7 +282,10 @@ def policy_alone(
     with_reference: bool = False,
     heartbeat: Heartbeat | None = None,
 ) -> Iterator[MegatronPolicy]:
-    """The policy without engines and verifiers; without its reference too where it is wanted for its weights."""
+    """Start the policy without engines and verifiers, and stop it at the end.
+
+    Without `with_reference` it has no KL reference, for uses that only need the weights.
+    """
     if not with_reference:
         kl = replace(config.algorithm.kl, coefficient=0.0)
         algorithm = replace(config.algorithm, kl=kl)

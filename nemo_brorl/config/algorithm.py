@@ -122,7 +122,7 @@ class AlgorithmConfig:
         "parameters of the advantage. All have train_rollouts: rollouts of a group that are trained on, "
         "those with the largest variance of rewards (PODS), default all N; and rare_success_exponent: a "
         "group's weight is (1 - share of correct rollouts) ** this. An advantage of your own may have "
-        "more (docs/extending.md)",
+        "more (docs/howto/extend.md)",
     )
     pass_at_k: int = setting(8, "k of the advantage pass_at_k", at_least=1)
     loss: str = setting("ppo_clip", "policy loss", choices=(*REINFORCEMENT_LOSSES, FUNCTION))
@@ -130,7 +130,7 @@ class AlgorithmConfig:
         {},
         "parameters of the loss. All have covariance: Clip-Cov or KL-Cov, which limit updates of tokens "
         "that reduce entropy (docs/explanation/theory.md). A loss of your own may have more "
-        "(docs/extending.md)",
+        "(docs/howto/extend.md)",
     )
     aggregation: str = setting(
         "token_mean",
@@ -195,17 +195,17 @@ class AlgorithmConfig:
         bound = 1 + self.clip_high
         if 0 < self.dual_clip <= bound:
             yield (
-                f"algorithm.dual_clip={self.dual_clip} must be above 1 + algorithm.clip_high = {bound:g}: write 10.0, "
+                f"algorithm.dual_clip={self.dual_clip} must be above 1 + algorithm.clip_high = {bound:g}: set 10.0, "
                 "or 0 to turn it off"
             )
         if self.loss == "gspo" and self.clip_high > 0.05:
             yield (
                 f"algorithm.clip_high={self.clip_high} is a bound for single tokens; ratios of whole responses "
-                "(algorithm.loss=gspo) stay much closer to 1: write for example algorithm.clip_low=3e-4 "
+                "(algorithm.loss=gspo) stay much closer to 1: set for example algorithm.clip_low=3e-4 "
                 "algorithm.clip_high=4e-4"
             )
         if self.covariance.low >= self.covariance.high:
             yield (
                 f"algorithm.loss_params.covariance.low={self.covariance.low} is not below high={self.covariance.high}: "
-                "write for example low=1.0 high=5.0"
+                "set for example low=1.0 high=5.0"
             )

@@ -29,7 +29,7 @@ def parts_go_together(run: BroRLConfig) -> Iterator[str]:
     if algorithm.covariance.kind == "kl_cov" and algorithm.num_mini_batches == 1:
         yield (
             "algorithm.loss_params.covariance.kind=kl_cov holds tokens near the policy before the update, where its "
-            "first step starts, and needs algorithm.num_mini_batches above 1 (now 1): write that, or leave it out"
+            "first step starts, and needs algorithm.num_mini_batches above 1 (now 1): set that, or leave it out"
         )
 
 
@@ -64,7 +64,7 @@ def groups_fill_mini_batches(run: BroRLConfig) -> Iterator[str]:
         if samples % mini_batches:
             fitting = max(divisor for divisor in range(1, mini_batches + 1) if samples % divisor == 0)
             yield (
-                f"algorithm.num_mini_batches={mini_batches} does not divide {shape}: write "
+                f"algorithm.num_mini_batches={mini_batches} does not divide {shape}: set "
                 f"algorithm.num_mini_batches={fitting}"
             )
         elif samples // mini_batches < replicas:
@@ -81,7 +81,7 @@ def groups_are_large_enough(run: BroRLConfig) -> Iterator[str]:
     smallest = min(smallest, algorithm.train_rollouts or smallest)
     if algorithm.advantage == "pass_at_k" and algorithm.pass_at_k > smallest:
         yield (
-            f"algorithm.pass_at_k={algorithm.pass_at_k} is more than N = {smallest} rollouts of a group: write "
+            f"algorithm.pass_at_k={algorithm.pass_at_k} is more than N = {smallest} rollouts of a group: set "
             f"{smallest} or less"
         )
 

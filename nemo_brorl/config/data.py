@@ -25,7 +25,7 @@ SOURCES = ("reasoning_gym", *FILE_WORDS, "environment")
 
 @dataclass
 class TaskStageConfig:
-    """A stage of a task's curriculum, with settings from some question on."""
+    """Settings of a Reasoning Gym task from some question on, as one stage of its curriculum."""
 
     from_question: int = setting(
         MISSING, "index of the first question with these settings, counted over all tasks of the source", at_least=1
@@ -35,7 +35,7 @@ class TaskStageConfig:
 
 @dataclass
 class TaskConfig:
-    """One Reasoning Gym task in a mixture of tasks."""
+    """Settings of one Reasoning Gym task in a mixture of tasks."""
 
     name: str = setting(MISSING, 'Reasoning Gym task; "*": every task that is not listed by name, sharing the weight')
     weight: float = setting(1.0, "share of the questions, relative to the sum of all weights", above=0)
@@ -54,24 +54,24 @@ class TaskConfig:
     )
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the task that is set at `where`."""
+        """Yield a message for every error in the task's settings; `where` is the key that holds them."""
         starts = [stage.from_question for stage in self.stages]
         if starts != sorted(set(starts)):
-            yield f"{where}: its stages begin at {starts}; write from_question in ascending order"
+            yield f"{where}: its stages begin at {starts}; set from_question in ascending order"
         if self.levels and self.name == "*":
-            yield f'{where}.levels of "*": other tasks have other settings; write levels for tasks by their names'
+            yield f'{where}.levels of "*": other tasks have other settings; set levels for tasks by their names'
         if self.levels and self.stages:
-            yield f"{where} has stages and levels: write stages, by position, or levels, by success"
+            yield f"{where} has stages and levels: set stages, by position, or levels, by success"
         if self.levels and self.demote_below >= self.promote_from:
             yield (
-                f"{where}.demote_below={self.demote_below} is not below promote_from={self.promote_from}: write for "
+                f"{where}.demote_below={self.demote_below} is not below promote_from={self.promote_from}: set for "
                 "example demote_below=0.1 promote_from=0.9"
             )
 
 
 @dataclass
 class ColumnsConfig:
-    """Paths of a row's fields (`reward_model.ground_truth`, see docs/data.md); null: the path of data.preset."""
+    """Paths of a row's fields (`reward_model.ground_truth`, see docs/howto/data.md); null: the path of data.preset."""
 
     prompt: str | None = setting(None, "path of the prompt: text, or a list of messages with role and content")
     answer: str | None = setting(
@@ -88,7 +88,7 @@ class ColumnsConfig:
 
 @dataclass
 class SourceConfig:
-    """One source of questions."""
+    """Settings of one source of questions: files, Reasoning Gym tasks, or an environment."""
 
     source: str = setting("reasoning_gym", "kind of source; dataset: folder of a Hugging Face dataset", choices=SOURCES)
     tasks: list[TaskConfig] = setting([], "Reasoning Gym tasks, for source=reasoning_gym")
@@ -107,49 +107,49 @@ class SourceConfig:
     environment: str | None = setting(
         None, "environment that replies to the model over several turns: a name or package.module:Class; null: one turn"
     )
-    environment_settings: dict[str, Any] = setting({}, "settings of the environment (docs/environments.md)")
+    environment_settings: dict[str, Any] = setting({}, "settings of the environment (docs/howto/environments.md)")
     max_bad_rows: int = setting(
         0, "most rows that may be unusable, repeated questions included; they are left out", at_least=0
     )
 
     def unnamed(self, where: str) -> Iterator[str]:
-        """Yield a message for everything that the source set at `where` leaves out, with what to set."""
+        """Yield a message for every setting that this source of questions lacks; `where` is the key that holds it."""
         if self.source == "reasoning_gym":
             if not self.tasks:
                 yield (
-                    f"{where}.tasks is empty and {where}.source is reasoning_gym: write for example "
+                    f"{where}.tasks is empty and {where}.source is reasoning_gym: set for example "
                     f"{where}.tasks=[{{name: chain_sum}}]"
                 )
         elif self.source == "environment":
             if self.environment is None:
                 yield (
-                    f"{where}.source=environment needs {where}.environment: write the one that draws the tasks, for "
+                    f"{where}.source=environment needs {where}.environment: set the one that draws the tasks, for "
                     f"example {where}.environment=mastermind"
                 )
         elif self.path is None:
-            yield f"{where}.source={self.source} needs {where}.path: write the path of {FILE_WORDS[self.source]}"
+            yield f"{where}.source={self.source} needs {where}.path: set the path of {FILE_WORDS[self.source]}"
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the source that is set at `where`."""
+        """Yield a message for every error in this source of questions; `where` is the key that holds it."""
         if self.verifier is not None and self.columns.verifier is not None:
             yield (
                 f"{where}.verifier={self.verifier} and {where}.columns.verifier={self.columns.verifier} both say who "
-                "scores a row: write one of them, and null for the other"
+                "scores a row: set one of them, and null for the other"
             )
 
     def missing(self, where: str) -> Iterator[str]:
-        """Yield a message for every missing setting and missing file of the source that is set at `where`."""
+        """Yield a message for every missing setting or file of this source; `where` is the key that holds it."""
         yield from self.unnamed(where)
         words, kind = FILE_WORDS.get(self.source), "folder" if self.source == "dataset" else "file"
         for name in ("path", "held_out_path"):
             path = getattr(self, name)
             if words is not None and path is not None and not is_there(path, kind):
-                yield f"{where}.{name}={path}: there is no such {kind}; write the path of {words}"
+                yield f"{where}.{name}={path}: there is no such {kind}; set the path of {words}"
 
 
 @dataclass
 class DomainConfig(SourceConfig):
-    """A source of questions in a mixture."""
+    """Settings of one source of questions in a mixture."""
 
     name: str = setting(MISSING, "name of the domain in metrics and prompts")
     weight: float = setting(1.0, "share of the prompts, relative to the sum of all weights", at_least=0)
@@ -159,7 +159,7 @@ class DomainConfig(SourceConfig):
 
 @dataclass
 class DataConfig(SourceConfig):
-    """Sources and form of the prompts."""
+    """Sources of the prompts, and the form in which the model gets them."""
 
     source: str = setting(
         "reasoning_gym",
@@ -185,7 +185,7 @@ class DataConfig(SourceConfig):
     )
 
     def sources(self) -> list[tuple[str, SourceConfig]]:
-        """Return every source that prompts are drawn from, each with the setting that holds it."""
+        """Return every source of questions with weight, each with the settings key that holds it."""
         if self.source != "mixture":
             return [("data", self)]
         asked: list[tuple[str, SourceConfig]] = []
@@ -196,47 +196,47 @@ class DataConfig(SourceConfig):
 
     def violations(self) -> Iterator[str]:
         if self.held_out_fraction == 1:
-            yield "data.held_out_fraction=1.0 leaves nothing to train on: write a share below 1, for example 0.1"
+            yield "data.held_out_fraction=1.0 leaves nothing to train on: set a share below 1, for example 0.1"
         if self.source == "mixture":
             yield from self._mixture_violations()
         elif self.domains:
-            yield f"data.domains is set and data.source={self.source}: write data.source=mixture, or data.domains=[]"
+            yield f"data.domains is set and data.source={self.source}: set data.source=mixture, or data.domains=[]"
         for where, source in self.sources():
             yield from source.violations_at(where)
             for name, times in repeated(task.name for task in source.tasks):
-                yield f"{where}.tasks names {name} {times} times: write it once with a larger weight"
+                yield f"{where}.tasks names {name} {times} times: set it once with a larger weight"
             for task in source.tasks:
                 yield from task.violations_at(f"{where}.tasks.{task.name}")
             if source.environment is None and source.environment_settings:
                 yield (
-                    f"{where}.environment_settings is set and {where}.environment is not: write its name, or leave "
+                    f"{where}.environment_settings is set and {where}.environment is not: set its name, or leave "
                     "them out"
                 )
             seconds = source.verifier_options.get("timeout_s", 1.0)
             if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
                 yield (
-                    f"{where}.verifier_options.timeout_s={seconds} must be a number above 0: write the seconds for one "
+                    f"{where}.verifier_options.timeout_s={seconds} must be a number above 0: set the seconds for one "
                     "response"
                 )
 
     def _mixture_violations(self) -> Iterator[str]:
         if not self.domains:
             yield (
-                "data.source=mixture needs data.domains: write for example data.domains=[{name: math, source: jsonl, "
+                "data.source=mixture needs data.domains: set for example data.domains=[{name: math, source: jsonl, "
                 "path: FILE}]"
             )
         elif sum(domain.weight for domain in self.domains) <= 0:
-            yield "the weights of data.domains sum to 0: write one above 0"
+            yield "the weights of data.domains sum to 0: set one above 0"
         for name, times in repeated(domain.name for domain in self.domains):
             yield f"data.domains names {name} {times} times: give each domain a name of its own"
         for index, domain in enumerate(self.domains):
             where, limit = f"data.domains.{index}", domain.max_prompt_tokens
             if not domain.name or "/" in domain.name:
-                yield f"{where}.name={domain.name!r}: write a name without a slash; metrics and prompts carry it"
+                yield f"{where}.name={domain.name!r}: set a name without a slash; metrics and prompts carry it"
             if limit is not None and limit > self.max_prompt_tokens:
                 yield (
                     f"{where}.max_prompt_tokens={limit} is above data.max_prompt_tokens={self.max_prompt_tokens}, "
-                    f"which the engines make room for: write data.max_prompt_tokens={limit}"
+                    f"which the engines make room for: set data.max_prompt_tokens={limit}"
                 )
 
 

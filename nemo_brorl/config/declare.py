@@ -44,7 +44,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Declaration:
-    """A setting's metadata beside type and default."""
+    """Metadata of a setting: meaning, range or choices, and whether it may change."""
 
     meaning: str = ""  # "" where the name says everything
     range: Range | None = None
@@ -54,7 +54,7 @@ class Declaration:
 
     @property
     def allowed(self) -> str:
-        """Range or choices in words, or "" where the type says everything."""
+        """Range or choices of the setting in words, or "" where its type says everything."""
         if self.range is not None:
             return str(self.range)
         return ", ".join(choice or "null" for choice in self.choices)
@@ -62,10 +62,10 @@ class Declaration:
     def refusal(self, name: str, value: Any) -> str | None:
         """Return the error message for a wrong value of setting `name`, or None for a valid one."""
         if self.range is not None and value is not None and not self.range.holds(value):
-            return f"{name}={value} is out of range: write a number {self.allowed}"
+            return f"{name}={value} is out of range: set a number {self.allowed}"
         is_function = FUNCTION in self.choices and is_import_path(str(value))
         if self.choices and value not in self.choices and not is_function:
-            return f"{name}={value} is not known: write one of {self.allowed}"
+            return f"{name}={value} is not known: set one of {self.allowed}"
         return None
 
 
@@ -109,7 +109,7 @@ def section(kind: type, *, may_change: bool = False) -> Any:
 
 
 def declaration(field: dataclasses.Field[Any]) -> Declaration:
-    """Return the declaration of a settings field."""
+    """Return the declaration in a settings field's metadata."""
     declared: Declaration = field.metadata[DECLARATION]
     return declared
 
@@ -125,19 +125,19 @@ def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
             if dataclasses.is_dataclass(element):
                 yield from wrong_values(element, f"{name}.{index}.")
         if _holds_more_than_plain(value, hints[field.name]):
-            yield f"{name}={value} holds a list or a mapping: write plain values alone"
+            yield f"{name}={value} holds a list or a mapping: set plain values alone"
         refusal = declaration(field).refusal(name, value)
         if refusal is not None:
             yield refusal
 
 
 def wrong_params(where: str, kind: type, given: object) -> Iterator[str]:
-    """Yield a message for every error in the parameters that the mapping at setting `where` gives.
+    """Yield a message for every error in a mapping of parameters, which the setting `where` holds.
 
-    `kind`: dataclass of the parameters.
+    `kind` is the dataclass that declares the parameters.
     """
     if not isinstance(given, Mapping):
-        yield f"{where}={given}: write a mapping of {', '.join(field.name for field in dataclasses.fields(kind))}"
+        yield f"{where}={given}: set a mapping of {', '.join(field.name for field in dataclasses.fields(kind))}"
         return
     try:
         typed = typed_params(where, where.rpartition(".")[2], kind, given)
@@ -147,7 +147,7 @@ def wrong_params(where: str, kind: type, given: object) -> Iterator[str]:
     yield from wrong_values(typed, f"{where}.")
     for name, value in given.items():
         if getattr(typed, name) != value:
-            yield f"{where}.{name}={value!r} is a text: write {getattr(typed, name)}"
+            yield f"{where}.{name}={value!r} is a text: set {getattr(typed, name)}"
 
 
 def _holds_more_than_plain(value: Any, hint: Any) -> bool:

@@ -38,7 +38,7 @@ class BenchmarkConfig(SourceConfig):
     system_prompt: str | None = setting(None, 'system prompt; null: data.system_prompt; "": none')
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the benchmark that is set at `where`."""
+        """Yield a message for every error in the benchmark's settings; `where` is the key that holds them."""
         yield from super().violations_at(where)
         if self.held_out_path is not None:
             yield (
@@ -46,16 +46,16 @@ class BenchmarkConfig(SourceConfig):
                 f"{where}.path"
             )
         if self.source in ("reasoning_gym", "environment") and self.num_prompts is None:
-            yield f"{where}.source={self.source} has no end: write {where}.num_prompts, for example 100"
+            yield f"{where}.source={self.source} has no end: set {where}.num_prompts, for example 100"
         if self.source in FILE_WORDS and self.tasks:
-            yield f"{where}.tasks is given and {where}.source is {self.source}: write {where}.source=reasoning_gym"
+            yield f"{where}.tasks is given and {where}.source is {self.source}: set {where}.source=reasoning_gym"
         else:
             yield from self.unnamed(where)
 
 
 @dataclass
 class EvaluationConfig:
-    """Validation and evaluation on held-out prompts or benchmarks (docs/evaluation.md)."""
+    """Validation and evaluation on held-out prompts or benchmarks (docs/howto/evaluate.md)."""
 
     num_prompts: int = setting(256, "number of held-out prompts", at_least=1)
     first_prompt: int = setting(
@@ -92,7 +92,10 @@ class EvaluationConfig:
     output: str | None = setting(None, "folder of the results; null: the run folder", may_change=True)
 
     def selected(self) -> list[tuple[str, BenchmarkConfig]]:
-        """Return the benchmarks to run, each with its setting's name; empty: the held-out prompts of `data`."""
+        """Return the benchmarks to run, each with the settings key that holds it.
+
+        Empty: the held-out prompts of `data` are used.
+        """
         asked = []
         for index, benchmark in enumerate(self.benchmarks):
             if not self.only or benchmark.name in self.only:
@@ -106,12 +109,12 @@ class EvaluationConfig:
         for index, name in enumerate(names):
             if not name or "/" in name or name.startswith("."):
                 yield (
-                    f"evaluation.benchmarks.{index}.name={name!r}: write a name without a slash or a dot at its "
+                    f"evaluation.benchmarks.{index}.name={name!r}: set a name without a slash or a dot at its "
                     "beginning; a file carries it"
                 )
         for name in self.only:
             if name not in names:
-                known = f"write one of {', '.join(names)}" if names else "evaluation.benchmarks lists none"
+                known = f"set one of {', '.join(names)}" if names else "evaluation.benchmarks lists none"
                 yield f"evaluation.only names {name}, and there is no such benchmark: {known}"
         asked = {}
         for where, benchmark in self.selected():
@@ -126,10 +129,10 @@ class EvaluationConfig:
 def _without_samples(subject: str, k: int, asked: Mapping[str, int]) -> Iterator[str]:
     """Yield a message where a prompt has fewer than k samples; `asked` is the number of samples by benchmark."""
     if k < 1:
-        yield f"{subject}: write numbers from 1"
+        yield f"{subject}: set numbers from 1"
     for name, num_samples in asked.items():
         if k > num_samples:
             yield (
-                f"{subject} and {name} draws {num_samples} samples of a prompt: write samples_per_prompt={k} or more "
+                f"{subject} and {name} draws {num_samples} samples of a prompt: set samples_per_prompt={k} or more "
                 f"there, or leave {k} out"
             )

@@ -35,12 +35,12 @@ def engines_fill_their_devices(run: BroRLConfig) -> Iterator[str]:
     if on_node % degree:
         yield (
             f"generation.tensor_parallel_size={degree} does not divide trainer.gpus_per_node={on_node}, and an engine "
-            "must be on one node: write a divisor"
+            "must be on one node: set a divisor"
         )
     if generation.placement == "disaggregated":
         if run.policy.data_parallel_size is None and generation.num_engines is None:
             yield (
-                "generation.placement=disaggregated does not share out the GPUs: write generation.num_engines or "
+                "generation.placement=disaggregated does not share out the GPUs: set generation.num_engines or "
                 "policy.data_parallel_size"
             )
             return
@@ -54,7 +54,7 @@ def engines_fill_their_devices(run: BroRLConfig) -> Iterator[str]:
     if wanted > left:
         yield (
             f"generation.num_engines={sizes.num_engines} × generation.tensor_parallel_size={degree} = {wanted} GPUs "
-            f"and {left} are there for generation: write generation.num_engines=null to fill them"
+            f"and {left} are there for generation: set generation.num_engines=null to fill them"
         )
     if on_node % degree == 0 and for_policy % degree:
         yield (
@@ -71,7 +71,7 @@ def kernels_exist(run: BroRLConfig) -> Iterator[str]:
         yield f"{quantises}, which needs GPUs: leave it out on CPU"
     if run.generation.is_quantised and not run.algorithm.importance_correction.enabled:
         yield (
-            f"{quantises}, so rollouts are not of the policy that learns from them: write "
+            f"{quantises}, so rollouts are not of the policy that learns from them: set "
             "algorithm.importance_correction.enabled=true"
         )
     if engine_args.get("speculative_config") is not None and not is_on_gpu:

@@ -41,20 +41,20 @@ def _raise_all(model: str, found: list[str]) -> None:
 
 
 def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
-    """Yield one message for every setting that does not fit the model."""
+    """Yield one message for every setting that does not fit the shape of the model."""
     yield from policy_misfits(config.policy, shape, config.trainer.num_gpus > 0)
     yield from _heads("generation.tensor_parallel_size", config.generation.tensor_parallel_size, shape)
     limit = max_model_len(config)
     if limit > shape.max_positions:
         yield (
-            f"generation.max_model_len={limit} is more than the model's {shape.max_positions} positions: write "
+            f"generation.max_model_len={limit} is more than the model's {shape.max_positions} positions: set "
             f"generation.max_model_len={shape.max_positions}, which leaves "
             f"{shape.max_positions - longest_response(config)} for the prompt"
         )
 
 
 def policy_misfits(policy: PolicyConfig, shape: ModelShape, on_gpu: bool) -> Iterator[str]:
-    """Yield one message for every setting of the policy that does not fit the model."""
+    """Yield one message for every setting of the policy that does not fit the shape of the model."""
     yield from _tensor_parallel(policy, shape)
     yield from _pipeline_parallel(policy, shape)
     yield from _experts(policy, shape)
@@ -64,13 +64,13 @@ def policy_misfits(policy: PolicyConfig, shape: ModelShape, on_gpu: bool) -> Ite
 def _heads(name: str, size: int, shape: ModelShape) -> Iterator[str]:
     if shape.num_heads % size:
         yield (
-            f"{name}={size} does not divide the model's {shape.num_heads} attention heads: write "
+            f"{name}={size} does not divide the model's {shape.num_heads} attention heads: set "
             f"{_divisor(size, shape.num_heads)}"
         )
     if shape.num_key_value_heads % size and size % shape.num_key_value_heads:
         yield (
             f"{name}={size} neither divides nor is a multiple of the model's {shape.num_key_value_heads} key-value "
-            f"heads: write {_divisor(size, shape.num_key_value_heads)}"
+            f"heads: set {_divisor(size, shape.num_key_value_heads)}"
         )
 
 
@@ -80,14 +80,14 @@ def _tensor_parallel(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
     if size > shape.num_key_value_heads:
         yield (
             f"{name}={size} is more than the model's {shape.num_key_value_heads} key-value heads, which "
-            f"the policy does not copy: write {shape.num_key_value_heads} or less"
+            f"the policy does not copy: set {shape.num_key_value_heads} or less"
         )
     sizes = {"intermediate_size": shape.ffn_size}
     if shape.moe and policy.expert_model_parallel_size == 1:  # then tensor parallelism splits every expert
         sizes["moe_intermediate_size"] = shape.moe.ffn_size
     for what, number in sizes.items():
         if number % size:
-            yield f"{name}={size} does not divide the model's {what} of {number}: write {_divisor(size, number)}"
+            yield f"{name}={size} does not divide the model's {what} of {number}: set {_divisor(size, number)}"
 
 
 def _pipeline_parallel(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
@@ -96,13 +96,13 @@ def _pipeline_parallel(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]
     if shape.num_layers % stages:
         yield (
             f"policy.pipeline_model_parallel_size={stages} does not divide the model's {shape.num_layers} layers: "
-            f"write {_divisor(stages, shape.num_layers)}"
+            f"set {_divisor(stages, shape.num_layers)}"
         )
     elif shape.num_layers // stages % virtual:
         per_stage = shape.num_layers // stages
         yield (
             f"policy.virtual_pipeline_model_parallel_size={virtual} does not divide the {per_stage} layers of a "
-            f"pipeline stage: write {_divisor(virtual, per_stage)} or null".replace("write 1 or null", "write null")
+            f"pipeline stage: set {_divisor(virtual, per_stage)} or null".replace("set 1 or null", "set null")
         )
 
 
@@ -118,20 +118,20 @@ def _experts(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
             if value != neutral:
                 written, wanted = str(value).lower(), str(neutral).lower()
                 yield (
-                    f"policy.{name}={written} is for mixture-of-experts models and this one is dense: write "
+                    f"policy.{name}={written} is for mixture-of-experts models and this one is dense: set "
                     f"policy.{name}={wanted}"
                 )
         return
     if moe.num_experts % size:
         yield (
-            f"policy.expert_model_parallel_size={size} does not divide the model's {moe.num_experts} experts: write "
+            f"policy.expert_model_parallel_size={size} does not divide the model's {moe.num_experts} experts: set "
             f"{_divisor(size, moe.num_experts)}"
         )
     yield from _stages_without_experts(policy, moe)
     if policy.tensor_model_parallel_size > 1 and not policy.sequence_parallel:
         yield (
             f"policy.tensor_model_parallel_size={policy.tensor_model_parallel_size} without policy.sequence_parallel "
-            "would send every token of a mixture-of-experts model to its experts once per rank: write "
+            "would send every token of a mixture-of-experts model to its experts once per rank: set "
             "policy.sequence_parallel=true"
         )
 
@@ -148,26 +148,26 @@ def _stages_without_experts(policy: PolicyConfig, moe: MoeShape) -> Iterator[str
     if len(with_experts) < stages:
         yield (
             f"policy.pipeline_model_parallel_size={stages} leaves a pipeline stage with dense layers only, whose "
-            "optimizer a checkpoint would not restore: write a smaller policy.pipeline_model_parallel_size"
+            "optimizer a checkpoint would not restore: set a smaller policy.pipeline_model_parallel_size"
         )
 
 
 def _fp8(policy: PolicyConfig, shape: ModelShape, on_gpu: bool) -> Iterator[str]:
-    """Yield one message for every FP8 setting that does not fit the model."""
+    """Yield one message for every FP8 setting that does not fit the shape of the model."""
     if policy.fp8 is None:
         return
     if policy.num_bf16_layers >= shape.num_layers:
         yield (
             f"policy.fp8_bf16_first_layers={policy.fp8_bf16_first_layers} and "
             f"policy.fp8_bf16_last_layers={policy.fp8_bf16_last_layers} "
-            f"leave none of the model's {shape.num_layers} layers in FP8: write smaller numbers, or policy.fp8=null"
+            f"leave none of the model's {shape.num_layers} layers in FP8: set smaller numbers, or policy.fp8=null"
         )
     per_stage = shape.num_layers // policy.pipeline_model_parallel_size
     for name in ("fp8_bf16_first_layers", "fp8_bf16_last_layers"):
         layers = getattr(policy, name)
         if layers > per_stage:
             yield (
-                f"policy.{name}={layers} is more than the {per_stage} layers of a pipeline stage: write {per_stage} or "
+                f"policy.{name}={layers} is more than the {per_stage} layers of a pipeline stage: set {per_stage} or "
                 "less"
             )
     if on_gpu:
@@ -189,7 +189,7 @@ def _fp8_features(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
         if number % FP8_FEATURES:
             yield (
                 f"policy.fp8={policy.fp8} needs multiples of {FP8_FEATURES} features and the model's {what} on a "
-                f"tensor-parallel rank is {number}: write policy.fp8=null or a smaller "
+                f"tensor-parallel rank is {number}: set policy.fp8=null or a smaller "
                 "policy.tensor_model_parallel_size"
             )
 

@@ -30,7 +30,7 @@ def needs(run: BroRLConfig, given: str, why: str, *wanted: str) -> str:
     names = given.split(" with ")
     subject = " with ".join(f"{name}={_now(run, name)}" for name in names)
     wishes = " or ".join(f"{wish} (now {_now(run, _named(wish))})" for wish in wanted)
-    return f"{subject} {why}, and needs {wishes}: write that, or {_taken_back(run, names[0])}"
+    return f"{subject} {why}, and needs {wishes}: set that, or {_taken_back(run, names[0])}"
 
 
 def needs_gpus(run: BroRLConfig, given: str, why: str) -> Iterator[str]:
@@ -65,6 +65,9 @@ def _now(run: BroRLConfig, name: str) -> str:
 
 
 def _taken_back(run: BroRLConfig, name: str) -> str:
-    """Return the setting with a value that requires nothing: its default, or false if the default is the cause."""
+    """Return a setting with a value that requires no other setting.
+
+    It is the default, or false if the default is the cause.
+    """
     default = settings()[name].default
     return f"{name}=false" if default == "true" == _now(run, name) else f"{name}={default}"

@@ -65,7 +65,7 @@ def policy_fills_its_devices(run: BroRLConfig) -> Iterator[str]:
     if stage % experts and not is_chosen_later:
         yield (
             f"policy.expert_model_parallel_size={experts} must divide the TP × CP × DP = {stage} ranks of a pipeline "
-            "stage, from which it takes its ranks: write a divisor, or raise policy.data_parallel_size"
+            "stage, from which it takes its ranks: set a divisor, or raise policy.data_parallel_size"
         )
     if gpus == 0:
         if not is_chosen_later and run.trainer.num_nodes > min(ranks, sizes.num_engines):
@@ -95,7 +95,7 @@ def gathers_overlap_where_gradients_do(run: BroRLConfig) -> Iterator[str]:
         yield (
             "policy.overlap_param_gather=true needs gradients that overlap, and "
             f"policy.overlap_grad_reduce={as_yaml(run.policy.overlap_grad_reduce)} has them reduced in one piece here: "
-            "write policy.overlap_grad_reduce=true, or policy.overlap_param_gather=false"
+            "set policy.overlap_grad_reduce=true, or policy.overlap_param_gather=false"
         )
 
 

@@ -48,14 +48,14 @@ class ShapingConfig:
     repetition_ngram: int = setting(16, "tokens of an n-gram for repetition_penalty", at_least=1)
     cosine: CosineLengthConfig = section(CosineLengthConfig)
     function: str | None = setting(
-        None, "shaping function of your own, applied last (docs/extending.md)", choices=(None, FUNCTION)
+        None, "shaping function of your own, applied last (docs/howto/extend.md)", choices=(None, FUNCTION)
     )
     function_params: dict[str, Any] = setting({}, "parameters of the shaping function, by name")
 
 
 @dataclass
 class CodeConfig:
-    """Resource limits of the programs that the verifier `code` runs (docs/sandbox.md)."""
+    """Resource limits of the programs that the verifier `code` runs (docs/reference/sandbox.md)."""
 
     test_timeout_s: float = setting(
         4.0,
@@ -76,7 +76,7 @@ class CodeConfig:
 
 @dataclass
 class OwnVerifierConfig:
-    """A verifier outside the package that takes parameters."""
+    """Settings of a verifier of your own, outside the package, that takes parameters."""
 
     name: str = setting(MISSING, "verifier function, as package.module:function")
     params: dict[str, Any] = setting({}, "parameters of the verifier function, by name")
@@ -84,7 +84,7 @@ class OwnVerifierConfig:
 
 @dataclass
 class EndpointConfig:
-    """A scoring service, or a language model that judges, with the format of its replies (docs/verifiers.md)."""
+    """A scoring service, or a language model that judges, with the format of its replies (docs/howto/judges.md)."""
 
     name: str = setting(MISSING, "name of the endpoint, for data.verifier and compositions")
     url: str = setting(MISSING, "address of a service, or base of a judge's OpenAI-compatible API: https://HOST/v1")
@@ -115,28 +115,28 @@ class EndpointConfig:
 
     @property
     def is_judge(self) -> bool:
-        """True for a language model, False for a scoring service."""
+        """True if the endpoint is a language model that judges, False if it is a scoring service."""
         return self.model is not None
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the endpoint that is set at `where`."""
+        """Yield a message for every error in the endpoint's settings; `where` is the key that holds them."""
         if not self.name or is_address(self.name) or is_import_path(self.name):
-            yield f"{where}.name={self.name!r}: write a plain name, for example judge"
+            yield f"{where}.name={self.name!r}: set a plain name, for example judge"
         wrong = wrong_address(self.url)
         if wrong is not None:
             yield f"{where}.url: {wrong}"
         if len(self.range) != 2 or self.range[0] >= self.range[1]:
-            yield f"{where}.range={self.range}: write the lowest and the highest score, as [0,10]"
+            yield f"{where}.range={self.range}: set the lowest and the highest score, as [0,10]"
         try:
             if re.compile(self.score_pattern).groups != 1:
-                yield f"{where}.score_pattern={self.score_pattern}: write a regular expression with one group"
+                yield f"{where}.score_pattern={self.score_pattern}: set a regular expression with one group"
         except re.error as error:
             yield f"{where}.score_pattern={self.score_pattern} is no regular expression ({error})"
 
 
 @dataclass
 class ServicesConfig:
-    """Verifiers behind a network (docs/verifiers.md). Limits of requests apply to each of `num_workers` processes."""
+    """Verifiers behind a network (docs/howto/judges.md). Limits of requests apply to each of `num_workers`."""
 
     endpoints: list[EndpointConfig] = setting(
         [], "scoring services and judges. Data and stored runs can name only these"
@@ -177,7 +177,7 @@ class ServicesConfig:
 
 @dataclass
 class EnvironmentsConfig:
-    """Limits of environments (docs/environments.md)."""
+    """Time and size limits of environments (docs/howto/environments.md)."""
 
     step_timeout_s: float = setting(10.0, "most seconds for one step", above=0)
     episode_timeout_s: float = setting(300.0, "most seconds for all steps of an episode", above=0)
@@ -189,7 +189,7 @@ class EnvironmentsConfig:
 
 @dataclass
 class RewardsConfig:
-    """Verification of responses, which gives their rewards."""
+    """Settings of verification, which gives responses their rewards."""
 
     num_workers: int = setting(1, "processes that verify responses", at_least=1, may_change=True)
     timeout_s: float = setting(5.0, "most seconds for one response", above=0)
@@ -198,7 +198,7 @@ class RewardsConfig:
     )
     constant_answers: str = setting(
         "warn",
-        "action before a run starts if a task gives rewards for one of twenty constant answers (docs/data.md)",
+        "action before a run starts if a task gives rewards for one of twenty constant answers (docs/howto/data.md)",
         choices=("warn", "refuse", "off"),
         may_change=True,
     )
@@ -214,10 +214,11 @@ class RewardsConfig:
         choices=("sum", "last"),
     )
     verifiers: list[OwnVerifierConfig] = setting(
-        [], "verifiers of your own that rows name, or that take parameters (docs/extending.md)"
+        [], "verifiers of your own that rows name, or that take parameters (docs/howto/extend.md)"
     )
     environment_variables: list[str] = setting(
-        [], "environment variables that your own verifiers, environments and agents can read (docs/verifiers.md)"
+        [],
+        "environment variables that your own verifiers, environments and agents can read (docs/reference/verifiers.md)",
     )
     environments: EnvironmentsConfig = section(EnvironmentsConfig)
     shaping: ShapingConfig = section(ShapingConfig)
@@ -229,18 +230,18 @@ class RewardsConfig:
         for index, verifier in enumerate(self.verifiers):
             if not is_import_path(verifier.name):
                 yield (
-                    f"rewards.verifiers.{index}.name={verifier.name} is no function of your own: write "
+                    f"rewards.verifiers.{index}.name={verifier.name} is no function of your own: set "
                     "package.module:function; options of a built-in verifier are data.verifier_options"
                 )
         for name, seconds in self.timeouts.items():
             if not 0 < seconds < math.inf:
                 yield (
-                    f"rewards.timeouts.{name}={seconds:g} must be above 0: write the seconds that this verifier may "
+                    f"rewards.timeouts.{name}={seconds:g} must be above 0: set the seconds that this verifier may "
                     "take for one response"
                 )
         one, whole = self.code.test_timeout_s, self.timeouts.get("code", self.timeout_s)
         if one > SHARE_OF_TESTS * whole > 0:
             yield (
                 f"rewards.code.test_timeout_s={one:g} is more than all tests of a response have, {SHARE_OF_TESTS:.0%} "
-                f"of rewards.timeouts.code={whole:g}: write rewards.timeouts.code={one / SHARE_OF_TESTS:g} or more"
+                f"of rewards.timeouts.code={whole:g}: set rewards.timeouts.code={one / SHARE_OF_TESTS:g} or more"
             )

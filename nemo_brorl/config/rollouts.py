@@ -13,7 +13,7 @@ from nemo_brorl.config.declare import section, setting
 
 @dataclass
 class StageConfig:
-    """One stage of a schedule of N."""
+    """One stage of a schedule of N, the rollouts per prompt."""
 
     num_per_prompt: int = setting(MISSING, "N of this stage", at_least=2)
     num_steps: int | None = setting(None, "steps of a stage under kind=staged; null: until the end", at_least=1)
@@ -40,7 +40,7 @@ class PlateauConfig:
 
 @dataclass
 class ScheduleConfig:
-    """Schedule of N over a run."""
+    """Schedule of N, the rollouts per prompt, over a run."""
 
     kind: str = setting(
         "constant",
@@ -63,11 +63,11 @@ class ScheduleConfig:
         if self.kind == "constant" and self.stages:
             yield (
                 f"rollouts.schedule.stages has {len(self.stages)} stages and rollouts.schedule.kind=constant uses "
-                "none: write kind=staged, budget or on_plateau, or leave stages empty"
+                "none: set kind=staged, budget or on_plateau, or leave stages empty"
             )
         if self.kind != "constant" and not self.stages:
             yield (
-                f"rollouts.schedule.kind={self.kind} has no stages: write for example "
+                f"rollouts.schedule.kind={self.kind} has no stages: set for example "
                 "rollouts.schedule.stages=[{num_per_prompt: 16, num_steps: 100}, {num_per_prompt: 512}]"
             )
         ends_by = {"staged": "num_steps", "budget": "num_rollouts"}
@@ -75,9 +75,9 @@ class ScheduleConfig:
             for kind, name in ends_by.items():
                 where, length = f"rollouts.schedule.stages.{index}.{name}", getattr(stage, name)
                 if kind == self.kind and length is None and stage is not self.stages[-1]:
-                    yield f"{where} is missing: only the last stage may go on to the end; write where this one ends"
+                    yield f"{where} is missing: only the last stage may go on to the end; set where this one ends"
                 if kind != self.kind != "constant" and length is not None:
-                    yield f"{where}={length} ends a stage of kind={kind}, not of kind={self.kind}: write null"
+                    yield f"{where}={length} ends a stage of kind={kind}, not of kind={self.kind}: set null"
 
 
 @dataclass
@@ -94,7 +94,7 @@ class PromptPoolConfig:
 
 @dataclass
 class RolloutsConfig:
-    """Number of rollouts, and how they are sampled."""
+    """Number of rollouts, and how they are sampled and cut."""
 
     num_per_prompt: int = setting(512, "number of rollouts per prompt, N in BroRL", at_least=2)
     prompts_per_step: int = setting(16, "prompts that a step trains on", at_least=1, may_change=True)
@@ -139,7 +139,10 @@ class RolloutsConfig:
     schedule: ScheduleConfig = section(ScheduleConfig)
 
     def stage_sizes(self) -> list[tuple[int, int]]:
-        """Return N and prompts per step of every stage; under a sample budget, prompts shrink as N grows."""
+        """Return N (rollouts per prompt) and prompts per step for every stage of the schedule.
+
+        Under a sample budget, prompts shrink as N grows.
+        """
         numbers = [stage.num_per_prompt for stage in self.schedule.stages]
         if self.schedule.kind == "constant":
             numbers = [self.num_per_prompt]
@@ -154,7 +157,7 @@ class RolloutsConfig:
         return sizes
 
     def stage_samples(self) -> list[int]:
-        """Return the rollouts in one update, N × prompts, for every stage."""
+        """Return the rollouts in one update, N × prompts, for every stage of the schedule."""
         return [num * prompts for num, prompts in self.stage_sizes()]
 
     def violations(self) -> Iterator[str]:
@@ -163,7 +166,7 @@ class RolloutsConfig:
         if self.schedule.kind in ("staged", "budget") and stages and stages[0].num_per_prompt != self.num_per_prompt:
             yield (
                 f"rollouts.num_per_prompt={self.num_per_prompt} and the first stage's num_per_prompt="
-                f"{stages[0].num_per_prompt} differ: write the same number in both"
+                f"{stages[0].num_per_prompt} differ: set the same number in both"
             )
 
 
@@ -198,5 +201,5 @@ class DynamicSamplingConfig:
 
     @property
     def least_range(self) -> float | None:
-        """Smallest range of raw rewards of a group that is trained on. None: all groups are."""
+        """Smallest range of raw rewards for which a group is trained on. None: all groups are trained on."""
         return self.min_reward_range if self.enabled else None

@@ -45,7 +45,7 @@ def violations(config: BroRLConfig) -> Iterator[str]:
 
 
 def check_demonstrations(config: BroRLConfig) -> None:
-    """Raise ConfigError if demonstrations call a calculator and `data.environment` is not the calculator."""
+    """Raise ConfigError if `sft.demonstrations.calling_rate` is set without `data.environment=calculator`."""
     if config.sft.demonstrations.calling_rate is not None and config.data.environment != "calculator":
         why = "demonstrates calls of a calculator"
         _raise_all([needs(config, "sft.demonstrations.calling_rate", why, "data.environment=calculator")], config)
@@ -61,7 +61,7 @@ def _raise_all(messages: Iterable[str], config: BroRLConfig) -> None:
 
 
 def questions_are_there(config: BroRLConfig) -> Iterator[str]:
-    """Yield a message for missing data files and for benchmarks without questions.
+    """Yield a message for missing data files, and for benchmarks on held-out questions if none are held out.
 
     With benchmarks, `evaluate` never opens the training data. Training checks its files when it opens them.
     """
@@ -71,7 +71,7 @@ def questions_are_there(config: BroRLConfig) -> Iterator[str]:
     for where, benchmark in config.evaluation.selected():
         if benchmark.source == "reasoning_gym" and config.data.held_out_fraction == 0:
             yield (
-                f"{where} asks questions held out of training, and data.held_out_fraction=0: write a share above 0, "
+                f"{where} asks questions held out of training, and data.held_out_fraction=0: set a share above 0, "
                 "for example 0.1"
             )
 
@@ -81,7 +81,7 @@ def lengths_fit(config: BroRLConfig) -> Iterator[str]:
     if prompt + response > room:
         yield (
             f"generation.max_model_len={room} is less than data.max_prompt_tokens + the longest response = {prompt} + "
-            f"{response}: write generation.max_model_len={prompt + response} or shorten rollouts.max_response_tokens"
+            f"{response}: set generation.max_model_len={prompt + response} or shorten rollouts.max_response_tokens"
         )
     for where, benchmark in config.evaluation.selected():
         limits = benchmark_limits(config.evaluation, config.data, config.rollouts, benchmark)
@@ -90,7 +90,7 @@ def lengths_fit(config: BroRLConfig) -> Iterator[str]:
             yield (
                 f"generation.max_model_len={room} is less than what {where} ({benchmark.name}) asks for, "
                 f"{limits.max_prompt_tokens} tokens for the prompt + {limits.max_response_tokens} for the response: "
-                f"write generation.max_model_len={asked}, or shorten {where}.max_prompt_tokens or "
+                f"set generation.max_model_len={asked}, or shorten {where}.max_prompt_tokens or "
                 f"{where}.max_response_tokens"
             )
     trained, ranks = prompt + config.rollouts.max_response_tokens, config.policy.context_parallel_size
@@ -98,13 +98,13 @@ def lengths_fit(config: BroRLConfig) -> Iterator[str]:
     if given is not None and trained > given * ranks:
         yield (
             f"policy.tokens_per_micro_batch={given} × policy.context_parallel_size={ranks} cannot hold one prompt and "
-            f"response of {trained} tokens: write {-(-trained // ranks)} or more"
+            f"response of {trained} tokens: set {-(-trained // ranks)} or more"
         )
     buffer, limit = config.rewards.shaping.overlong_buffer, config.rollouts.max_response_tokens
     if buffer >= limit:
         yield (
-            f"rewards.shaping.overlong_buffer={buffer} is not shorter than rollouts.max_response_tokens={limit}: every "
-            f"response would be punished; write for example {max(1, limit // 4)}, or 0 to turn it off"
+            f"rewards.shaping.overlong_buffer={buffer} is not shorter than rollouts.max_response_tokens={limit}, so "
+            f"every response would be punished: set for example {max(1, limit // 4)}, or 0 to turn it off"
         )
 
 
@@ -114,7 +114,8 @@ def heads_have_kernels(config: BroRLConfig) -> Iterator[str]:
     if rest == 0 and head_dim < MIN_CPU_HEAD_DIM and config.trainer.num_gpus == 0:
         yield (
             f"sft.new.hidden_size={hidden} over sft.new.num_attention_heads={heads} gives "
-            f"heads of {head_dim}, and vLLM's CPU build needs {MIN_CPU_HEAD_DIM}: write fewer heads"
+            f"heads of {head_dim}, and vLLM's CPU build needs {MIN_CPU_HEAD_DIM}: set a smaller "
+            "sft.new.num_attention_heads"
         )
 
 
@@ -122,7 +123,7 @@ def parity_can_be_met(config: BroRLConfig) -> Iterator[str]:
     parity, is_bf16 = config.parity, "bf16" in (config.policy.precision, config.generation.precision)
     if parity.enabled and is_bf16 and RunSizes.from_config(config).parity_bound < BF16_PARITY_BOUND:
         yield (
-            f"parity.max_mean_abs_diff={parity.max_mean_abs_diff} is tighter than bf16 can meet: write "
+            f"parity.max_mean_abs_diff={parity.max_mean_abs_diff} is tighter than bf16 can meet: set "
             "parity.max_mean_abs_diff=auto, which is 0.05, or fp32 for policy.precision and generation.precision"
         )
 

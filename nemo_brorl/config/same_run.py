@@ -29,8 +29,8 @@ def check_same_run(config: BroRLConfig) -> bool:
         return False
     if not config.exp_manager.resume_if_exists:
         raise CheckpointError(
-            f"run folder {folder} exists already: set exp_manager.explicit_log_dir to a new folder, "
-            "or exp_manager.resume_if_exists=true to continue the run in it"
+            f"exp_manager.explicit_log_dir={folder}: this run folder exists already. Set a new folder, or "
+            "exp_manager.resume_if_exists=true to resume its run."
         )
     old = recorded_settings(record)
     new = _unresolved(as_written(config))
@@ -44,15 +44,15 @@ def check_same_run(config: BroRLConfig) -> bool:
             changed.append(f"{name} was {was!r}, now {now!r}")
     if changed:
         raise CheckpointError(
-            f"run folder {folder} belongs to another configuration ({'; '.join(changed[:5])}): set "
-            "exp_manager.explicit_log_dir to a new folder, or give the old values to continue that run; one that it "
-            f"never had says that {record} is damaged: delete that one file"
+            f"exp_manager.explicit_log_dir={folder}: the run in this folder has other settings "
+            f"({'; '.join(changed[:5])}). Set a new folder, or restore these values to resume it. If the run never had "
+            f"such a value, {record} is damaged: delete that file."
         )
     return True
 
 
 def _unresolved(config: BroRLConfig) -> dict[str, Any]:
-    """Return settings by dotted name as a record has them, with interpolations unresolved."""
+    """Return a configuration's settings by dotted name, with interpolations unresolved, as run folders record them."""
     tree: Any = OmegaConf.to_container(OmegaConf.structured(config), resolve=False)
     return dict(leaves(with_loggers_beside(tree)))
 
@@ -90,8 +90,8 @@ def recorded_settings(record: Path) -> dict[str, Any]:
     except RecordError as error:
         reason = error.reason
     raise CheckpointError(
-        f"{record} is damaged ({reason}): delete that one file to go on by the settings that are given now, which must "
-        "be those that the run was begun with, or choose another exp_manager.explicit_log_dir"
+        f"{record} is damaged ({reason}). Delete this file to resume with the settings that are set now, which must be "
+        "those that the run was started with, or set another exp_manager.explicit_log_dir."
     )
 
 

@@ -51,7 +51,7 @@ def steps_sample_the_least_groups(run: BroRLConfig) -> Iterator[str]:
     fewest = min((prompts for _, prompts in run.rollouts.stage_sizes()), default=least)
     if least > fewest:
         yield (
-            f"dynamic_sampling.min_groups={least} is more than the {fewest} groups that a step samples: write {fewest} "
+            f"dynamic_sampling.min_groups={least} is more than the {fewest} groups that a step samples: set {fewest} "
             "or less, or dynamic_sampling.fill=full"
         )
 

@@ -69,7 +69,7 @@ class NewModelConfig:
         if not self.min_pass_at_1 <= self.target_pass_at_1 <= self.max_pass_at_1:
             yield (
                 f"sft.new.target_pass_at_1={self.target_pass_at_1} is outside sft.new.min_pass_at_1="
-                f"{self.min_pass_at_1} … sft.new.max_pass_at_1={self.max_pass_at_1}: write a target between them"
+                f"{self.min_pass_at_1} … sft.new.max_pass_at_1={self.max_pass_at_1}: set a target between them"
             )
 
 

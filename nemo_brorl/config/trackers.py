@@ -43,11 +43,11 @@ class ExpManagerConfig:
     )
 
     def wants(self, tracker: str) -> bool:
-        """Return whether metrics go to a tracker."""
+        """Return whether the settings switch a tracker of metrics on."""
         return bool(self.loggers.get(f"create_{tracker}_logger", False))
 
     def arguments(self, tracker: str) -> dict[str, Any]:
-        """Return the arguments that are set for a tracker."""
+        """Return the arguments that the settings give a tracker of metrics."""
         return dict(self.loggers.get(f"{tracker}_logger_kwargs") or {})
 
     def violations(self) -> Iterator[str]:
@@ -68,13 +68,13 @@ class ExpManagerConfig:
         asked, kwargs = f"exp_manager.create_{tracker}_logger=true", f"exp_manager.{tracker}_logger_kwargs"
         for name in needed:
             if name not in given:
-                yield f"{asked} needs {kwargs}.{name}: write for example {kwargs}.{name}={EXAMPLES[name]}"
+                yield f"{asked} needs {kwargs}.{name}: set for example {kwargs}.{name}={EXAMPLES[name]}"
         for name in given:
             if name in SECRETS:
                 yield f"{kwargs}.{name} would be in config.yaml: leave it out, and set {tracker}'s environment variable"
         if importlib.util.find_spec(tracker) is None:
             package = PACKAGES.get(tracker, tracker)
-            yield f"{asked} needs the package {tracker}, which is not installed: pip install {package}, or write false"
+            yield f"{asked} needs the package {tracker}, which is not installed: pip install {package}, or set false"
 
 
 def with_loggers_beside(settings: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class TrainerConfig:
 
     @property
     def time_limit_s(self) -> float | None:
-        """Seconds of `time_limit`, whose format is checked; None: no limit."""
+        """Seconds of the setting `time_limit`, whose format was checked; None: no limit."""
         if self.time_limit is None:
             return None
         hours, minutes, seconds = (int(part) for part in self.time_limit.split(":"))
@@ -85,9 +85,9 @@ class TrainerConfig:
     def violations(self) -> Iterator[str]:
         limit, warning, timeout = self.time_limit, self.stall_warning_s, self.stall_timeout_s
         if limit is not None and not TIME_LIMIT.fullmatch(limit):
-            yield f'trainer.time_limit={limit} is not HH:MM:SS: write "04:00:00" for four hours (with quotes in YAML)'
+            yield f'trainer.time_limit={limit} is not HH:MM:SS: set "04:00:00" for four hours (with quotes in YAML)'
         if timeout is not None and timeout < warning:
             yield (
                 f"trainer.stall_timeout_s={timeout:g} is before trainer.stall_warning_s={warning:g}: "
-                f"write at least {warning:g}, or null"
+                f"set at least {warning:g}, or null"
             )

@@ -125,10 +125,10 @@ def cannot_write(path: Path, error: OSError) -> str:
     failed = "cannot be written"
     if error.errno in _IS_FORBIDDEN:
         failed = "is forbidden"
-        remedy = "see that this user may read and write there"
+        remedy = "make sure that this user may read and write there"
     elif error.errno in _IS_FULL:
         remedy = "make room on that disk"
     else:
-        remedy = "see that this user may write there and that the disk is well"
+        remedy = "make sure that this user may write there and that the disk works"
     cause = error.strerror or str(error)
-    return f"{path} {failed} ({cause}): {remedy}; the same command then goes on from the last checkpoint"
+    return f"{path} {failed} ({cause}): {remedy}; the same command then resumes from the last checkpoint"

@@ -85,14 +85,16 @@ def _acquire(folder: Path, watch_s: float) -> int:
 
 
 def _lock(descriptor: int, folder: Path) -> None:
-    """Lock the file, if its disk supports locks. Raises CheckpointError."""
+    """Lock the run folder's lock file, if its disk supports locks. Raises CheckpointError."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _IS_HELD:
             raise CheckpointError(_in_use(folder, _read(descriptor))) from error
         log.warning(
-            "%s: this disk has no locks (%s); another driver is seen by its touches alone", folder, error.strerror
+            "%s: this disk has no locks (%s), so another driver is noticed only by its changes to the file",
+            folder,
+            error.strerror,
         )
 
 
@@ -106,9 +108,11 @@ def _check_gone(descriptor: int, folder: Path, watch_s: float) -> None:
         return
     path = folder / LOCK
     if before["boot"] == _boot():
-        log.warning("%s was left by %s, which is gone: taken over", path, _named(before))
+        log.warning("%s: its driver (%s) is no longer running, so this run takes the lock", path, _named(before))
         return
-    log.warning("%s is of %s: watched for %.0f s before it is taken over", path, _named(before), watch_s)
+    log.warning(
+        "%s: it belongs to %s, and is watched for %.0f s before this run takes it", path, _named(before), watch_s
+    )
     was = _touched_at(path)
     until = time.monotonic() + watch_s
     while time.monotonic() < until:
@@ -152,7 +156,7 @@ def _write(descriptor: int, owner: Mapping[str, Any]) -> None:
 
 
 def _read(descriptor: int) -> dict[str, Any]:
-    """Return the contents of the lock file; {} if they cannot be read."""
+    """Return the contents of the run folder's lock file; {} if they cannot be read."""
     try:
         owner = json.loads(os.pread(descriptor, MAX_BYTES, 0))
         return {name: owner[name] for name in ("host", "pid", "command", "since", "boot")}

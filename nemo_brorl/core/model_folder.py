@@ -20,5 +20,5 @@ def local_model(model: str) -> Path | None:
         return None
     raise ModelError(
         f"policy.model={model}: there is no such folder. `make train` or `brorl base` makes a small model in "
-        "sft.new.output; or write the folder or the name of a Hugging Face model"
+        "sft.new.output; or set policy.model to the folder or name of a Hugging Face model"
     )

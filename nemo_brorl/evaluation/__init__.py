@@ -1,7 +1,6 @@
-"""How good a model is: on held-out prompts while it is trained (`validation.py`), and on benchmarks
-(docs/evaluation.md).
+"""Evaluate models: on held-out prompts during training (`validation.py`), and on benchmarks (docs/howto/evaluate.md).
 
 benchmarks.py ─► asking.py ─► estimates.py ─► results.py ─► tables.py
- what to ask      sampled,       per benchmark,   evaluation.json   for people
+ prompts          sampled,       per benchmark,   evaluation.json   for people
                   kept on disk   domain, task
 """

@@ -1,9 +1,9 @@
-"""What a model answered, prompt by prompt, kept on disk as it comes: an evaluation that is killed goes on where it was.
+"""Keep a model's answers on disk, prompt by prompt, so that an interrupted evaluation is resumed.
 
-A file holds the answers to one benchmark under one identity: weights, sampling, seed, contents. Its first line says
-which, each further line is one prompt with all of its samples. A line that was cut off by a crash is dropped and its
-prompt is asked again: samples are a function of seed and prompt, so the result is that of an evaluation that was never
-stopped.
+A file holds the answers to one benchmark under one identity: weights, sampling, seed, contents. Its first line is the
+identity, and each further line is one prompt with all of its samples. A line that a crash cut off is dropped and its
+prompt is sampled again. Samples are a function of seed and prompt, so the result equals that of an uninterrupted
+evaluation.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from nemo_brorl.core.files import append_whole, naming
 from nemo_brorl.evaluation.identity import differing, short_id
 from nemo_brorl.types import SUCCESS_REWARD, Int64, ScoredGroup
 
-MAX_REFERENCE = 200  # characters of a reference answer that are kept; of a given one, too
+MAX_REFERENCE = 200  # characters of a reference answer or an extracted answer that are kept
 
 
 @dataclass(frozen=True)
 class PromptAnswers:
-    """What became of the n samples of one prompt, in the order of their seeds."""
+    """Answers and rewards of the n samples of one prompt, in the order of their seeds."""
 
     uid: str
     task: str
     domain: str
-    rewards: tuple[float, ...]  # [n] raw
-    tokens: tuple[int, ...]  # [n]
-    is_stopped: tuple[bool, ...]  # [n] False: cut at the longest response
-    answers: tuple[str | None, ...] | None  # [n] in one spelling; None: the verifier knows of no answers
+    rewards: tuple[float, ...]  # raw rewards [n]
+    tokens: tuple[int, ...]  # response tokens [n]
+    is_stopped: tuple[bool, ...]  # False [n]: cut at the length limit
+    answers: tuple[str | None, ...] | None  # normalised extracted answers [n]; None: the verifier extracts none
     num_failed: int  # samples whose verifier timed out or crashed
-    reference: str | None  # as written; None: the verifier reads none
-    turns: tuple[int, ...] | None = None  # [n] of trajectories; None: of no environment
-    tool_errors: tuple[int, ...] | None = None  # [n] turns that called a tool wrongly
+    reference: str | None  # reference answer as written; None: the verifier reads none
+    turns: tuple[int, ...] | None = None  # turns of trajectories [n]; None: no environment
+    tool_errors: tuple[int, ...] | None = None  # turns that called a tool wrongly [n]; None: no environment
 
     @property
     def is_correct(self) -> tuple[bool, ...]:  # [n]
@@ -55,7 +55,7 @@ _FIELDS = {field.name for field in fields(PromptAnswers)}
 
 
 def answers_of(group: ScoredGroup) -> PromptAnswers:
-    """The part of a scored group that is kept."""
+    """Return the part of a scored group that an evaluation keeps."""
     prompt = group.prompt
     answers = None
     if group.answers is not None:
@@ -63,7 +63,7 @@ def answers_of(group: ScoredGroup) -> PromptAnswers:
     reference = reference_text(prompt.payload)
     if reference is not None:
         reference = _shortened(reference)
-    # Trajectories that ended at a later turn are in a later chunk; the file has samples in the order of their seeds.
+    # A trajectory that ended at a later turn is in a later chunk, but the file has samples in the order of their seeds.
     order = np.argsort(group.indices)
     if answers is not None:
         answers = tuple(answers[place] for place in order)
@@ -86,7 +86,7 @@ def answers_of(group: ScoredGroup) -> PromptAnswers:
 
 
 def _tool_errors(group: ScoredGroup, order: Int64) -> tuple[int, ...] | None:
-    """Turns of each trajectory that called a tool wrongly; None: there is no environment."""
+    """Return how many turns of each trajectory called a tool wrongly; None without an environment."""
     counts: list[int] = []
     for record in group.records:
         if record is None:
@@ -96,17 +96,17 @@ def _tool_errors(group: ScoredGroup, order: Int64) -> tuple[int, ...] | None:
 
 
 class AnswerFile:
-    """The answers to one benchmark. A context: inside it no other process adds to the file."""
+    """The answers to one benchmark. Inside its context no other process can add to the file."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         self.path = folder / f"{identity['benchmark']}-{short_id(identity)}.jsonl"
         self.identity = dict(identity)
         self.found: dict[str, PromptAnswers] = {}
-        # Without a buffer: nothing is left to be written when it is closed.
+        # Opened without a buffer, so that closing it writes nothing.
         self._file: FileIO | None = None
 
     def __enter__(self) -> AnswerFile:
-        """Read what is there. Raises CheckpointError when another process is evaluating the same, OSError."""
+        """Lock the file and read its answers. Raises CheckpointError if another process has the lock, and OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.open("ab+", buffering=0)
         try:
@@ -128,7 +128,7 @@ class AnswerFile:
             self._file = None
 
     def add(self, answers: PromptAnswers) -> None:
-        """Keep one prompt's answers: they are on disk when this returns. Raises ResourceError where they cannot be."""
+        """Add one prompt's answers, which are on disk when this returns. Raises ResourceError."""
         self.found[answers.uid] = answers
         self._write(asdict(answers))
 
@@ -140,10 +140,10 @@ class AnswerFile:
             os.fsync(self._file.fileno())
 
     def _read(self) -> None:
-        """What was written whole; half a line at the end is cut off."""
+        """Read the complete lines, and cut off half a line at the end."""
         assert self._file is not None, "read inside the context"
         data = self.path.read_bytes()
-        # Half a line is what a crash left: the next one must not be glued to it.
+        # A crash may leave half a line, which the next line must not extend.
         num_whole = data.rfind(b"\n") + 1
         self._file.truncate(num_whole)
         lines = data[:num_whole].splitlines()
@@ -161,8 +161,10 @@ class AnswerFile:
 
 
 def nearest_other(folder: Path, identity: Mapping[str, Any]) -> str | None:
-    """What sets these answers apart from the most similar ones to the same benchmark by the same weights that lie here;
-    None: there are none. Another model's are nothing to wonder about."""
+    """Describe how these answers differ from the most similar ones of the same weights; None: there are none.
+
+    Answers of other models are ignored, because they are expected to differ.
+    """
     benchmark = identity["benchmark"]
     nearest: str | None = None
     fewest: list[str] = []
@@ -183,7 +185,7 @@ def nearest_other(folder: Path, identity: Mapping[str, Any]) -> str | None:
 
 
 def _parsed(line: bytes) -> PromptAnswers | None:
-    """The answers in a line; None where it is damaged or of another version."""
+    """Return the answers in a line of the file; None if it is damaged or of another version."""
     record = _record(line)
     if record is None or record.keys() != _FIELDS:
         return None

@@ -1,4 +1,4 @@
-"""Questions without answers, asked: of all benchmarks in one stream, so that engines are never idle between two."""
+"""Sample the prompts that have no answers yet, for all benchmarks in one stream, so that engines are never idle."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ from nemo_brorl.types import Prompt, ScoredGroup
 STAGE = "evaluate"
 
 
-def missing(benchmark: Benchmark, file: AnswerFile) -> list[Prompt]:
-    """Prompts without answers, in order."""
+def unanswered_prompts(benchmark: Benchmark, file: AnswerFile) -> list[Prompt]:
+    """Return the benchmark's prompts that have no answers yet, in order."""
     return [prompt for prompt in benchmark.prompts if prompt.uid not in file.found]
 
 
-def ask(
+def sample_prompts(
     benchmarks: Sequence[Benchmark],
     files: Mapping[str, AnswerFile],
     sampler: Sampler,
     stop: StopRequest,
     samples: SampleFile | None = None,
 ) -> bool:
-    """Sample and score every prompt that has no answers yet; each is on disk as soon as its group closes. False: told
-    to stop before."""
+    """Sample and score every prompt without answers; return False when told to stop before the end.
+
+    Each prompt's answers are on disk as soon as its group closes.
+    """
     start = time.monotonic()
     sampler.console.begin()
     stream = sampler.open_stream()
-    file_of: dict[str, AnswerFile] = {}  # by uid
+    file_of: dict[str, AnswerFile] = {}  # answer files by the prompt's uid
     with closing(stream), sampler.stage(STAGE):
         for benchmark in benchmarks:
             file = files[benchmark.name]
-            for prompt in missing(benchmark, file):
+            for prompt in unanswered_prompts(benchmark, file):
                 stream.open(prompt, benchmark.num_samples, benchmark.sampling)
                 file_of[prompt.uid] = file
         while not stream.is_idle:
-            # One by one, so that a run that is killed loses the groups under way and no more.
+            # Saved one by one, so that a killed evaluation loses only the groups in progress.
             for settled in stream.advance():
                 group = stream.release(settled.uid).close()
                 _keep(group, file_of[settled.uid], samples)
@@ -50,7 +52,7 @@ def ask(
             if stop.should_stop():
                 break
     sampler.console.clear()
-    return not any(missing(benchmark, files[benchmark.name]) for benchmark in benchmarks)
+    return not any(unanswered_prompts(benchmark, files[benchmark.name]) for benchmark in benchmarks)
 
 
 def _keep(group: ScoredGroup, file: AnswerFile, samples: SampleFile | None) -> None:

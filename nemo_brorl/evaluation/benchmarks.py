@@ -1,5 +1,4 @@
-"""What is asked in an evaluation: the configured benchmarks, or the held-out prompts of `data`. Every question, in a
-fixed order."""
+"""Read the prompts of an evaluation: the configured benchmarks, or the held-out prompts of `data`, in a fixed order."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from nemo_brorl.config.lengths import HELD_OUT, BenchmarkLimits, benchmark_limit
 from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.prompts.asking import ask
+from nemo_brorl.prompts.asking import render_question
 from nemo_brorl.prompts.environment_source import DRAWN, DrawnSource, Episodes
 from nemo_brorl.prompts.file_source import open_questions
 from nemo_brorl.prompts.questions import Question
@@ -30,23 +29,23 @@ from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.scoring.turn_tokens import QuestionCheck, check_environment
 from nemo_brorl.types import Prompt, Sampling
 
-EVALUATION_SEED = 0  # of the questions: the same for every run seed, so that seeds and models are compared on one set
-NUM_NAMED = 3  # prompts in a message
+EVALUATION_SEED = 0  # seed of the questions, equal in all runs, so that seeds and models are compared on one set
+NUM_NAMED = 3  # prompts that a message lists
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Prompts that are asked alike. Uids begin with the name and are the same for every model."""
+    """Prompts with common sampling settings. Uids start with the benchmark's name and are the same for every model."""
 
     name: str
     prompts: tuple[Prompt, ...]
-    num_samples: int  # of each prompt
+    num_samples: int  # samples of each prompt
     sampling: Sampling
-    system_prompt: str | Mapping[str, str | None] | None  # or by domain
+    system_prompt: str | Mapping[str, str | None] | None  # one system prompt, or one for each domain
 
     @property
     def verifiers(self) -> set[str]:
-        """Names of all that score its answers."""
+        """Names of all verifiers that score the benchmark."""
         found: set[str] = set()
         for prompt in self.prompts:
             found.update(names_in(prompt.verifier, prompt.payload))
@@ -54,7 +53,10 @@ class Benchmark:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """JSON-able; two evaluations may be compared where these and `questions` are the same."""
+        """JSON-able sampling settings of the benchmark.
+
+        Two evaluations are comparable if these and `questions` are equal.
+        """
         return {
             "samples_per_prompt": self.num_samples,
             "temperature": self.sampling.temperature,
@@ -65,7 +67,7 @@ class Benchmark:
 
     @cached_property
     def questions(self) -> str:
-        """Digest of what is asked and how it is scored; another tokenizer or chat template changes nothing."""
+        """Digest of the questions and their scoring. It does not depend on tokenizer or chat template."""
         asked = []
         for prompt in self.prompts:
             row: list[Any] = [prompt.uid, prompt.task, prompt.domain, prompt.verifier, prompt.payload]
@@ -75,17 +77,17 @@ class Benchmark:
 
     @cached_property
     def tokens(self) -> str:
-        """Digest of what the model reads."""
+        """Digest of the prompts' token ids."""
         return _digest([prompt.token_ids for prompt in self.prompts])
 
 
 def read_benchmarks(
     evaluation: EvaluationConfig, data: DataConfig, rollouts: RolloutsConfig, tokenizer: ChatTokenizer
 ) -> list[Benchmark]:
-    """Open files and draw generated questions.
+    """Return the benchmarks with their prompts, after opening files and drawing generated questions.
 
-    Raises DataError, naming the benchmark, when one is missing, empty, has rows that cannot be used or a prompt over
-    its limit; ConfigError for an unknown verifier.
+    Raises DataError, naming the benchmark, when one is missing, empty, has unusable rows or a prompt over its limit.
+    Raises ConfigError for an unknown verifier.
     """
     chosen = evaluation.selected()
     if not chosen:
@@ -107,8 +109,10 @@ def read_benchmarks(
 def held_out_prompts(
     evaluation: EvaluationConfig, data: DataConfig, tokenizer: ChatTokenizer, sources: Sources
 ) -> list[Prompt]:
-    """The held-out prompts of `data`, opened, from `evaluation.first_prompt` on, those of validation too. Raises
-    DataError when there are none."""
+    """Return the held-out prompts of `data` from `evaluation.first_prompt` on, which validation uses, too.
+
+    Raises DataError when there are none.
+    """
     source = sources.split("held_out", EVALUATION_SEED)
     stream = PromptStream(source, tokenizer, data, split="held_out")
     prompts = stream.take_prompts(evaluation.first_prompt + evaluation.num_prompts)
@@ -117,7 +121,7 @@ def held_out_prompts(
         raise DataError(
             f"there are {len(prompts)} held-out prompts and none from "
             f"evaluation.first_prompt={evaluation.first_prompt} on: raise data.held_out_fraction, give more data, or "
-            "write a smaller evaluation.first_prompt"
+            "set a smaller evaluation.first_prompt"
         )
     return chosen
 
@@ -150,7 +154,7 @@ def _benchmark(
     for number, question in _questions(own, data.held_out_fraction):
         if question.has_episodes:
             question_check.check(question.tools)
-        asked = ask(question, system_prompt, data)
+        asked = render_question(question, system_prompt, data)
         token_ids = tokenizer.prompt_ids(asked.messages, system_prompt, question.tools)
         prompt = Prompt(
             uid=f"{own.name}/{number}",
@@ -183,12 +187,12 @@ def _check_lengths(prompts: Sequence[Prompt], most: int) -> None:
         named = ", ".join(f"{uid} has {size}" for uid, size in first)
         raise DataError(
             f"{len(too_long)} of {len(prompts)} prompts have more than max_prompt_tokens={most} tokens ({named}): "
-            f"write max_prompt_tokens={max(too_long.values())}, and generation.max_model_len with it"
+            f"set max_prompt_tokens={max(too_long.values())}, and generation.max_model_len with it"
         )
 
 
 def _questions(own: BenchmarkConfig, held_out_fraction: float) -> Iterator[tuple[int, Question]]:
-    """(number of the row, or of the draw; question), with the environment that answers, if there is one."""
+    """Yield row or draw number and question of a benchmark, as the start of an episode if it has an environment."""
     if own.environment is None:
         yield from _without_environment(own, held_out_fraction)
         return
@@ -213,7 +217,7 @@ def _without_environment(own: BenchmarkConfig, held_out_fraction: float) -> Iter
         return
     assert own.path is not None, "rules ask for a path"
     file = open_questions(own, own.path, own.name)
-    # In the order of the file: every model is asked the same first rows, whatever the run's seed.
+    # Rows keep the order of the file, so that every model gets the same first rows, whatever the run's seed.
     for row in file.rows[: own.num_prompts].tolist():
         yield row, file.question(row)
 

@@ -1,8 +1,7 @@
-"""Constants that a task pays for, tried before a run starts: a policy finds them, and learns nothing else.
+"""Find constant answers that a task gives rewards for, before a run starts: a policy would learn only those.
 
-Twenty short answers are scored on some questions of each task, as training would score them. One that earns more than
-its being the reference explains, on average, is named: what a task of yes and no pays for "yes" is no fault of its
-verifier.
+Twenty short answers are scored on some questions of each task, as in training. A constant is reported if its mean
+reward exceeds the share of questions that it answers. So a task of yes and no is not blamed for rewarding "yes".
 """
 
 from __future__ import annotations
@@ -47,24 +46,24 @@ CONSTANTS = (
     "[]",
     "I do not know",
 )
-# Where verifiers look for an answer.
+# Responses with the answer where verifiers look for it.
 FORMS = (
     "<think>I think.</think>\n<answer>{}</answer>",
     "<answer>{}</answer>",
     "\\boxed{{{}}}",
 )
-NUM_QUESTIONS = 6  # of each task
-FIRST_ROWS = 20  # of a file, of which some may be no questions
+NUM_QUESTIONS = 6  # questions of each task
+FIRST_ROWS = 20  # rows of a file to read, some of which may hold no question
 BUDGET_S = 10.0
 
 
 class Paid(NamedTuple):
-    """A constant that a task pays for."""
+    """A constant answer that a task gives rewards for."""
 
     task: str
     constant: str
-    reward: float  # mean over the questions
-    expected: float  # share of the questions that it is the reference answer of
+    reward: float  # mean reward over the questions
+    expected: float  # share of the questions whose reference answer it is
     num_questions: int
 
     def __str__(self) -> str:
@@ -79,9 +78,11 @@ def paid_constants(
     pool: Pool,
     max_reward: float,
 ) -> list[Paid]:
-    """The constant that pays most of each task where that is more than `max_reward` above what is expected. Questions
-    without answers, programs and instructions, and those of a user's own verifier are passed over. Raises as
-    `Pool.judge`."""
+    """Return each task's best-paid constant whose mean reward is more than `max_reward` above the expected one.
+
+    Skipped are questions without answers, programs and instructions, and questions of a user's own verifier. Raises the
+    errors of `Pool.judge`.
+    """
     found = []
     for questions in tasks:
         answered = [question for question in questions if _can_be_tried(question)]
@@ -94,7 +95,7 @@ def paid_constants(
 
 
 def _can_be_tried(question: Question) -> bool:
-    """Whether its verifier knows of answers, and needs neither a sandbox nor what a user's own may reach."""
+    """Return whether a question's verifier extracts answers, and needs neither a sandbox nor a user's own code."""
     verifier = question.verifier
     has_answers = answers_of(verifier, question.payload) is not None
     return has_answers and not is_open(verifier, question.payload)
@@ -105,7 +106,6 @@ def _excess(paid: Paid) -> float:
 
 
 def _pays(questions: Sequence[Question], pool: Pool) -> list[Paid]:
-    """What each constant earns."""
     totals = dict.fromkeys(CONSTANTS, 0.0)
     num_right = dict.fromkeys(CONSTANTS, 0)
     texts = []
@@ -116,7 +116,7 @@ def _pays(questions: Sequence[Question], pool: Pool) -> list[Paid]:
         for index, constant in enumerate(CONSTANTS):
             start = index * len(FORMS)
             own_scores = scores[start : start + len(FORMS)]
-            # A policy would find the form that pays.
+            # The best form counts, because a policy would find it.
             totals[constant] += max(score or 0.0 for score in own_scores)
             num_right[constant] += is_reference(question.payload, constant)
     num = len(questions)
@@ -138,8 +138,11 @@ def check_constants(
     rewards: RewardsConfig,
     budget_s: float = BUDGET_S,
 ) -> list[Paid]:
-    """Constants that the tasks of these sources pay for (`rewards.constant_answers`). Questions of generated tasks are
-    made for `budget_s` seconds a source. Raises DataError where they pay and the settings refuse it."""
+    """Return the constants that the tasks of these sources give rewards for (`rewards.constant_answers`).
+
+    Generates questions for at most `budget_s` seconds for each source. Raises DataError if there are such constants and
+    the settings refuse them.
+    """
     if rewards.constant_answers == "off":
         return []
     found: list[Paid] = []
@@ -151,7 +154,7 @@ def check_constants(
         sentences = "; ".join(map(str, found))
         raise DataError(
             f"{sentences}: a policy would learn to say just that. Leave the task out, choose another verifier, "
-            f"or write rewards.constant_answers=warn"
+            f"or set rewards.constant_answers=warn"
         )
     return found
 
@@ -161,15 +164,17 @@ def some_questions(
     num: int,
     budget_s: float,
 ) -> Iterator[list[Question]]:
-    """At most `num` questions of each Reasoning Gym task, until `budget_s` seconds have been spent on making them, or
-    the first ones of a file. Raises DataError as the source does."""
+    """Yield at most `num` questions of each Reasoning Gym task, or the first questions of a file.
+
+    Stops after `budget_s` seconds of generating questions. Raises the source's DataError.
+    """
     if source.source == DRAWN:
         return
     if source.source != "reasoning_gym":
         yield _of_files(source)
         return
     spent_s = 0.0
-    # Of a hundred tasks some take seconds a question: those that come late are not tried.
+    # Some of a hundred tasks take seconds for a question, so the last tasks may not be tested.
     for task in expanded(source.tasks):
         if spent_s > budget_s:
             return

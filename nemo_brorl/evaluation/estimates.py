@@ -1,8 +1,8 @@
-"""From answers to numbers: pass@1, pass@k and majority@k with their errors, lengths, truncation; of any set of prompts.
+"""Estimate pass@1, pass@k and majority@k with their errors, lengths and truncation, for any set of prompts.
 
-Samples of one prompt resemble each other, so the unit is the prompt: a prompt's value is the mean over its samples, and
-the standard error is that of these values, which for equally many samples of each is the clustered one (Miller, arXiv
-2411.00640). A mean over several benchmarks, each counting the same, is a mean over strata.
+Samples of one prompt are correlated, so the unit is the prompt. A prompt's value is the mean over its samples, and the
+standard error is that of these values. With equally many samples each this is the clustered standard error (Miller,
+arXiv 2411.00640). A mean over several benchmarks with equal weights is a mean over strata.
 """
 
 from __future__ import annotations
@@ -30,24 +30,27 @@ Value = Callable[[PromptAnswers], float]
 
 @dataclass(frozen=True)
 class Scores:
-    """Of a benchmark, a domain, a task, or all. Means are over prompts, each prompt's value over its samples."""
+    """Results of a benchmark, a domain, a task, or all prompts.
+
+    Means are over prompts, and the value of a prompt is the mean over its samples.
+    """
 
     num_prompts: int
-    num_samples: int | None  # of each prompt; None: they differ
+    num_samples: int | None  # samples of each prompt; None: they differ
     pass_at_1: Estimate
-    pass_at: dict[int, Estimate]  # by k > 1
-    majority_at: dict[int, Estimate]  # by k; none where a verifier knows of no answers
-    reward: float  # raw; more than pass@1 where a verifier grants parts
-    response_tokens: float
-    truncated: float  # share of samples
-    no_answer: float | None  # share of samples, where the verifier knows of answers; None: no such prompt
+    pass_at: dict[int, Estimate]  # pass@k by k > 1
+    majority_at: dict[int, Estimate]  # majority@k by k; empty if a verifier extracts no answers
+    reward: float  # mean raw reward, above pass@1 if a verifier gives partial credit
+    response_tokens: float  # mean tokens of a response
+    truncated: float  # share of samples cut at the length limit
+    no_answer: float | None  # share of samples without an extracted answer; None: no verifier extracts answers
     constant_answer: float | None  # pass@1 of always giving each task's most frequent reference; None: there are none
     num_failed: int  # samples whose verifier timed out or crashed; they count as wrong
-    turns: float | None = None  # of a trajectory; None: there is no environment
-    tool_errors: float | None = None  # of a trajectory: turns that called a tool wrongly
+    turns: float | None = None  # mean turns of a trajectory; None: no environment
+    tool_errors: float | None = None  # mean turns of a trajectory that called a tool wrongly
 
     def as_json(self) -> dict[str, Any]:
-        """With numbers under plain names."""
+        """Return the results as a JSON object."""
         pass_at_1 = estimate_json(self.pass_at_1)
         return {
             "num_prompts": self.num_prompts,
@@ -68,7 +71,7 @@ class Scores:
 
 
 def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
-    """Of one group of prompts; of several the mean of their means, each counting the same."""
+    """Return the results of prompts in one or several groups; the means of groups get equal weight."""
     every = list(chain.from_iterable(strata))
     sizes = [len(prompt.rewards) for prompt in every]
     fewest = min(sizes)
@@ -84,7 +87,7 @@ def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
         if k > 1:
             pass_at[k] = estimated(partial(_pass, k=k))
     majority_at = {}
-    # A verifier that knows of no answers has no votes to count.
+    # Without extracted answers there are no votes to count.
     if most > 1 and all(prompt.answers for prompt in every):
         for k in _reported(config.majority_at_k, num_samples, fewest):
             majority_at[k] = estimated(partial(_majority, k=k))
@@ -106,7 +109,7 @@ def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
 
 
 def _mean_count(counts: Sequence[tuple[int, ...] | None]) -> float | None:
-    """Mean over prompts of the mean over their trajectories, of those that have some."""
+    """Return the mean over prompts of the mean over their trajectories, leaving out prompts without any."""
     means: list[float] = []
     for of_prompt in counts:
         if of_prompt is not None:
@@ -115,12 +118,12 @@ def _mean_count(counts: Sequence[tuple[int, ...] | None]) -> float | None:
 
 
 def success(prompt: PromptAnswers) -> float:
-    """Share of a prompt's samples that are right."""
+    """Return the share of a prompt's samples that are correct."""
     return float(np.mean(prompt.is_correct))
 
 
-def by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
-    """Prompts by domain or task, names in order."""
+def group_by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
+    """Group prompts by domain or task, in order of the names."""
     parts: defaultdict[str, list[PromptAnswers]] = defaultdict(list)
     for prompt in group:
         parts[key(prompt)].append(prompt)
@@ -128,7 +131,7 @@ def by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]) -> d
 
 
 def _reported(wanted: Sequence[int], num_samples: int | None, limit: int) -> list[int]:
-    """The k to report, ascending: those wanted and the number of samples, up to `limit`."""
+    """Return the k to report in ascending order: those requested and the number of samples, up to `limit`."""
     ks = set(wanted)
     if num_samples is not None:
         ks.add(num_samples)
@@ -147,11 +150,11 @@ def _pass(prompt: PromptAnswers, k: int) -> float:
     return pass_at_k(len(prompt.rewards), num_correct, k)
 
 
-# A prompt counts in its benchmark, its task, its domain and in all: four times the same subsets.
+# Cached, because a prompt counts in its benchmark, its task, its domain and overall, with equal subsets.
 @lru_cache(maxsize=1 << 17)
 def _majority(prompt: PromptAnswers, k: int) -> float:
     assert prompt.answers is not None, "votes are counted where answers are known"
-    # A seed of the prompt's own, so that its number does not depend on which others are asked.
+    # Each prompt has its own seed, so that its value does not depend on the other prompts.
     seed = zlib.crc32(f"{prompt.uid}/{k}".encode())
     return majority_at_k(prompt.answers, prompt.is_correct, k, seed)
 
@@ -170,8 +173,8 @@ def _truncated(prompt: PromptAnswers) -> float:
 
 
 def _no_answer(strata: Sequence[Group]) -> float | None:
-    """Share of samples without an answer, of the prompts where answers are known."""
-    shares: list[list[float]] = []  # by stratum, of each prompt
+    """Return the share of samples without an answer, for prompts whose verifier extracts answers."""
+    shares: list[list[float]] = []  # shares of the prompts, by stratum
     for group in strata:
         known = []
         for prompt in group:
@@ -186,8 +189,8 @@ def _no_answer(strata: Sequence[Group]) -> float | None:
 
 
 def _constant_answer(strata: Sequence[Group]) -> float | None:
-    """pass@1 of always giving each task's most frequent reference, of the prompts that have one."""
-    values = []  # by stratum
+    """Return pass@1 of always giving each task's most frequent reference, for prompts that have one."""
+    values = []  # pass@1 of the constant answers, by stratum
     for group in strata:
         references = [(prompt.task, prompt.reference) for prompt in group if prompt.reference is not None]
         if references:

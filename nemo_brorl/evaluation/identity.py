@@ -1,4 +1,4 @@
-"""What decides the answers to a benchmark: weights, sampling, seed, questions, scoring."""
+"""Identify an evaluation by everything that determines its answers: weights, sampling, seed, questions, scoring."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ BESIDE_WEIGHTS = ("config.json", "generation_config.json")
 def identity_of(
     benchmark: Benchmark, rewards: RewardsConfig, weights: str, precision: str, seed: int
 ) -> dict[str, Any]:
-    """All that decides the answers to a benchmark, JSON-able; texts from the environment as they were written."""
+    """Return everything that determines the answers to a benchmark, as JSON-able data.
+
+    Texts from environment variables are left unresolved.
+    """
     identity = {
         "benchmark": benchmark.name,
         "weights": weights,
@@ -39,10 +42,10 @@ def identity_of(
 
 
 def _scoring(rewards: RewardsConfig, benchmark: Benchmark) -> dict[str, Any]:
-    """Settings of the verifiers that this benchmark asks; those of others decide nothing."""
+    """Return the settings of the verifiers that this benchmark uses."""
     names = set(benchmark.verifiers)
     for prompt in benchmark.prompts:
-        # The composite itself, beside its parts.
+        # A composite verifier counts in addition to its parts.
         names.add(prompt.verifier)
     return {
         "timeout_s": rewards.timeout_s,
@@ -52,14 +55,14 @@ def _scoring(rewards: RewardsConfig, benchmark: Benchmark) -> dict[str, Any]:
 
 
 def short_id(identity: Any) -> str:
-    """Eight characters that tell identities apart."""
+    """Return eight hexadecimal digits that identify JSON-able data."""
     text = json.dumps(identity, sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=4)
     return digest.hexdigest()
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Names of the entries that differ; of settings each by its own name."""
+    """Return the names of the entries that differ between two identities, with settings by their own names."""
     first = _flat(one)
     second = _flat(other)
     names = sorted(first.keys() | second.keys())
@@ -67,28 +70,29 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings beside the other entries."""
     entries = dict(identity)
     settings = entries.pop("settings", {})
     return {**entries, **settings}
 
 
 def weights_digest(folder: Path) -> str:
-    """Digest of all bytes of a model's weights and of its config: what two training steps changed is told apart, a copy
-    is not. The engines read the same files next, so most of the time this takes is not lost. Raises ModelError for a
-    folder without weights."""
+    """Return a digest of all bytes of a model's weights and config.
+
+    It changes with any training step and not with copying. The engines read the files next, so most of its time is not
+    lost. Raises ModelError for a folder without weights.
+    """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         files = sorted(folder.glob("*.bin"))
     if not files:
         raise ModelError(
             f"{folder} has no *.safetensors: "
-            f"write policy.model=FOLDER of a Hugging Face model, or evaluation.checkpoint=RUN"
+            f"set policy.model=FOLDER of a Hugging Face model, or evaluation.checkpoint=RUN"
         )
     for name in BESIDE_WEIGHTS:
         if (folder / name).exists():
             files.append(folder / name)
-    # Hashing gives up the interpreter's lock, and a parallel disk answers several readers at once.
+    # Hashing releases the interpreter's lock, and a parallel file system serves several readers at once.
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         digests = "".join(pool.map(_file_digest, files))
     digest = hashlib.blake2b(digests.encode(), digest_size=16)

@@ -1,4 +1,4 @@
-"""majority@k: the chance that what most of k samples answer is right."""
+"""Compute majority@k: the probability that the most frequent answer of k samples is right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from nemo_brorl.types import Int64
 
-NUM_DRAWS = 1000  # subsets of k of n samples; where there are no more of them, each counts once
+NUM_DRAWS = 1000  # random subsets of k of n samples; with at most so many subsets, each counts once
 
 
 def majority_at_k(
@@ -19,11 +19,11 @@ def majority_at_k(
     k: int,
     seed: int = 0,
 ) -> float:
-    """Chance that the most frequent answer of k of the n samples is right, k ≤ n.
+    """Return the probability that the most frequent answer of k of the n samples is right, k ≤ n.
 
-    `answers` are normalised; None did not give one and does not vote. Ties are broken evenly: a tie of two answers, one
-    of them right, is half a success. Without a single vote nothing is right. For k = n this is exact, and where few
-    subsets exist; else a mean over `NUM_DRAWS` subsets drawn with `seed`.
+    `answers` are normalised. A sample with None gave no answer and does not vote. Ties are broken evenly: a tie of two
+    answers, one of them right, counts half. Without a single vote the result is 0. For k = n, and if few subsets exist,
+    this is exact. Otherwise it is a mean over `NUM_DRAWS` subsets drawn with `seed`.
     """
     num = len(answers)
     assert 1 <= k <= num, f"majority@{k} needs at least {k} samples, got {num}"
@@ -31,7 +31,7 @@ def majority_at_k(
     num_names = len(names)
     if num_names == 0:
         return 0.0
-    # A column of the counts for each answer, and a last one for samples that do not vote.
+    # The counts have a column for each answer, and a last one for samples that do not vote.
     columns: dict[str | None, int] = {None: num_names}
     for column, name in enumerate(sorted(names)):
         columns[name] = column
@@ -39,7 +39,7 @@ def majority_at_k(
     is_right = np.array(is_correct)
     value = np.zeros(num_names)
     for column in range(num_names):
-        # A share and no yes or no: the verifier may judge one spelling both ways.
+        # The value is a share, because the verifier may judge one spelling both ways.
         value[column] = is_right[votes == column].mean()
     drawn = votes[_subsets(num, k, seed)]
     num_subsets = len(drawn)
@@ -56,11 +56,11 @@ def majority_at_k(
 
 
 def _subsets(num: int, k: int, seed: int) -> Int64:
-    """[subsets, k] places of samples."""
+    """Return indices of the samples in each subset [subsets, k]."""
     if comb(num, k) <= NUM_DRAWS:
         every = list(combinations(range(num), k))
         return np.array(every, np.int64)
-    # The first k places of a random order are a subset without repeats.
+    # The first k indices of a random order are a subset without repeats.
     generator = np.random.default_rng(seed)
     keys = generator.random((NUM_DRAWS, num))
     order = np.argsort(keys, axis=1)

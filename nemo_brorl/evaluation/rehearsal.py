@@ -1,7 +1,7 @@
-"""Rehearsal before training: a few prompts, a few rollouts of each, what they earned and why, and what that says of the
-run: how many groups will be informative, and how long a step will take.
+"""Preview a run before training, with a few responses and their rewards.
 
-Nothing of the run is used up: prompts are looked at without being taken, and rollouts have seeds of their own group.
+Estimates the share of informative groups and the time of a step. The run's own data is not used up. Prompts are looked
+at without being taken, and rollouts have the seeds of their own group.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
 
 NUM_PROMPTS = 8
-NUM_ROLLOUTS = 8  # of each prompt
-LIMIT_S = 40.0  # then what is unfinished is cut
-SCORING_S = 20.0  # more, until what was not scored by then is left out
-NUM_SCORED = 8  # responses that the policy scores, to time it
-FORWARD_PASSES = 3.0  # of an update: forward, and backward as two
+NUM_ROLLOUTS = 8  # rollouts of each prompt
+LIMIT_S = 40.0  # seconds of sampling after which unfinished responses are cut
+SCORING_S = 20.0  # further seconds after which responses without a score are left out
+NUM_SCORED = 8  # responses that the policy scores, to measure its speed
+FORWARD_PASSES = 3.0  # cost of an update in forward passes: one forward, and a backward that counts twice
 
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What was sampled."""
+    """The sampled responses of a rehearsal."""
 
-    groups: list[ScoredGroup]  # of what ended in time
+    groups: list[ScoredGroup]  # groups with the responses that ended in time
     num_asked: int
-    num_tokens: int  # sampled, also of what did not end
+    num_tokens: int  # sampled tokens, including those of unfinished responses
     seconds: float
 
 
@@ -48,8 +48,11 @@ def rehearse(
     should_stop: Callable[[], bool],
     limit_s: float = LIMIT_S,
 ) -> Rehearsed:
-    """Sample and score `NUM_ROLLOUTS` of each prompt under the settings of training, for `limit_s` and `SCORING_S`
-    seconds at most. It is given up as soon as `should_stop` says so: what was settled by then is returned."""
+    """Sample and score `NUM_ROLLOUTS` responses of each prompt with the settings of training.
+
+    Takes at most `limit_s` + `SCORING_S` seconds. Stops as soon as `should_stop` returns True, and returns the
+    responses scored by then.
+    """
     rollouts = config.rollouts
     sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens, rollouts.max_turn_tokens)
     start = time.monotonic()
@@ -77,21 +80,24 @@ def rehearse(
     return Rehearsed(in_order, NUM_ROLLOUTS * len(prompts), stream.num_tokens, stream.sampled_at - start)
 
 
-def tell(
+def print_rehearsal(
     config: BroRLConfig,
     rehearsed: Rehearsed,
     decode: Decode,
     console: Console,
     policy: Policy | None = None,
 ) -> None:
-    """Print the rehearsal. With a policy, the seconds of a step are those of sampling and learning."""
+    """Print the rehearsal: responses, rewards, informative groups and step time.
+
+    With a policy, the step time includes training.
+    """
     groups = rehearsed.groups
     finished = sum(group.group.num_rollouts for group in groups)
     console.line(f"rehearsal: {finished} of {rehearsed.num_asked} responses ended in {rehearsed.seconds:.1f} s")
     if not groups:
         console.line(
             f"  none ended within {LIMIT_S:g} s: lower rollouts.max_response_tokens="
-            f"{config.rollouts.max_response_tokens}, or take a smaller model"
+            f"{config.rollouts.max_response_tokens}, or use a smaller model"
         )
         return
     for line in shown_responses(groups, decode):
@@ -101,42 +107,47 @@ def tell(
 
 
 def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
-    """How many groups will be informative at the run's N."""
+    """Return the line with the share of groups that the rehearsal expects to be informative at the run's N."""
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
     sizes = [len(group.rewards) for group in groups]
     num, _ = config.rollouts.stage_sizes()[0]
     kept = expected_keep_rate(successes, sizes, num)
     line = (
-        f"  informative groups to expect at N = {num}: {kept.mean:.0%} (80 % interval {kept.low:.0%} … {kept.high:.0%})"
+        f"  expected informative groups at N = {num}: {kept.mean:.0%} (80 % interval {kept.low:.0%} … {kept.high:.0%})"
     )
     if not any(successes):
-        line += "; nothing was right: easier questions, another data.answer_format, `brorl sft` first, or a larger N"
+        line += "; no response was right: use easier questions, another data.answer_format, "
+        line += "`brorl sft` first, or a larger N"
     elif successes == sizes:
-        line += "; everything was right: harder questions"
+        line += "; every response was right: use harder questions"
     return line
 
 
 def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) -> str:
-    """Seconds of a step, at the pace of the rehearsal."""
+    """Return the line with a step's estimated rollouts and seconds, at the speed of the rehearsal."""
     groups = rehearsed.groups
     num, prompts = config.rollouts.stage_sizes()[0]
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
     kept = 1.0
     if config.dynamic_sampling.enabled and config.dynamic_sampling.fill == "full":
         rate = expected_keep_rate(successes, [len(group.rewards) for group in groups], num).mean
-        # Beyond `max_sampled` times its batch a step ends the run, so it costs no more than that.
+        # A step ends the run beyond `max_sampled` times its batch, so it costs no more than that.
         kept = max(rate, 1 / config.dynamic_sampling.max_sampled)
     mean = float(np.concatenate([group.group.lengths for group in groups]).mean())
     sampling = num * prompts / kept * mean / max(1.0, rehearsed.num_tokens / rehearsed.seconds)
-    line = f"  a step: {num} × {prompts} rollouts of {mean:.0f} tokens; sampling about {sampling:,.0f} s at this pace"
+    sampled = num * prompts / kept
+    line = f"  a step: about {sampled:,.0f} rollouts of {mean:.0f} tokens for a batch of {num} × {prompts}; "
+    line += f"sampling about {sampling:,.0f} s at this speed"
     if policy is None:
-        return f"{line}; learning: brorl plan" if config.trainer.num_gpus else line
-    return f"{line}, learning about {learning_s(config, groups, policy, mean):,.0f} s"
+        return f"{line}; `brorl plan` estimates training" if config.trainer.num_gpus else line
+    return f"{line}, training about {training_s(config, groups, policy, mean):,.0f} s"
 
 
-def learning_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
-    """Seconds of an update, from the time that the policy takes to score a few responses: each replica scores all. A
-    GPU, which they leave idle, gets them again and again, up to a micro-batch."""
+def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
+    """Return the estimated seconds of an update, from the time in which the policy scores a few responses.
+
+    Each replica scores all of them. On a GPU, which a few would leave idle, they are repeated up to a full micro-batch.
+    """
     prompts, responses = [], []
     for group in groups[:NUM_SCORED]:
         prompts.append(list(group.prompt.token_ids))
@@ -147,7 +158,7 @@ def learning_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Polic
         prompts *= num_times
         responses *= num_times
         num_tokens *= num_times
-        # Once without the clock: it compiles what is new in a row of this length.
+        # The first call is not timed, because it compiles kernels for this length.
         policy.log_probs(prompts, responses, with_fp8=False)
     start = time.monotonic()
     policy.log_probs(prompts, responses, with_fp8=False)

@@ -1,5 +1,6 @@
-"""An evaluation's numbers, as evaluation.json and evaluation.md. Everything follows from the answers: nothing in it
-changes with a restart.
+"""Write the results of an evaluation to evaluation.json and evaluation.md.
+
+Everything is computed from the answers, so a restart changes nothing.
 
 OUTPUT/evaluation.json  evaluation.md    the latest
 OUTPUT/evaluations/answers/              `answers.py`, one file for each benchmark and identity
@@ -22,13 +23,13 @@ from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.files import write_atomically
 from nemo_brorl.evaluation.answers import AnswerFile, PromptAnswers
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.evaluation.estimates import Scores, by, scores_of
+from nemo_brorl.evaluation.estimates import Scores, group_by, scores_of
 from nemo_brorl.evaluation.identity import short_id
 
 
 @dataclass(frozen=True)
 class BenchmarkScores:
-    """One benchmark's numbers."""
+    """Results of one benchmark, and of each of its tasks."""
 
     scores: Scores
     tasks: dict[str, Scores]
@@ -36,13 +37,13 @@ class BenchmarkScores:
 
 @dataclass(frozen=True)
 class Results:
-    """All numbers of an evaluation."""
+    """All results of an evaluation."""
 
     model: str
     benchmarks: dict[str, BenchmarkScores]
-    domains: dict[str, Scores]  # none where prompts have none
-    overall: Scores  # every prompt counts the same
-    mean_of_benchmarks: Scores | None  # every benchmark counts the same; None where there is one
+    domains: dict[str, Scores]  # results by domain; empty if prompts have none
+    overall: Scores  # every prompt has equal weight
+    mean_of_benchmarks: Scores | None  # every benchmark has equal weight; None: there is only one
 
 
 def results_of(
@@ -51,7 +52,7 @@ def results_of(
     files: Mapping[str, AnswerFile],
     config: EvaluationConfig,
 ) -> Results:
-    """Numbers of benchmarks whose prompts all have answers."""
+    """Return all results of an evaluation, from benchmarks whose prompts all have answers."""
     answers = {}
     for benchmark in benchmarks:
         answers[benchmark.name] = ordered(benchmark, files[benchmark.name])
@@ -61,7 +62,7 @@ def results_of(
         scores_by_task = _scores_by(group, attrgetter("task"), config)
         scores_by_benchmark[name] = BenchmarkScores(scores_of([group], config), scores_by_task)
     scores_by_domain = _scores_by(every, attrgetter("domain"), config)
-    scores_by_domain.pop("", None)  # prompts of no domain
+    scores_by_domain.pop("", None)  # prompts without a domain
     mean_of_benchmarks = None
     if len(answers) > 1:
         mean_of_benchmarks = scores_of(list(answers.values()), config)
@@ -75,7 +76,7 @@ def results_of(
 
 
 def ordered(benchmark: Benchmark, file: AnswerFile) -> list[PromptAnswers]:
-    """Answers in the order of the prompts, whichever came first."""
+    """Return a benchmark's answers in the order of its prompts."""
     return [file.found[prompt.uid] for prompt in benchmark.prompts]
 
 
@@ -85,7 +86,7 @@ def as_json(
     files: Mapping[str, AnswerFile],
     config: EvaluationConfig,
 ) -> dict[str, Any]:
-    """What evaluation.json holds."""
+    """Return an evaluation's results as the contents of evaluation.json."""
     first = files[benchmarks[0].name].identity
     mean_of_benchmarks = None
     if results.mean_of_benchmarks is not None:
@@ -112,7 +113,7 @@ def folder_of(
     model_folder: Path,
     files: Mapping[str, AnswerFile],
 ) -> Path:
-    """Of this evaluation: another model, or other settings, have another one."""
+    """Return the folder of an evaluation's results, whose name identifies model and settings."""
     identities = [file.identity for file in files.values()]
     name = f"{model_folder.absolute().name}-{short_id(identities)}"
     return output / "evaluations" / name
@@ -124,18 +125,20 @@ def write(
     record: Mapping[str, Any],
     markdown: str,
 ) -> None:
-    """Write both files into the evaluation's own folder, and as the latest into `output`. Each is there whole or not at
-    all."""
+    """Write evaluation.json and evaluation.md into the evaluation's own folder, and as the latest into `output`.
+
+    Each file is complete or absent.
+    """
     text = json.dumps(as_written(record), indent=1) + "\n"
     for place in (folder, output):
         place.mkdir(parents=True, exist_ok=True)
-        # The numbers before their picture: a reader that finds the page finds what it is of.
+        # The numbers are written first, so that a reader who finds the page finds them, too.
         write_atomically(place / "evaluation.json", text, is_synced=True)
         write_atomically(place / "evaluation.md", markdown, is_synced=True)
 
 
 def _benchmark_json(benchmark: Benchmark, found: BenchmarkScores, prompts: Sequence[PromptAnswers]) -> dict[str, Any]:
-    samples = {}  # by uid: a digit for each, 1 for a right one
+    samples = {}  # one digit for each sample, 1 if it is right, by the prompt's uid
     for prompt in prompts:
         digits = [str(int(right)) for right in prompt.is_correct]
         samples[prompt.uid] = "".join(digits)
@@ -156,6 +159,6 @@ def _scores_by(
     group: Sequence[PromptAnswers], key: Callable[[PromptAnswers], str], config: EvaluationConfig
 ) -> dict[str, Scores]:
     scores = {}
-    for name, part in by(group, key).items():
+    for name, part in group_by(group, key).items():
         scores[name] = scores_of([part], config)
     return scores

@@ -1,4 +1,4 @@
-"""A few responses of an evaluation as text, to read what a model does."""
+"""Write a few responses of an evaluation as text, so that users can read them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from nemo_brorl.types import ScoredGroup
 
 
 class SampleFile:
-    """The first few responses of each prompt as text, to read what a model does. A prompt that is asked again after a
-    crash may be there twice."""
+    """File with the first responses of each prompt as text.
+
+    A prompt that is sampled again after a crash may occur twice.
+    """
 
     def __init__(self, path: Path, num: int, decode: Decode) -> None:
         self.path = path
@@ -22,7 +24,7 @@ class SampleFile:
         self.decode = decode
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab+") as file:
-            # Half a line at the end, of a writer that was killed, goes.
+            # A killed writer may leave half a line at the end, which is cut off.
             file.seek(0)
             num_whole = file.read().rfind(b"\n") + 1
             file.truncate(num_whole)
@@ -47,7 +49,6 @@ class SampleFile:
                 file.write(f"{line}\n")
 
     def _texts(self, group: ScoredGroup) -> list[str]:
-        """The first responses, as many as are kept."""
         texts: list[str] = []
         for chunk in group.group.chunks:
             if len(texts) >= self.num:

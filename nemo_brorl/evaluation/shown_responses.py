@@ -1,6 +1,6 @@
-"""A few responses for people to read: what was asked, what the model said, what it was paid for.
+"""Show a few responses to people: question, response, reward and the reason.
 
-Responses are hostile text; they are shown with their control characters written out.
+Responses are hostile text, so their control characters are escaped.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from nemo_brorl.core.console import inert
 from nemo_brorl.prompts.asking import place_of_answer
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
 
-NUM_SHOWN = 3  # responses
-MAX_SHOWN = 700  # characters of a prompt or a response: its end, where the answer is
+NUM_SHOWN = 3  # number of responses shown
+MAX_SHOWN = 700  # characters of a prompt or response shown: its end, where the answer is
 PLACES = {
     "tags": "between <answer> and </answer>",
     "boxed": "in \\boxed{}",
@@ -28,30 +28,29 @@ Decode = Callable[[Sequence[int]], str]
 
 
 def shown_responses(groups: Sequence[ScoredGroup], decode: Decode) -> list[str]:
-    """Lines about three responses: the best, the middle and the worst by reward, with what each was paid for."""
+    """Return lines about three responses, the best, the middle and the worst by reward, with the reasons."""
     places = []
     for number, group in enumerate(groups):
         for place, reward in enumerate(group.rewards.tolist()):
             places.append((reward, number, place))
     places.sort(key=lambda item: item[0], reverse=True)
     middle = len(places) // 2
-    # Of one or two responses these are the same place twice.
+    # With one or two responses some of these indices are equal.
     chosen = dict.fromkeys((0, middle, len(places) - 1))
     lines = summary(groups)
     for rank in list(chosen)[:NUM_SHOWN]:
         reward, number, place = places[rank]
         group = groups[number]
         response = decode(response_ids(group, place))
-        lines.append(
-            f"  reward {reward:.2f} for {group.prompt.uid} ({group.prompt.task}): {why(group, place, response)}"
-        )
-        lines += quoted("asked", asked(group.prompt, decode))
+        reason = reward_reason(group, place, response)
+        lines.append(f"  reward {reward:.2f} for {group.prompt.uid} ({group.prompt.task}): {reason}")
+        lines += quoted("asked", question_text(group.prompt, decode))
         lines += quoted("said", response)
     return lines
 
 
 def summary(groups: Sequence[ScoredGroup]) -> list[str]:
-    """One line about all responses."""
+    """Return one line about all responses: mean reward, right ones, cut ones, and mean length."""
     rewards = np.concatenate([group.rewards for group in groups])
     is_stopped = np.concatenate([group.group.is_stopped for group in groups])
     tokens = np.concatenate([group.group.lengths for group in groups])
@@ -59,12 +58,12 @@ def summary(groups: Sequence[ScoredGroup]) -> list[str]:
     num_cut = int((~is_stopped).sum())
     return [
         f"  reward {rewards.mean():.3f}, {right} of {len(rewards)} right, {num_cut} cut at their limit, "
-        f"{tokens.mean():.0f} tokens in the mean"
+        f"mean length {tokens.mean():.0f} tokens"
     ]
 
 
 def response_ids(group: ScoredGroup, place: int) -> list[int]:
-    """Tokens of one response of a group."""
+    """Return the token ids of one response of a group."""
     for chunk in group.group.chunks:
         if place < len(chunk.lengths):
             arrays = fetch(chunk.data)
@@ -75,22 +74,23 @@ def response_ids(group: ScoredGroup, place: int) -> list[int]:
     raise IndexError(f"the group of {group.prompt.uid} has no response {place}")
 
 
-def asked(prompt: Prompt, decode: Decode) -> str:
-    """What the model read: the last message, or the whole prompt."""
+def question_text(prompt: Prompt, decode: Decode) -> str:
+    """Return the text of a prompt's question: its last message, or the whole prompt."""
     if prompt.messages:
         return prompt.messages[-1]["content"]
     return decode(prompt.token_ids)
 
 
-def why(group: ScoredGroup, place: int, response: str) -> str:
-    """What the verifier read of a response, and compared it with."""
+def reward_reason(group: ScoredGroup, place: int, response: str) -> str:
+    """Return the reason for a response's reward: the answer that the verifier extracted, and the reference."""
     prompt = group.prompt
     is_cut = not group.group.is_stopped[place]
     cut = f"; it was cut at {group.group.lengths[place]} tokens, before its end" if is_cut else ""
     place_looked = place_of_answer(prompt.verifier, prompt.payload, prompt.payload.get("answer_format", "auto"))
     read = reading_of(prompt.verifier, prompt.payload, response, place_looked)
     if not read.place:
-        return f"scored by {prompt.verifier}{cut}"
+        reason = inert(group.reasons[place]) if group.reasons else ""
+        return f"scored by {prompt.verifier}{': ' if reason else ''}{reason}{cut}"
     reference = ""
     if "answer" in prompt.payload:
         accepted = " or ".join(repr(inert(text)) for text in read.accepted)
@@ -104,7 +104,7 @@ def why(group: ScoredGroup, place: int, response: str) -> str:
 
 
 def quoted(title: str, text: str) -> list[str]:
-    """A text behind bars, its end where it is long."""
+    """Return lines with a title and a text, each line of the text after a bar; a long text is cut to its end."""
     shown = inert(text.strip())
     if len(shown) > MAX_SHOWN:
         shown = f"… {shown[-MAX_SHOWN:]}"

@@ -1,4 +1,4 @@
-"""An evaluation's numbers for people: tables on the console, and the same as Markdown."""
+"""Format the results of an evaluation as tables, for the console and as Markdown."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ NOTES = (
 
 
 def named_scores(results: Results) -> list[tuple[str, Scores]]:
-    """Rows of the table: each benchmark, its tasks behind it where there are several; domains where they are not the
-    benchmarks; all."""
+    """Return the rows of the results table, by name.
+
+    They are the benchmarks, each followed by its tasks if it has several, the domains if they differ from the
+    benchmarks, and the totals.
+    """
     rows: list[tuple[str, Scores]] = []
     for name, benchmark in results.benchmarks.items():
         rows.append((name, benchmark.scores))
@@ -41,7 +44,7 @@ def named_scores(results: Results) -> list[tuple[str, Scores]]:
 
 
 def score_table(results: Results, confidence: float) -> list[list[str]]:
-    """Header and rows."""
+    """Return header and rows of the results table as text cells."""
     named = named_scores(results)
     pass_ks: set[int] = set()
     majority_ks: set[int] = set()
@@ -80,7 +83,7 @@ def _count_of(value: float | None) -> str:
 
 
 def markdown(results: Results, record: Mapping[str, Any]) -> str:
-    """evaluation.md."""
+    """Return an evaluation's results as the text of evaluation.md."""
     settings = next(iter(record["benchmarks"].values()))["settings"]
     lines = [
         f"# Evaluation of {results.model}",
@@ -96,7 +99,7 @@ def markdown(results: Results, record: Mapping[str, Any]) -> str:
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table: first column left, the others right."""
+    """Yield the lines of a Markdown table, with the first column left-aligned and all others right-aligned."""
     header, *others = rows
     yield f"| {' | '.join(header)} |"
     yield f"|---|{'---:|' * (len(header) - 1)}"
@@ -136,14 +139,14 @@ def _value(found: Estimate | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Write a share as per cent."""
+    """Return a share as text in per cent, or a dash for None and NaN."""
     if value is None or np.isnan(value):
         return NONE
     return f"{value:.1%}"
 
 
 def interval(found: Estimate, sign: str = "") -> str:
-    """Write the bootstrap's interval in points; of one prompt there is none."""
+    """Return a bootstrap interval as text in percentage points, or a dash for a single prompt."""
     if np.isnan(found.standard_error):
         return NONE
     low, high = found.bootstrap

@@ -1,4 +1,4 @@
-"""pass@1 and pass@k on held-out prompts, through the same generator and verifiers as training."""
+"""Measure pass@1 and pass@k on held-out prompts, with the engines and verifiers of training."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task's, or all tasks', result."""
+    """Validation result of one task, or of all tasks together."""
 
     num_prompts: int
-    num_samples: int  # per prompt
+    num_samples: int  # samples of each prompt
     pass_at_1: float
-    standard_error: float  # of pass@1, over prompts
-    pass_at_n: float  # with n = num_samples
+    standard_error: float  # standard error of pass@1, over prompts
+    pass_at_n: float  # pass@n with n = num_samples
     constant_answer: float | None  # see best_constant_answer
     response_tokens: float
     truncated: float
-    trajectories: Mapping[str, float]  # as `trajectory_metrics`
+    trajectories: Mapping[str, float]  # metrics from `trajectory_metrics`
 
     @property
     def error_text(self) -> str:
-        """Standard error as a percentage; a dash where one prompt gives none."""
+        """Standard error of pass@1 as text in per cent; a dash for a single prompt."""
         if math.isnan(self.standard_error):
             return "–"
         return f"{self.standard_error:.1%}"
@@ -41,13 +41,13 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """By task, with `overall` over all prompts."""
+    """Validation results of each task, and of all prompts."""
 
     overall: TaskResult
     tasks: dict[str, TaskResult]
 
     def metrics(self, prefix: str = "validation") -> dict[str, float]:
-        """Flat metrics."""
+        """Return the validation results as flat metrics, named prefix/name."""
         overall = self.overall
         found = {
             f"{prefix}/pass_at_1": overall.pass_at_1,
@@ -70,7 +70,7 @@ class EvaluationResult:
 
 
 class Evaluator:
-    """Holds the prompts fixed, so that two evaluations differ by the weights alone."""
+    """Evaluator with fixed held-out prompts, so that two evaluations differ by the weights alone."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Evaluator:
         prompts: Sequence[Prompt],
         sampler: Sampler,
     ) -> None:
-        """`rollouts`: for limits that evaluation has none of its own of."""
+        """Fix the prompts and sampling parameters; limits that `settings` leaves open come from `rollouts`."""
         self.prompts = list(prompts)
         self.num_samples = settings.samples_per_prompt
         max_tokens = settings.max_response_tokens or rollouts.max_response_tokens
@@ -87,7 +87,7 @@ class Evaluator:
         self.sampler = sampler
 
     def evaluate(self, stage: str = "validate") -> EvaluationResult:
-        """Sample every prompt `samples_per_prompt` times with the weights the engines hold."""
+        """Sample every prompt `samples_per_prompt` times with the engines' current weights, and return the results."""
         groups = self.sampler.sample(self.prompts, self.num_samples, self.sampling, stage)
         by_task = _by_task(groups)
         tasks = {task: summarise(by_task[task]) for task in sorted(by_task)}
@@ -102,10 +102,10 @@ def _by_task(groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:
 
 
 def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
-    """Result of groups of equal size."""
+    """Return the validation result of scored groups of equal size."""
     num_samples = groups[0].group.num_rollouts
-    correct = []  # of each group: how many samples are right
-    shares = []  # of each group: pass@1
+    correct = []  # number of right samples in each group
+    shares = []  # pass@1 of each group
     for group in groups:
         is_right = group.rewards >= SUCCESS_REWARD
         num_right = int(is_right.sum())
@@ -127,8 +127,10 @@ def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
 
 
 def best_constant_answer(groups: Sequence[ScoredGroup]) -> float | None:
-    """pass@1 of always giving each task's most frequent written answer: a gain up to here need not be more than
-    certainty. Over prompts that have a written answer; None: none has."""
+    """Return pass@1 of always giving each task's most frequent reference answer; None if no prompt has one.
+
+    A gain up to this value may be due to more certainty alone.
+    """
     references = []
     for group in groups:
         answer = reference_text(group.prompt.payload)

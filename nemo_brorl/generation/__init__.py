@@ -1,1 +1,1 @@
-"""Sampling: vLLM engines as Ray actors behind the Generator port. The only folder that imports vllm."""
+"""Sampling: vLLM engines as Ray actors behind the Generator port. No other folder imports vllm."""

@@ -1,4 +1,4 @@
-"""The answer to a request as a session hands it on."""
+"""Build the RolloutChunk with which a sampling session answers a request."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ def answered_chunk(
     request: RolloutRequest,
     meta: ChunkMeta,
 ) -> RolloutChunk:
-    """Return the answer that an engine gave; tokens stay where they are. Those it went on from are in it, so the
-    request lets go of them."""
+    """Return the RolloutChunk that holds an engine's reply to a request.
+
+    The tokens stay in the object store, where the engine put them. The chunk includes the tokens that its rollouts were
+    resumed from, so the request in it drops its own reference to these.
+    """
     partial = None
     if meta.partial is not None:
         partial = dataclasses.replace(meta.partial, data=in_flight.partial, engine=in_flight.engine)
@@ -40,8 +43,11 @@ def answered_chunk(
 
 
 def unsampled_chunk(request: RolloutRequest, version: int) -> RolloutChunk:
-    """Return the answer to a request that was cut before an engine had it: nothing has ended, and what it resumes is as
-    it was. `version` is that of rollouts without a token."""
+    """Return the RolloutChunk of a request that was cut before an engine had it.
+
+    No rollout in it has ended, and the partial rollouts that the request would have resumed are unchanged. `version` is
+    the policy version that rollouts without a token are given.
+    """
     nothing = np.zeros(0, np.int32)
     partial = request.partial
     if partial is None:

@@ -1,4 +1,4 @@
-"""What makes a request to an engine, what it sampled, or its answer wrong."""
+"""Checks of requests to an engine, of the arrays that it sampled, and of its reply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.generation.chunk_messages import ChunkMeta, response_lengths
 from nemo_brorl.types import ChunkArrays, RolloutRequest
 
-# A log-probability may be this far above 0 by rounding.
+# Rounding may lift a log-probability this far above 0.
 LOG_PROB_SLACK = 1e-4
 
 
@@ -20,7 +20,11 @@ def find_garbage(
     max_tokens: int,
     least: int = 1,
 ) -> str | None:
-    """Return a fault of sampled arrays, or None. Responses have from `least` to `max_tokens` tokens."""
+    """Return what is wrong with the arrays that an engine sampled, or None.
+
+    Each response must have from `least` to `max_tokens` tokens, token ids below `vocab_size`, and finite
+    log-probabilities that are not positive.
+    """
     lengths = response_lengths(arrays)
     tokens = arrays.token_ids
     log_probs = arrays.log_probs
@@ -44,7 +48,11 @@ def find_mismatch(
     request: RolloutRequest,
     known_versions: Collection[int],
 ) -> str | None:
-    """Return the reason why this is no answer to the request, or None."""
+    """Return why a reply does not belong to a request, or None if it does.
+
+    The call, the prompt, the rollout indices and the number of lengths must match. `known_versions` are the policy
+    versions that were published to the engines.
+    """
     asked_for = request.prompt.uid
     if meta.call_id != call_id or meta.uid != asked_for:
         return f"call {call_id} for prompt {asked_for} was answered as call {meta.call_id} for prompt {meta.uid}"
@@ -68,22 +76,24 @@ def find_mismatch(
 
 
 def check_lengths(requests: Sequence[RolloutRequest], max_model_len: int | None) -> None:
-    """Raise ConfigError for a request that does not fit the engines' context, or resumes what has no token left to
-    sample."""
+    """Raise ConfigError for a request that does not fit the engines' context.
+
+    Also raised for a request that resumes a rollout which has no token left to sample.
+    """
     for request in requests:
         uid = request.prompt.uid
         num_prompt = len(request.prompt.token_ids)
         num_response = request.sampling.max_tokens
         if max_model_len is not None and num_prompt + num_response > max_model_len:
             raise ConfigError(
-                f"prompt {uid} has {num_prompt} tokens and may be answered with {num_response}, "
-                f"generation.max_model_len={max_model_len}; write at least {num_prompt + num_response}"
+                f"generation.max_model_len={max_model_len}: prompt {uid} has {num_prompt} tokens, and its response may "
+                f"have {num_response}. Set at least {num_prompt + num_response}."
             )
         if request.partial is None:
             continue
         longest = request.partial.lengths.max()
         if longest >= num_response:
             raise ConfigError(
-                f"prompt {uid} is resumed after {longest} tokens and may be answered with {num_response}; "
-                f"write at least {longest + 1}"
+                f"rollouts.max_response_tokens={num_response}: prompt {uid} is resumed after {longest} tokens. "
+                f"Set at least {longest + 1}."
             )

@@ -1,5 +1,7 @@
-"""The chunks in an engine's batch. Lives on the one thread of the engine that calls vLLM; imports neither torch nor
-vllm."""
+"""The chunks that an engine is sampling now.
+
+Only the engine's thread that calls vLLM uses this module. It imports neither torch nor vllm.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,16 @@ from nemo_brorl.types import Sampling
 
 
 class Requests(Protocol):
-    """Rollouts in vLLM's batch, as `VllmRequests` offers them."""
+    """Rollouts in vLLM's batch. `VllmRequests` implements it."""
 
     vocab_size: int
 
     def add(
         self,
-        name: str,
-        task: RolloutTask,
+        names: Sequence[str],
+        tasks: Sequence[RolloutTask],
         sampling: Sampling,
-    ) -> str: ...
+    ) -> list[str]: ...
 
     def step(self) -> list[tuple[str, Continuation]]: ...
 
@@ -39,22 +41,24 @@ class Requests(Protocol):
 
 
 class ChunkBatch:
-    """Life of a chunk: `add` queues its rollouts → `step`s sample them together with everything else → answered when
-    its last one has ended, or earlier, by `cut` or the request's deadline; `withdraw` and `abort` drop it, with
-    `ReturnedChunk` as the answer.
+    """All chunks that one engine is sampling.
 
-    `cut` and `abort` may overtake the chunk on its way here: calls that are not known are remembered.
+    Life of a chunk: `add` queues its rollouts, each `step` samples a token for all rollouts in the batch, and the chunk
+    is answered when its last rollout has ended. `cut` and the request's deadline answer it earlier, with what it has.
+    `withdraw` and `abort` drop it and answer with `ReturnedChunk`.
+
+    `cut` and `abort` may arrive before the chunk does. Their call ids are remembered until it comes.
     """
 
     def __init__(self, requests: Requests) -> None:
         self.version = 0
-        self.num_tokens = 0  # sampled so far
-        self.num_samples = 0  # rollouts that have ended
-        self.num_resumed = 0  # tokens that rollouts were gone on with from
-        self.num_cached = 0  # of these, found in the prefix cache
+        self.num_tokens = 0  # sampled tokens of answered chunks
+        self.num_samples = 0  # ended rollouts of answered chunks
+        self.num_resumed = 0  # tokens of prompts and prefixes that rollouts were resumed from
+        self.num_cached = 0  # resumed tokens that the prefix cache had
         self._requests = requests
-        self._chunks: dict[int, ChunkTask] = {}  # by call
-        self._rollouts: dict[str, tuple[ChunkTask, int]] = {}  # unfinished, by name: chunk and row
+        self._chunks: dict[int, ChunkTask] = {}  # key: call id
+        self._rollouts: dict[str, tuple[ChunkTask, int]] = {}  # unfinished rollouts: name → (chunk, row)
         self._cut_early: set[int] = set()
         self._dropped_early: set[int] = set()
         self._failure: ChunkFailure | None = None
@@ -63,38 +67,37 @@ class ChunkBatch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a step would do nothing, or must not be made."""
+        """True if a step would do nothing, or is forbidden after a failure."""
         return not self._chunks or self._failure is not None
 
     def set_version(self, version: int) -> None:
-        """Note that tokens sampled from now on are of this policy version."""
+        """Set the policy version of all tokens that are sampled from now on."""
         self.version = version
         self._requests.set_version(version)
 
     def add(self, chunk: ChunkTask) -> None:
-        """Queue a chunk's rollouts."""
+        """Queue all rollouts of a chunk."""
         if self._failure is not None:
             chunk.answer.set_result((self._failure, None, None))
             return
-        # Times of reports count from here: an idle engine owes none.
+        # An idle engine owes no report, so the time to the next one starts here.
         if not self._chunks:
             self._reports.times.mark_started(time.monotonic())
         self._chunks[chunk.call_id] = chunk
-        # `abort` has nothing to fetch, and may have overtaken a chunk that has.
+        # `abort` may arrive before its chunk, because Ray fetches the chunk's tokens first.
         if chunk.call_id in self._dropped_early:
             self._drop(chunk)
             return
-        sampling = chunk.request.sampling
-        for task in chunk.rollouts():
-            name = f"{chunk.call_id}/{task.row}"
-            identity = self._requests.add(name, task, sampling)
-            chunk.ids.append(identity)
+        tasks = list(chunk.rollouts())
+        names = [f"{chunk.call_id}/{task.row}" for task in tasks]
+        chunk.ids = self._requests.add(names, tasks, chunk.request.sampling)
+        for name, task in zip(names, tasks, strict=True):
             self._rollouts[name] = (chunk, task.row)
         if chunk.call_id in self._cut_early:
             self.cut([chunk.call_id])
 
     def step(self) -> None:
-        """Make one step; answers the chunks it finishes."""
+        """Run one step of vLLM and answer the chunks that end in it."""
         ended = self._requests.step()
         for name, continuation in ended:
             chunk, row = self._rollouts.pop(name)
@@ -114,11 +117,11 @@ class ChunkBatch:
         within_s: float,
         question: Future[Progress],
     ) -> None:
-        """Answer `question` with how far all chunks are, when `ReportTimes` says."""
+        """Answer `question` with the progress of all chunks once `ReportTimes` says that a report is due."""
         self._reports.ask(every, within_s, question)
 
     def cut(self, call_ids: Collection[int]) -> None:
-        """End these chunks with what they have."""
+        """End these chunks now and answer them with the tokens that they have."""
         for call_id in call_ids:
             chunk = self._chunks.get(call_id)
             if chunk is None:
@@ -131,7 +134,7 @@ class ChunkBatch:
             self._answer(chunk)
 
     def withdraw(self, call_id: int) -> bool:
-        """Drop a chunk unless a token of it was sampled; whether it was dropped."""
+        """Drop a chunk of which no token was sampled yet. Return True if it was dropped."""
         chunk = self._chunks.get(call_id)
         if chunk is None:
             return False
@@ -142,7 +145,10 @@ class ChunkBatch:
         return True
 
     def abort(self, call_ids: Collection[int]) -> None:
-        """Drop these chunks. Nothing else is in flight, here or on its way, and nobody waits for a report."""
+        """Drop these chunks, which must be all chunks of the engine.
+
+        No other chunk is on its way, and the driver waits for no progress report.
+        """
         self._reports.drop()
         self._cut_early.clear()
         self._dropped_early = set(call_ids) - self._chunks.keys()
@@ -150,7 +156,7 @@ class ChunkBatch:
             self._drop(chunk)
 
     def fail(self, failure: ChunkFailure) -> None:
-        """Answer everything in flight, and everything that comes later, with this."""
+        """Answer every chunk, now and from now on, with a failure."""
         self._failure = failure
         for chunk in self._chunks.values():
             chunk.answer.set_result((failure, None, None))
@@ -159,7 +165,7 @@ class ChunkBatch:
 
     def _note_begun(self, now: float) -> None:
         for chunk in self._chunks.values():
-            # vLLM begins with the first rollout of a chunk.
+            # vLLM starts with the first rollout of a chunk.
             first = chunk.ids[0]
             if chunk.begun_at is None and self._requests.num_tokens(first) != 0:
                 chunk.begun_at = now
@@ -173,18 +179,18 @@ class ChunkBatch:
                 self.cut([chunk.call_id])
 
     def _progress(self) -> Progress:
-        """Return the progress of every chunk in the batch that has begun."""
+        """Return the progress of every chunk in the batch that has started."""
         progress = []
         for chunk in self._chunks.values():
-            num_running = 0  # begun and not ended
+            num_running = 0  # rollouts that have started and not ended
             num_waiting = 0
-            num_tokens = 0  # of those that are running
+            num_tokens = 0  # tokens of the running rollouts
             for row in chunk.missing():
                 sampled = self._requests.num_tokens(chunk.ids[row])
                 if sampled:
                     num_running += 1
                     num_tokens += sampled + chunk.num_resumed(row)
-                # None: it has ended in this step, and was not put yet.
+                # None: the rollout ended in this step, and `put` was not called yet.
                 elif sampled == 0:
                     num_waiting += 1
             num_begun = len(chunk.ids) - num_waiting
@@ -218,7 +224,7 @@ class ChunkBatch:
         chunk.answer.set_result((ReturnedChunk(), None, None))
 
     def _remove_rollouts(self, chunk: ChunkTask) -> None:
-        """Take what is left of a chunk out of the batch."""
+        """Remove a chunk's unfinished rollouts from vLLM's batch."""
         self._requests.abort(chunk.ids)
         for row in range(len(chunk.ids)):
             self._rollouts.pop(f"{chunk.call_id}/{row}", None)

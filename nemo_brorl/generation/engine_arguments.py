@@ -1,6 +1,8 @@
-"""Arguments that pass through `generation.engine_args`, held against the installed vLLM before anything is started. The
-names that its EngineArgs has are read from its source: importing vLLM takes ten seconds, and on the driver nothing else
-needs it."""
+"""Check of `generation.engine_args` against the installed vLLM, before anything is started.
+
+The names of its EngineArgs are read from its source: importing vLLM takes ten seconds, and nothing else on the driver
+needs it.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,20 @@ from nemo_brorl.core.errors import ConfigError
 
 
 def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a name that EngineArgs does not have."""
+    """Raise ConfigError for a name in `generation.engine_args` that vLLM's EngineArgs does not have."""
     if not arguments:
         return
     known = known_arguments()
     for name in arguments:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-            instead = f"write {' or '.join(close)}" if close else "see vllm.EngineArgs for those that it has"
-            raise ConfigError(f"generation.engine_args.{name} is no argument of this vLLM's EngineArgs: {instead}")
+            remedy = f"Set {' or '.join(close)}." if close else "The class vllm.EngineArgs lists all arguments."
+            raise ConfigError(f"generation.engine_args.{name} is no argument of this vLLM's EngineArgs. {remedy}")
 
 
 @functools.cache
 def known_arguments() -> tuple[str, ...]:
-    """Return the names of the installed EngineArgs. Raises ConfigError without vLLM."""
+    """Return the argument names of the installed vLLM's EngineArgs. Raises ConfigError without vLLM."""
     found = importlib.util.find_spec("vllm")
     if found is None or found.origin is None:
         raise ConfigError("generation.engine_args cannot be checked: vLLM is not installed here")
@@ -38,7 +40,7 @@ def known_arguments() -> tuple[str, ...]:
 
 
 def fields_of(source: str, class_name: str) -> tuple[str, ...]:
-    """Return the fields of a dataclass in a module's source, in order."""
+    """Return the field names of a dataclass in a module's source, in order."""
     names = []
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef) or node.name != class_name:

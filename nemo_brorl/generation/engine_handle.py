@@ -1,4 +1,4 @@
-"""The driver's handle on one engine: the actor behind it changes when it dies, its number and its counters go on."""
+"""The driver's handle on one engine: it outlives the actor, which is replaced when it dies."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class EngineReady:
-    """An engine that can be used, and how long it took."""
+    """An engine that has started, with the seconds of its import and of loading the model."""
 
     engine: int
     process: int
     import_s: float
     load_s: float
-    cache_bytes: int = 0  # of keys and values, in each of its workers
+    cache_bytes: int = 0  # size of the KV cache in each worker
 
 
 class EngineHandle:
-    """Starts, replaces and stops one engine.
+    """One engine of the pool, whose actor is started, replaced and stopped here.
 
-    starting ──`starting` resolves, `wait`──► ready ──`replace`──► starting …; the handle gives up with GenerationError
-    when its engine was replaced `max_restarts` times and no chunk came in between. While starting, `starting` is the
-    reference to wait for; when it resolves, the new actor has loaded `published`. Who holds on to an `actor` may find
-    another one here later.
+    States: starting ──`starting` resolves, `wait`──► ready ──`replace`──► starting. `replace` raises GenerationError
+    when the engine was replaced `max_restarts` times since it last returned a chunk. `starting` is the reference to
+    wait for. When it resolves, the new actor has loaded `published`. `actor` may be another object after a replacement.
     """
 
     def __init__(
@@ -46,54 +45,57 @@ class EngineHandle:
         timeout_s: float,
         transport: ActorTransport,
     ) -> None:
-        """`start_actor` gets the size of the cache that an engine had here before, 0 for the first one."""
+        """Start the engine's first actor.
+
+        `start_actor` gets the KV cache size in bytes that the earlier engine had here, or 0 for the first one.
+        """
         self.index = index
-        # what a replacement loads; None: the weights of the model folder
+        # Weights that a replacement loads. None: those of the model folder.
         self.published: PublishedWeights | None = None
-        # no copy of the published weights was there for it: it may not sample before the next publication
+        # True if no copy of the published weights was kept for it: it may not sample before the next weight sync.
         self.lacks_weights = False
-        self.lost_to = ""  # why the last engine here was replaced
-        self.num_started = 1  # actors, this one included
+        self.lost_to = ""  # reason for the last replacement
+        self.num_started = 1  # actors started so far, the current one included
         self.num_resampled = 0  # rollouts that were sampled again because their engine was lost
         self._start_actor = start_actor
         self._max_restarts = max_restarts
         self._timeout_s = timeout_s
         self._transport = transport
-        self._num_in_a_row = 0  # replacements since a chunk came
+        self._num_in_a_row = 0  # replacements since the last chunk
         self._num_restarts = 0
         self._num_garbage = 0
-        self._given_up: str | None = None  # why, once there are no restarts left
-        self._counted: EngineStats | None = None  # last snapshot, of all actors so far
-        self._carried: EngineStats | None = None  # of the actors before this one
+        self._given_up: str | None = None  # error message, once there are no restarts left
+        self._counted: EngineStats | None = None  # last totals of all actors so far
+        self._carried: EngineStats | None = None  # totals of the earlier actors
         self._heard = transport.now()
-        # Of the engine before: one that takes its place beside others cannot measure what is free.
+        # Cache size of the earlier engine. A replacement cannot measure free memory while others use the device.
         self._cache_bytes = 0
         self.actor: Any = start_actor(0)
-        self.starting: Any = self.actor.ready.remote()  # None when ready
+        self.starting: Any = self.actor.ready.remote()  # reference to wait for; None when ready
 
     @property
     def name(self) -> str:
-        """Name of the engine that is here now: another one after every replacement."""
+        """Name of the current engine. It changes with every replacement."""
         if self.num_started == 1:
             return f"engine {self.index}"
         return f"engine {self.index} (number {self.num_started})"
 
     @property
     def version(self) -> int:
-        """Version of the weights published last; 0: the model folder's."""
+        """Policy version of the weights published last. 0: those of the model folder."""
         return 0 if self.published is None else self.published.version
 
     @property
     def silence_s(self) -> float:
-        """Seconds since the engine was last given something to do, or was last heard of."""
+        """Seconds since the engine last answered, or last got work after idling."""
         return self._transport.now() - self._heard
 
     def touch(self) -> None:
-        """Note that the engine was heard of, or begins to have something to do: its time starts again."""
+        """Restart the silence timer, because the engine answered or got work."""
         self._heard = self._transport.now()
 
     def note_chunk(self) -> None:
-        """Note that a good chunk came: earlier failures are forgiven."""
+        """Reset the count of failures in a row, because the engine returned a valid chunk."""
         self._num_in_a_row = 0
         self.touch()
 
@@ -109,7 +111,7 @@ class EngineHandle:
         return ready
 
     def note_ready(self, ready: EngineReady) -> None:
-        """Note that the engine answered that it can be used."""
+        """Record that the engine has started."""
         if self.starting is not None:
             self.starting = None
             self._cache_bytes = ready.cache_bytes
@@ -117,8 +119,10 @@ class EngineHandle:
             logger.info("engine %d is ready: import %.1f s, load %.1f s", self.index, ready.import_s, ready.load_s)
 
     def check_start(self) -> None:
-        """Note that a starting engine is ready, or replace one that failed or takes too long. Does not wait. Raises
-        GenerationError when there are no restarts left."""
+        """Check on a starting engine without waiting, and replace it if it failed or takes too long.
+
+        Raises GenerationError when there are no restarts left.
+        """
         if self.starting is None:
             return
         if self._transport.wait([self.starting]):
@@ -131,7 +135,7 @@ class EngineHandle:
             self.replace(TimeoutError(f"no answer within generation.timeout_s={self._timeout_s:g}"))
 
     def wait_alive(self) -> EngineReady:
-        """Block until an engine is ready; one that was and has died since, unseen by any session, is replaced.
+        """Block until the engine is ready. An engine that was ready and has died since is replaced.
 
         Raises GenerationError when an engine that is starting does not start, or when there are no restarts left.
         """
@@ -140,7 +144,10 @@ class EngineHandle:
         return self.wait()
 
     def wait_or_replace(self) -> EngineReady:
-        """Block until an engine is ready, maybe a new one. Raises GenerationError when there are no restarts left."""
+        """Block until the engine is ready, and replace it as often as needed.
+
+        Raises GenerationError when there are no restarts left.
+        """
         while True:
             try:
                 return self.wait()
@@ -148,12 +155,12 @@ class EngineHandle:
                 self.replace(cause)
 
     def replace(self, cause: object) -> None:
-        """Kill the actor and start another with the published weights, without waiting; where no copy of them is kept
-        it `lacks_weights` until the next publication.
+        """Kill the actor and start another one with the published weights, without waiting.
 
-        Raises GenerationError when the engine was replaced `max_restarts` times since it last returned a chunk.
+        If no copy of the weights is kept, the new engine `lacks_weights` until the next weight sync. Raises
+        GenerationError when the engine was replaced `max_restarts` times since it last returned a chunk.
         """
-        # Also one that seems dead: it may hold the device that its successor needs.
+        # Also an actor that seems dead, because it may hold the device that its successor needs.
         self._transport.kill(self.actor)
         self.lost_to = why_lost(cause)
         if isinstance(cause, ChunkFailure) and cause.is_garbage:
@@ -169,15 +176,17 @@ class EngineHandle:
             self._num_in_a_row,
             self._max_restarts,
             self.lost_to,
-            "; it samples again after the next publication" if self.lacks_weights else "",
+            "; it will sample again after the next weight sync" if self.lacks_weights else "",
         )
-        # What the new actor counts begins at zero, and metrics are differences.
+        # The new actor counts from zero, and metrics are differences of totals.
         self._carried = self._counted
         self._start()
 
     def count(self, snapshot: EngineStats) -> EngineStats:
-        """Return the counters of all engines that were here: those of the actor plus what earlier actors were last seen
-        with, and its faults."""
+        """Return the totals of all actors of this engine so far, with its faults.
+
+        `snapshot` are the counters of the current actor.
+        """
         if self._carried is not None:
             totals = {}
             for name in COUNTS:
@@ -193,7 +202,7 @@ class EngineHandle:
         )
 
     def close(self) -> None:
-        """Stop the engine."""
+        """Kill the engine's actor."""
         self._transport.kill(self.actor)
 
     def _count_fault(self) -> None:
@@ -213,7 +222,7 @@ class EngineHandle:
         if published is None or published.buckets is None:
             self.starting = self.actor.ready.remote()
         else:
-            # Buckets as arguments of their own: Ray brings them along, and none is on the driver.
+            # Each bucket is an argument of its own, so Ray moves it to the actor's node without the driver.
             self.starting = self.actor.restore.remote(
                 published.manifest,
                 published.version,
@@ -222,20 +231,22 @@ class EngineHandle:
 
 
 def why_lost(cause: object) -> str:
-    """Say in one line why an engine is used no more."""
+    """Return in one line why an engine was replaced."""
     if isinstance(cause, ChunkFailure):
         return cause.reason
     return explain(cause)
 
 
 def check_weights(handles: Sequence[EngineHandle]) -> None:
-    """Raise GenerationError when no engine has the published weights: only the policy could bring them, and it waits
-    for samples."""
+    """Raise GenerationError when no engine has the published weights.
+
+    Only the policy could send them again, and it waits for samples.
+    """
     for handle in handles:
         if not handle.lacks_weights:
             return
     causes = "; ".join(f"engine {handle.index}: {handle.lost_to}" for handle in handles)
     raise GenerationError(
-        "no engine is left that has the published weights, generation.keep_published=false keeps no copy: continue "
-        f"from the last checkpoint, or write keep_published=true. Lost to: {causes}"
+        "generation.keep_published=false: all engines with the current weights were lost, and there is no copy. Resume "
+        f"from the last checkpoint, or set it to true. Causes: {causes}"
     )

@@ -1,5 +1,7 @@
-"""What a session has under way on its engines: their chunks, and every open call with what is to be done when it is
-answered. Waits for nothing."""
+"""What a sampling session has in flight: the chunks on its engines, and open calls with their callbacks.
+
+Nothing in this module waits.
+"""
 
 from __future__ import annotations
 
@@ -13,64 +15,63 @@ from nemo_brorl.generation.chunk_messages import Progress
 
 @dataclass
 class ChunkInFlight:
-    """A chunk that an engine was given."""
+    """A chunk that an engine was given and has not answered."""
 
     call_id: int
     engine: int
     chunk: int
     num_rollouts: int
-    meta: Any  # reference to the ChunkMeta to be
-    data: Any  # reference to the ChunkArrays to be
-    partial: Any  # reference to the ChunkArrays of what will have been cut
-    is_asked_back: bool = False  # and the engine has not answered that
+    meta: Any  # reference to the future ChunkMeta
+    data: Any  # reference to the future ChunkArrays of the ended rollouts
+    partial: Any  # reference to the future ChunkArrays of rollouts that are cut off
+    is_asked_back: bool = False  # `withdraw` was called and is not answered
     is_given_back: bool = False
 
 
 @dataclass
 class EngineInUse:
-    """An engine that a session gives chunks to."""
+    """An engine to which a session gives chunks."""
 
     actor: Any
-    chunks: dict[int, ChunkInFlight] = field(default_factory=dict)  # by call
+    chunks: dict[int, ChunkInFlight] = field(default_factory=dict)  # key: call id
     last_progress: Progress | None = None
 
     @property
     def num_rollouts(self) -> int:
-        """Rollouts of all its chunks, ended ones included."""
+        """Rollouts of all chunks on the engine, ended rollouts included."""
         return sum(chunk.num_rollouts for chunk in self.chunks.values())
 
 
 class OpenCall(NamedTuple):
-    """A call to an engine that has not been answered."""
+    """A call to an engine that is not answered yet."""
 
     engine: int
-    on_result: Callable[[Any], None]  # also takes the exception with which it fails
+    on_result: Callable[[Any], None]  # gets the result, or the exception that the call raised
 
 
 class InFlight:
-    """Everything that a session has under way: the engines it uses, their chunks, and every open call with what is to
-    be done when it is answered."""
+    """Everything that a session has in flight: engines, chunks and open calls."""
 
     def __init__(self) -> None:
-        self.engines: dict[int, EngineInUse] = {}  # those that the placement knows
-        self.chunks: dict[int, ChunkInFlight] = {}  # by chunk
-        self._open_calls: dict[Any, OpenCall] = {}  # by reference
+        self.engines: dict[int, EngineInUse] = {}  # engines that the placement knows
+        self.chunks: dict[int, ChunkInFlight] = {}  # key: chunk number
+        self._open_calls: dict[Any, OpenCall] = {}  # key: reference
 
     def references(self) -> list[Any]:
         """Return the references of all open calls."""
         return list(self._open_calls)
 
     def busy_engines(self) -> frozenset[int]:
-        """Return the engines that have chunks. Any thread may ask."""
+        """Return the indices of the engines that have chunks. Safe to call from any thread."""
         engines = list(self.engines.items())
         return frozenset(index for index, engine in engines if engine.chunks)
 
     def add_engine(self, index: int, actor: Any) -> None:
-        """Use an engine, which has no chunks yet."""
+        """Add an engine that has no chunks yet."""
         self.engines[index] = EngineInUse(actor)
 
     def drop_engine(self, index: int) -> list[ChunkInFlight]:
-        """Forget an engine and its open calls; the chunks that it had."""
+        """Remove an engine with its open calls. Return the chunks that it had."""
         for reference, call in list(self._open_calls.items()):
             if call.engine == index:
                 del self._open_calls[reference]
@@ -80,12 +81,12 @@ class InFlight:
         return lost
 
     def add(self, in_flight: ChunkInFlight) -> None:
-        """Note that an engine was given a chunk."""
+        """Record that an engine was given a chunk."""
         self.chunks[in_flight.chunk] = in_flight
         self.engines[in_flight.engine].chunks[in_flight.call_id] = in_flight
 
     def remove(self, in_flight: ChunkInFlight) -> None:
-        """Note that a chunk is no longer on its engine, whose answer is not waited for any more."""
+        """Remove a chunk from its engine, and stop waiting for the engine's reply."""
         del self.chunks[in_flight.chunk]
         del self.engines[in_flight.engine].chunks[in_flight.call_id]
         self._open_calls.pop(in_flight.meta, None)
@@ -97,11 +98,11 @@ class InFlight:
         on_result: Callable[..., None],
         *args: Any,
     ) -> None:
-        """Have `on_result(*args, result)` called with the result of a call to an engine."""
+        """Register `on_result(*args, result)` as the callback of an open call to an engine."""
         self._open_calls[reference] = OpenCall(engine, functools.partial(on_result, *args))
 
     def take_result(self, reference: Any, result: Any) -> None:
-        """Do what is to be done about the answer to a call. Nothing happens when its engine was dropped meanwhile."""
+        """Run the callback of a call that was answered. Does nothing if its engine was dropped meanwhile."""
         call = self._open_calls.pop(reference, None)
         if call is not None:
             call.on_result(result)

@@ -20,7 +20,7 @@ MAX_STOP_TOKENS = 8  # of a lean request, its end-of-sequence token included
 
 
 class Sampled(NamedTuple):
-    """Tokens of a request that vLLM's output processor has not received."""
+    """Tokens of an unfinished request that no output has had yet."""
 
     token_ids: Int32
     log_probs: Float32

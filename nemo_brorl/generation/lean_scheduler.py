@@ -30,7 +30,7 @@ from vllm.v1.request import RequestStatus
 
 from nemo_brorl.generation.lean_requests import LeanRequests, Sampled
 from nemo_brorl.generation.lean_support import only_decodes, stop_tokens_of, why_unsupported
-from nemo_brorl.types import Float32, Int64
+from nemo_brorl.types import Int64
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -68,10 +68,6 @@ class LeanMixin(Scheduler):
         # Whether blocks of generated tokens enter the prefix cache as they fill. Without it they do so only when a
         # request is cut off or preempted, which is enough where nothing resumes a finished response.
         self.caches_generated = True
-        # Whether log-probs of finished requests stay in `finished_log_probs` instead of passing vLLM's output
-        # processor, which spends microseconds on each.
-        self.keeps_log_probs = False
-        self.finished_log_probs: dict[str, Float32] = {}  # by request id; the caller removes them
         self.num_lean_tokens = 0  # scheduled here
         self._lean = LeanRequests(self.max_num_running_reqs)
         self._owed: dict[str, EngineCoreOutput] = {}  # tokens of requests that became ordinary
@@ -98,7 +94,7 @@ class LeanMixin(Scheduler):
         scheduler_output: SchedulerOutput,
         model_runner_output: ModelRunnerOutput,
     ) -> dict[int, EngineCoreOutputs]:
-        """Take in the tokens of one step, and return what the output processor gets."""
+        """Take in the tokens of one step, and return the outputs of requests."""
         lean_slots = self._lean.slots
         scheduled = scheduler_output.num_scheduled_tokens
         ended: list[EngineCoreOutput] = []
@@ -126,7 +122,7 @@ class LeanMixin(Scheduler):
         request_ids: str | Iterable[str] | None,
         finished_status: RequestStatus,
     ) -> list[Request]:
-        """Abort requests. Tokens that the output processor does not have yet are dropped."""
+        """Abort requests. Tokens without an output yet are dropped."""
         names = [request_ids] if isinstance(request_ids, str) else request_ids
         names = list(self.requests if names is None else names)
         self._make_ordinary(names)
@@ -142,7 +138,7 @@ class LeanMixin(Scheduler):
     # ---- what this package calls ----
 
     def unreported(self, request_id: str) -> Sampled | None:
-        """Return the tokens of an unfinished request that the output processor does not have; None: it has all."""
+        """Return the tokens of an unfinished request that no output has had yet, or None if there are none."""
         slot = self._lean.slots.get(request_id)
         if slot is not None:
             return self._lean.sampled(slot)
@@ -276,9 +272,7 @@ class LeanMixin(Scheduler):
         sampled = self._lean.sampled(slot)
         self._lean.remove(request.request_id)
         self._free_request(request)
-        if self.keeps_log_probs:
-            self.finished_log_probs[request.request_id] = sampled.log_probs
-        return _output(request, sampled, request.get_finished_reason(), has_log_probs=not self.keeps_log_probs)
+        return _output(request, sampled, request.get_finished_reason())
 
     # ---- between lean and ordinary ----
 
@@ -300,7 +294,7 @@ class LeanMixin(Scheduler):
     def _make_ordinary(self, names: Iterable[str]) -> None:
         """Give lean requests among these back to vLLM's code.
 
-        The output processor gets the tokens that it does not have with the next step.
+        Their tokens go out with the next step.
         """
         lean = self._lean
         for name in names:
@@ -313,24 +307,17 @@ class LeanMixin(Scheduler):
             request.num_in_flight_tokens = int(lean.num_in_flight[slot])
             request.num_output_placeholders = request.num_in_flight_tokens if self.is_async else 0
             if lean.num_sampled(slot):
-                self._owed[name] = _output(request, lean.sampled(slot), None, has_log_probs=True)
+                self._owed[name] = _output(request, lean.sampled(slot), None)
             lean.remove(name)
         lean.sort()
 
 
-def _output(
-    request: Request,
-    sampled: Sampled,
-    reason: FinishReason | None,
-    has_log_probs: bool,
-) -> EngineCoreOutput:
-    """Return what the output processor gets. Ranks of sampled tokens are 0: lean requests do not keep them."""
+def _output(request: Request, sampled: Sampled, reason: FinishReason | None) -> EngineCoreOutput:
+    """Return what a client of the engine core gets. Ranks of sampled tokens are 0: lean requests do not keep them."""
     log_probs = None
-    if has_log_probs and request.sampling_params.num_logprobs is not None:
-        num_tokens = len(sampled.token_ids)
-        log_probs = LogprobsLists(
-            sampled.token_ids[:, None], sampled.log_probs[:, None], np.zeros(num_tokens, np.int64)
-        )
+    if request.sampling_params.num_logprobs is not None:
+        ranks = np.zeros(len(sampled.token_ids), np.int64)
+        log_probs = LogprobsLists(sampled.token_ids[:, None], sampled.log_probs[:, None], ranks)
     return EngineCoreOutput(
         request_id=request.request_id,
         new_token_ids=sampled.token_ids.tolist(),

@@ -1,4 +1,4 @@
-"""Metrics of what the engines did in a step."""
+"""Metrics of generation: what the engines did in a step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nemo_brorl.types import EngineStats
 
-# Counters of EngineStats that the pool keeps, not the engine.
+# Counters of EngineStats that the driver keeps, not the engine.
 FAULTS = ("num_restarts", "num_garbage", "num_resampled")
 COUNTS = (
     "prefix_cache_queries",
@@ -24,8 +24,11 @@ def generation_metrics(
     after: Sequence[EngineStats],
     seconds: float,
 ) -> dict[str, float]:
-    """Say what the engines did between two snapshots, `seconds` apart. A restarted engine counts from zero. Faults are
-    the pool's: it goes on counting when an engine is replaced."""
+    """Return the `generation/…` metrics of a step, from the engines' counters before and after it.
+
+    `seconds` is the time between the two. An engine that was restarted meanwhile counts from zero. Faults (restarts,
+    garbage, resampled rollouts) are counted on the driver, across restarts.
+    """
     totals = dict.fromkeys(COUNTS, 0.0)
     faults = dict.fromkeys(FAULTS, 0.0)
     for old, new in zip(before, after, strict=True):

@@ -1,4 +1,4 @@
-"""The Generator port over a pool of vLLM engines."""
+"""A pool of vLLM engines that implements the Generator port."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, TensorIn
 from nemo_brorl.weights.incoming import read_shapes
 from nemo_brorl.weights.receivers import WeightReceivers
 
-# How often silent engines are looked for.
+# Seconds between two checks for silent engines.
 _POLL_S = 1.0
 
 
 class VllmPool:
-    """`num_engines` engines with the same weights.
+    """A pool of `num_engines` engines that have the same weights.
 
-    The constructor starts the actors and returns; a session uses each engine as soon as it is ready, `wait_ready` waits
-    for all. Engines may die at any time: they are replaced, get the last published weights, and what they were sampling
-    is sampled again with the same seeds. An engine that is lost more than `generation.max_restarts` times before it
-    returns a chunk, and a chunk that is lost with more engines than that, end the run. Weights may be loaded while a
-    session is open. Needs an initialised Ray; raises ConfigError or ModelError before an actor is started.
+    The constructor starts the actors and returns. A session uses each engine as soon as it is ready, and `wait_ready`
+    waits for all. An engine may die at any time: it is replaced, gets the weights published last, and its rollouts are
+    sampled again with the same seeds. The run ends when an engine is lost more than `generation.max_restarts` times
+    before it returns a chunk, or a chunk is lost with more engines than that. Weights may be loaded while a session is
+    open.
+
+    Needs an initialised Ray. Raises ConfigError or ModelError before an actor is started.
     """
 
     def __init__(
@@ -52,14 +54,17 @@ class VllmPool:
         timeline: Timeline | None = None,
         records_routes: bool = False,
     ) -> None:
-        """`places` on a machine with GPUs; `timeline` is told when engines loaded weights; with `records_routes`
-        they say which experts every token went to."""
+        """Start the engine actors without waiting for them.
+
+        `places` assigns GPUs to engines, and is needed on machines with GPUs. `timeline` gets the spans of weight
+        loading. With `records_routes` the engines return which experts every token was routed to.
+        """
         places = places or Places(None)
         device.check(generation, sizes)
-        # A broken folder is refused here, not in an actor.
+        # A broken model folder raises here, before an actor is started.
         read_shapes(model_folder)
         self._generation = replace(generation, max_num_seqs=sizes.max_num_seqs, max_model_len=sizes.max_model_len)
-        self._versions = {0}  # that were published, and the model folder's
+        self._versions = {0}  # published policy versions; 0: the model folder
         self._call_ids = itertools.count()
         self._transport = RayTransport()
         self._session: VllmSession | None = None
@@ -89,13 +94,17 @@ class VllmPool:
         )
 
     def wait_ready(self) -> list[EngineReady]:
-        """Block until all engines are ready; one that died unseen is replaced. Raises GenerationError naming the engine
-        that does not start."""
+        """Block until all engines are ready. An engine that died unnoticed is replaced.
+
+        Raises GenerationError that names the engine which does not start.
+        """
         return [handle.wait_alive() for handle in self._handles]
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
-        """Begin to sample. Raises GenerationError while another session is open, or when no engine has the published
-        weights."""
+        """Open a sampling session.
+
+        Raises GenerationError while another session is open, or when no engine has the published weights.
+        """
         self._sleep.check_awake()
         check_weights(self._handles)
         if self._session is not None and self._session.is_open:
@@ -115,8 +124,10 @@ class VllmPool:
         return self._session
 
     def stalled(self, seconds: float) -> list[str]:
-        """Name the engines that are starting, or sample, and were not heard of for longer than this. Any thread may
-        ask."""
+        """Describe each engine that is starting or sampling and has been silent for longer than `seconds`.
+
+        Safe to call from any thread.
+        """
         busy: frozenset[int] = frozenset()
         if self._session is not None and self._session.is_open:
             busy = self._session.busy_engines()
@@ -124,16 +135,16 @@ class VllmPool:
         for handle in self._handles:
             silence_s = handle.silence_s
             if silence_s > seconds and handle.starting is not None:
-                late.append(f"{handle.name} is starting, last heard of {silence_s:.0f} s ago")
+                late.append(f"{handle.name} is starting, last sign of life {silence_s:.0f} s ago")
             elif silence_s > seconds and handle.index in busy:
-                late.append(f"{handle.name} samples, last heard of {silence_s:.0f} s ago")
+                late.append(f"{handle.name} is sampling, last sign of life {silence_s:.0f} s ago")
         return late
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
-        """Yield chunks as they finish, in any order, one per request. Closing the iterator aborts what is unfinished.
+        """Yield the chunks of these requests as they finish, in any order, one per request.
 
-        Raises ConfigError for a request that does not fit `generation.max_model_len`, GenerationError when an engine
-        cannot be brought back.
+        Closing the iterator aborts unfinished requests. Raises ConfigError for a request that does not fit
+        `generation.max_model_len`, and GenerationError when an engine cannot be replaced.
         """
         session = self.open_session()
         try:
@@ -148,11 +159,14 @@ class VllmPool:
             session.close()
 
     def weight_receivers(self) -> tuple[str, ...]:
-        """Return the engines by name; one that was replaced has another."""
+        """Return the names of the engines. A replaced engine has a new name."""
         return self._receivers.names()
 
     def join_weight_link(self, link: WeightLink) -> None:
-        """Bring all engines into a broadcast. Raises ReceiverLostError that names those that do not come in time."""
+        """Connect all engines to a weight broadcast.
+
+        Raises ReceiverLostError that names the engines which do not connect in time.
+        """
         self._receivers.join(link)
 
     def load_weights(
@@ -161,8 +175,10 @@ class VllmPool:
         buckets: Iterable[Any],
         version: int,
     ) -> int:
-        """Load a stream of StreamedBucket into every engine, see `WeightReceivers.load`; what an open session has in
-        flight waits meanwhile and goes on under the new weights."""
+        """Load a stream of StreamedBucket into every engine. Return the number of bytes (`WeightReceivers.load`).
+
+        Rollouts of an open session pause meanwhile, and are continued under the new weights.
+        """
         self._sleep.check_has_room_for_weights()
         num_bytes = self._receivers.load(manifest, buckets, version)
         self._versions.add(version)
@@ -170,7 +186,10 @@ class VllmPool:
         return num_bytes
 
     def sleep(self) -> Mapping[str, float]:
-        """See `StagedSleep`. Unless sleep is off, no session may be open."""
+        """Put all engines to sleep (`StagedSleep.sleep`). Raises GenerationError while a session is open.
+
+        Does nothing under generation.sleep=off.
+        """
         if self._generation.sleep != "off" and self._session is not None and self._session.is_open:
             raise GenerationError("sleep was called while a session is open; close it, or exhaust `generate`, first")
         return self._sleep.sleep()
@@ -182,7 +201,7 @@ class VllmPool:
         self._sleep.wake_cache()
 
     def stats(self) -> list[EngineStats]:
-        """Return every engine's counters; they never fall, also when an engine was replaced."""
+        """Return the counters of every engine. They never fall, even when an engine is replaced."""
         calls = [handle.actor.stats.remote() for handle in self._handles]
         snapshots = self._transport.results(calls, self._generation.timeout_s)
         totals = []
@@ -195,7 +214,7 @@ class VllmPool:
         return totals
 
     def close(self) -> None:
-        """Stop all engines. May be called twice."""
+        """Stop all engines. Safe to call twice."""
         for handle in self._handles:
             handle.close()
         self._handles = []
@@ -206,7 +225,7 @@ def _start_actor(
     settings: device.EngineSettings,
     cache_bytes: int,
 ) -> Any:
-    """Start an engine actor; one that takes another's place has a cache of the same size."""
+    """Start an engine actor. `cache_bytes`: KV cache size of the engine that it replaces, or 0."""
     if cache_bytes:
         settings = device.with_cache(settings, cache_bytes)
     return placed_class.remote(settings)

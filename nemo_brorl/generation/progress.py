@@ -1,5 +1,7 @@
-"""When an engine tells the driver how far its chunks are: one rule for engines and for the model of a cluster; the
-caller has the clock."""
+"""Rules for when an engine reports its progress to the driver. Callers pass the time.
+
+Engines use them, and so does the simulated cluster of the lab.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +9,54 @@ from concurrent.futures import Future
 
 from nemo_brorl.generation.chunk_messages import Progress
 
-# Between two reports, however fast rollouts end.
+# Shortest time between two reports, in seconds.
 SHORTEST_S = 0.25
 
 
 class ReportTimes:
-    """A report is due once `every` rollouts have ended since anything was told, but not sooner than `SHORTEST_S` after
-    that, or when `within_s` have passed. Only an engine with work reports; its time begins when it gets some."""
+    """The times at which one engine reports its progress.
+
+    A report is due once `every` rollouts have ended since the last one, but not within `SHORTEST_S` seconds of it. It
+    is also due after `within_s` seconds. Only an engine with work reports, and its time starts when it gets work. `now`
+    is in seconds, of one clock.
+    """
 
     def __init__(self, every: int, within_s: float) -> None:
         self.every = every
         self.within_s = within_s
-        self._num_unreported = 0  # rollouts
+        self._num_unreported = 0  # rollouts that ended since the last report
         self._reported_at = 0.0
 
     def record_finished(self, num: int = 1) -> None:
-        """Note that more rollouts have ended."""
+        """Count rollouts that have ended."""
         self._num_unreported += num
 
     def mark_reported(self, now: float) -> None:
-        """Note that everything there is to tell has just gone out."""
+        """Reset the count and the timer, because a report was sent."""
         self._num_unreported = 0
         self._reported_at = now
 
     def mark_started(self, now: float) -> None:
-        """Note that there is work again."""
+        """Restart the timer, because an idle engine got work."""
         self._reported_at = now
 
     @property
     def due_at(self) -> float:
-        """When a report is due at the latest."""
+        """Latest time at which the next report is due, in seconds."""
         has_enough = self._num_unreported >= self.every
         return self._reported_at + (SHORTEST_S if has_enough else self.within_s)
 
     def is_due(self, now: float) -> bool:
-        """Say whether to report now."""
+        """Return True if a report is due at time `now`."""
         return now >= min(self.due_at, self._reported_at + self.within_s)
 
 
 class ProgressReports:
-    """The driver's one question about progress, open until `times` say that it is due. An engine without work is never
-    due, so nobody asks in vain. `now` are seconds of one clock."""
+    """The driver's one open request for a progress report.
+
+    It is answered once `times` says that a report is due. An engine without work is never due, so its request stays
+    open. `now` is in seconds, of one clock.
+    """
 
     def __init__(self) -> None:
         self.times = ReportTimes(every=1, within_s=0.0)
@@ -59,23 +68,23 @@ class ProgressReports:
         within_s: float,
         question: Future[Progress],
     ) -> None:
-        """Answer `question` with the next report. One that was open until now is answered with nothing."""
+        """Store `question`, a future that the next report resolves. An earlier open one resolves to ()."""
         self.drop()
         self.times.every = every
         self.times.within_s = within_s
         self._question = question
 
     def is_due(self, now: float) -> bool:
-        """Say whether the open question should be answered now."""
+        """Return True if there is an open request and a report is due."""
         return self._question is not None and self.times.is_due(now)
 
     def tell(self, progress: Progress, now: float) -> None:
-        """Answer the open question."""
+        """Resolve the open request with a progress report."""
         self._answer(progress)
         self.times.mark_reported(now)
 
     def drop(self) -> None:
-        """Answer with nothing: nobody waits any more."""
+        """Resolve the open request with (), because the driver no longer waits for it."""
         self._answer(())
 
     def _answer(self, progress: Progress) -> None:

@@ -1,10 +1,10 @@
-"""Routes: the experts that the tokens of a mixture went to in an engine, on their way into a chunk.
+"""Expert routes: the experts to which each token of a mixture-of-experts model was sent by an engine.
 
-On CUDA vLLM returns them itself (`enable_return_routed_experts`, of its second model runner). Its CPU build has both
-ends of that way, the callback of the routers and the scheduler's part, and nothing between them: `RouteRecorder` of
-`vllm_adapter` is that. So the rest of this package reads one attribute on every device.
+On CUDA vLLM returns them itself (`enable_return_routed_experts` of its second model runner). Its CPU build has the
+callback of the routers and the scheduler's part, and nothing in between. `vllm_adapter.RouteRecorder` fills that gap,
+so all other modules read one attribute on every device.
 
-A token has a route once it was computed, which for the last one that was sampled nobody has done.
+A token has a route once the engine has computed it. The token that was sampled last has none.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from nemo_brorl.types import NO_ROUTE, Routes
 
 
 class RowRoutes(NamedTuple):
-    """What is known of the routes of one rollout."""
+    """Known expert routes of one rollout."""
 
-    earlier: Routes | None  # [R, layers, k] of the response's tokens that it was resumed with
-    computed: Routes | None  # [S, layers, k] of what this engine has computed, the prompt's tokens first
+    earlier: Routes | None  # [R, layers, k] of the R response tokens that it was resumed with
+    computed: Routes | None  # [S, layers, k] of the S tokens that this engine computed, prompt first
 
 
 def packed_routes(
@@ -30,10 +30,10 @@ def packed_routes(
     offsets: Sequence[int],
     num_prompt: int,
 ) -> Routes | None:
-    """Lay out the routes [sum T, layers, k] of responses that lie between `offsets`, end to end; None when no route is
-    known.
+    """Return the expert routes of responses end to end, [sum T, layers, k], or None if none is known.
 
-    A token keeps the route with which it was first computed: by the weights that sampled what comes after it.
+    `offsets` are the positions between responses. A token keeps the route with which it was first computed, by the
+    weights that sampled the token after it.
     """
     known: list[Routes] = []
     for row in rows:
@@ -58,6 +58,6 @@ def packed_routes(
 
 
 def as_routes(routed_experts: NDArray[Any], num_experts: int) -> Routes:
-    """Convert what vLLM returns (uint8 for up to 256 experts, else uint16) to a format that has NO_ROUTE."""
+    """Convert vLLM's routes (uint8 for up to 256 experts, else uint16) to a signed dtype that can hold NO_ROUTE."""
     dtype = np.min_scalar_type(-num_experts)
     return routed_experts.astype(dtype)

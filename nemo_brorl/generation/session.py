@@ -1,4 +1,4 @@
-"""Sampling session: requests out to engines, chunks back as they finish, dead engines replaced on the way."""
+"""A sampling session: sends requests to engines, returns chunks as they finish, and replaces dead engines."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from nemo_brorl.generation.in_flight import ChunkInFlight, InFlight
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.types import RolloutChunk, RolloutRequest
 
-# An engine tells how far its chunks are when so many rollouts have ended, and every so many seconds whatever has ended.
-# The cluster model (lab/studies/cluster_model) samples as fast with 32 as with 16, and 7 % slower when told of finished
-# chunks alone; 32 costs 70 messages per thousand rollouts.
+# An engine reports its progress after REPORT_EVERY ended rollouts, and at least every REPORT_S seconds. In the cluster
+# model (lab/studies/cluster_model) sampling is as fast with 32 rollouts as with 16, and 7 % slower with reports of
+# finished chunks alone. 32 costs 70 messages per thousand rollouts.
 REPORT_EVERY = 32
 REPORT_S = 5.0
 
 
 class VllmSession:
-    """The GenerationSession over a pool's engines.
+    """A GenerationSession over the engines of a pool.
 
-    Life of a request: submitted ──placement──► in flight on an engine ──its meta──► polled, once. Back to the
-    placement: when the engine is lost (it died, failed a step, returned garbage, or said nothing for `timeout_s` while
-    it had something to do), and when it gives the chunk to an idle engine. A request that is cut is ended by its
-    engine, or here when no engine has it.
+    Life of a request: submitted ──placement──► in flight on an engine ──its ChunkMeta──► returned by `poll`, once. It
+    goes back to the placement when its engine is lost, or returns the chunk for an idle engine. An engine is lost when
+    it died, failed a step, returned garbage, or was silent for `timeout_s` while it had work. A request that is cut is
+    ended by its engine, or by the session when no engine has it.
 
-    Handles know whether their engine is usable; anyone may replace engines meanwhile. One that lacks the published
-    weights is left out until the next publication.
+    Handles know whether their engine is usable, and other code may replace engines meanwhile. An engine that lacks the
+    published weights gets no chunks until the next weight sync.
 
-    Nothing waits but `close`. Each chunk in flight is one open call to its engine; one more is always open to each
-    engine, which it answers when it has got further (`REPORT_EVERY`).
+    Only `close` waits. Each chunk in flight is one open call to its engine. One more call to each engine is always
+    open, which the engine answers with its progress (`REPORT_EVERY`).
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class VllmSession:
         handles: Sequence[EngineHandle],
         placement: ChunkPlacement,
         config: GenerationConfig,
-        call_ids: Iterator[int],  # of `generate`; none is used twice in a pool
+        call_ids: Iterator[int],  # ids for calls of `generate`, unique in the pool
         known_versions: Collection[int],
         transport: ActorTransport,
     ) -> None:
@@ -58,16 +58,18 @@ class VllmSession:
         self._call_ids = call_ids
         self._known_versions = known_versions
         self._transport = transport
-        self._requests: dict[int, RolloutRequest] = {}  # that have not ended, by chunk
+        self._requests: dict[int, RolloutRequest] = {}  # unfinished requests; key: chunk number
         self._in_flight = InFlight()
-        self._cut: set[int] = set()  # chunks that have not ended
-        self._num_losses: Counter[int] = Counter()  # engines, by chunk
-        self._restarted: set[int] = set()  # chunks whose partial rollouts are gone
-        self._ended: list[RolloutChunk] = []  # for the next poll
+        self._cut: set[int] = set()  # chunks that were cut and have not ended
+        self._num_losses: Counter[int] = Counter()  # number of engines lost with a chunk; key: chunk number
+        self._restarted: set[int] = set()  # chunks whose partial rollouts were lost
+        self._ended: list[RolloutChunk] = []  # chunks for the next poll
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """Queue more. Raises ConfigError for a request that does not fit `generation.max_model_len`; none is queued
-        then."""
+        """Queue requests.
+
+        Raises ConfigError, and queues nothing, if a request does not fit `generation.max_model_len`.
+        """
         check_lengths(requests, self._config.max_model_len)
         chunks = self._placement.submit(requests)
         for chunk, request in zip(chunks, requests, strict=True):
@@ -76,9 +78,9 @@ class VllmSession:
         self._dispatch()
 
     def cut(self, uids: Collection[str]) -> None:
-        """End all unfinished requests of these prompts; they come through `poll`."""
+        """End all unfinished requests of these prompts. Their chunks are returned by `poll`."""
         wanted = set(uids)
-        call_ids: dict[int, list[int]] = {}  # by engine
+        call_ids: dict[int, list[int]] = {}  # engine index → calls to cut
         for chunk, request in self._requests.items():
             if request.prompt.uid not in wanted or chunk in self._cut:
                 continue
@@ -86,20 +88,20 @@ class VllmSession:
             in_flight = self._in_flight.chunks.get(chunk)
             if in_flight is not None:
                 call_ids.setdefault(in_flight.engine, []).append(in_flight.call_id)
-        # Nobody waits for this: a chunk that is cut is answered like any other.
+        # The call's own result is not needed: a chunk that is cut is answered like any other.
         for index, to_cut in call_ids.items():
             self._in_flight.engines[index].actor.cut.remote(to_cut)
         self._end_cut_chunks_without_engine()
 
     def poll(self) -> list[RolloutChunk]:
-        """Return the chunks that have finished. Raises GenerationError when an engine, or a chunk, fails too often."""
-        # First: a result of an engine that somebody has replaced meanwhile is no answer any more.
+        """Return the chunks that have finished. Raises GenerationError when an engine or a chunk fails too often."""
+        # This comes first, because a result of an engine that was replaced meanwhile must be ignored.
         self._drop_replaced_engines()
         resolved = self._transport.wait(self._in_flight.references())
         results = self._transport.results(resolved, self._config.timeout_s)
         for reference, result in zip(resolved, results, strict=True):
             self._in_flight.take_result(reference, result)
-        # After the results, by which an engine may have just been heard of.
+        # This comes after the results, because a result shows that its engine is alive.
         self._replace_silent_engines()
         for handle in self._handles:
             handle.check_start()
@@ -114,9 +116,11 @@ class VllmSession:
         return ended
 
     def pending(self) -> list[Any]:
-        """Return references, one of which resolves when `poll` may have news. Silent engines are only found by polling
-        now and then."""
-        # What has ended waits for no engine: one reference that has resolved.
+        """Return references, one of which resolves when `poll` may have news.
+
+        Silent engines are found only by polling, so the caller must also poll from time to time.
+        """
+        # Chunks have ended already: return one reference that has resolved.
         if self._ended:
             return [self._transport.put(None)]
         references = self._in_flight.references()
@@ -126,14 +130,14 @@ class VllmSession:
         return references
 
     def busy_engines(self) -> frozenset[int]:
-        """Return the engines that have chunks. Any thread may ask."""
+        """Return the indices of the engines that have chunks. Safe to call from any thread."""
         return self._in_flight.busy_engines()
 
     def close(self) -> None:
-        """Drop what is unfinished and wait until the engines are idle. Engines that do not answer are replaced."""
+        """Drop unfinished requests and wait until the engines are idle. Engines that do not answer are replaced."""
         aborts = {}
         busy = self._in_flight.busy_engines()
-        # All are told before the first is waited for.
+        # All engines get the call before the first one is waited for.
         for index in busy:
             engine = self._in_flight.engines[index]
             aborts[index] = engine.actor.abort.remote(list(engine.chunks))
@@ -142,7 +146,7 @@ class VllmSession:
             answers = [in_flight.meta for in_flight in engine.chunks.values()]
             results = self._transport.results([aborts[index], *answers], self._config.timeout_s)
             failures = [result for result in results if isinstance(result, Exception)]
-            # An engine that was replaced meanwhile has another actor, which has done nothing wrong.
+            # An engine that was replaced meanwhile has a new actor, which has not failed.
             if failures and self._handles[index].actor is engine.actor:
                 self._handles[index].replace(failures[0])
         self.is_open = False
@@ -152,7 +156,7 @@ class VllmSession:
         self._ended.clear()
 
     def _note_chunk(self, in_flight: ChunkInFlight, result: Any) -> None:
-        """Note that an engine answered `generate`, or cannot any more."""
+        """Handle an engine's reply to `generate`, or the exception that it raised."""
         chunk = in_flight.chunk
         engine = in_flight.engine
         request = self._requests[chunk]
@@ -163,12 +167,12 @@ class VllmSession:
             else:
                 self._lose(engine, ChunkFailure(mismatch, is_garbage=True))
         elif isinstance(result, ReturnedChunk):
-            # The answer to `withdraw` says so, too, and may come later: it moves the chunk.
+            # The reply to `withdraw` moves the chunk, and may come later.
             in_flight.is_given_back = True
             if not in_flight.is_asked_back:
                 self._lose(engine, ChunkFailure(f"engine {engine} gave a chunk back unasked", is_garbage=True))
         elif isinstance(result, ObjectLostError) and self._has_partial(chunk):
-            # The node that held the partial rollouts is gone, through no fault of the engine: sample them again.
+            # The node that held the partial rollouts was lost. The engine has not failed: sample them again.
             self._restarted.add(chunk)
             self._in_flight.remove(in_flight)
             self._launch(engine, chunk)
@@ -176,7 +180,7 @@ class VllmSession:
             self._lose(engine, result)
 
     def _has_partial(self, chunk: int) -> bool:
-        """Say whether the engine is given tokens that the chunk is to go on from."""
+        """Return True if the chunk's engine is given tokens to resume from."""
         return self._requests[chunk].partial is not None and chunk not in self._restarted
 
     def _finish(self, in_flight: ChunkInFlight, meta: ChunkMeta) -> None:
@@ -190,10 +194,10 @@ class VllmSession:
         self._ended.append(answered_chunk(in_flight, request, meta))
 
     def _note_withdrawal(self, in_flight: ChunkInFlight, is_withdrawn: Any) -> None:
-        """Note that an engine answered `withdraw`."""
+        """Handle an engine's reply to `withdraw`."""
         in_flight.is_asked_back = False
         if self._in_flight.chunks.get(in_flight.chunk) is not in_flight:
-            # It has finished meanwhile.
+            # The chunk has finished meanwhile.
             self._placement.kept(in_flight.chunk)
         elif is_withdrawn is True:
             self._in_flight.remove(in_flight)
@@ -201,12 +205,12 @@ class VllmSession:
         elif in_flight.is_given_back:
             reason = f"engine {in_flight.engine} gave a chunk back and says that it keeps it"
             self._lose(in_flight.engine, ChunkFailure(reason, is_garbage=True))
-        # Anything else is the engine's failure, and the open call of the chunk tells of it.
+        # Any other reply is a failure of the engine, which the open call of the chunk reports.
         elif is_withdrawn is False:
             self._placement.kept(in_flight.chunk)
 
     def _note_progress(self, engine: int, progress: Any) -> None:
-        """Note that an engine told how far it is, or cannot any more."""
+        """Handle an engine's progress report, or the exception that it raised."""
         if isinstance(progress, Exception):
             self._lose(engine, progress)
             return
@@ -246,12 +250,12 @@ class VllmSession:
         self._drop(engine, why_lost(cause))
 
     def _drop(self, engine: int, reason: str) -> None:
-        """Note that an engine is gone: what it had waits again."""
+        """Remove an engine that was lost, and queue its chunks again."""
         self._placement.lose(engine)
         for in_flight in self._in_flight.drop_engine(engine):
             chunk = in_flight.chunk
             self._handles[engine].num_resampled += in_flight.num_rollouts
-            # A chunk that kills its engines would otherwise take one after another.
+            # Without a limit, a chunk that kills its engine would kill all of them.
             self._num_losses[chunk] += 1
             if self._num_losses[chunk] > self._config.max_restarts:
                 request = self._requests[chunk]
@@ -279,12 +283,12 @@ class VllmSession:
         partial = None
         if resumed is not None:
             if self._has_partial(chunk):
-                # As an argument of its own: Ray then brings it along, from whichever node it is on.
+                # An argument of its own, so that Ray moves the tokens from the node that holds them.
                 partial = resumed.data
             without_data = dataclasses.replace(resumed, data=None)
             request = dataclasses.replace(request, partial=without_data)
         engine = self._in_flight.engines[index]
-        # Its silence until now was idleness.
+        # An engine without chunks was silent because it was idle.
         if not engine.chunks:
             self._handles[index].touch()
         call_id = next(self._call_ids)
@@ -306,7 +310,7 @@ class VllmSession:
             engine = self._in_flight.engines[steal.victim]
             in_flight = self._in_flight.chunks[steal.chunk]
             num_others = engine.num_rollouts - in_flight.num_rollouts
-            # Beside the others there is room for it in the batch.
+            # The batch has room for the chunk next to the engine's other chunks.
             may_have_begun = num_others < self._placement.max_rollouts
             if steal.chunk in self._cut or may_have_begun:
                 self._placement.kept(steal.chunk)

@@ -1,4 +1,4 @@
-"""A pool of engines asleep while the policy trains on their devices, and awake again in stages."""
+"""Sleep of all engines of a pool while the policy trains on their devices, and waking them in stages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _GIB = 2**30
 
 
 class StagedSleep:
-    """All engines: awake ──sleep──► asleep ──wake_weights──► weights awake ──wake_cache──► awake; nothing happens under
-    generation.sleep=off.
+    """The sleep state of a pool of engines.
 
-    An engine that does not fall asleep is lost: `wake_weights`, when the policy has made room again, starts another in
-    its place.
+    awake ──sleep──► asleep ──wake_weights──► weights awake ──wake_cache──► awake. Under generation.sleep=off nothing
+    happens.
+
+    An engine that fails to fall asleep is replaced by `wake_weights`, when the policy has freed its memory again.
     """
 
     def __init__(
@@ -31,19 +32,21 @@ class StagedSleep:
         self._config = config
         self._transport = transport
         self._stage = "awake"
-        # Sampling before the next publication would use weights that are gone.
+        # True while sampling would use weights that were dropped, until the next weight sync.
         self._needs_weights = False
-        self._first_held: dict[str, int] = {}  # by engine: bytes that it held the first time
-        self._to_replace: list[tuple[EngineHandle, object]] = []  # and why
+        self._first_held: dict[str, int] = {}  # engine name → bytes that it held in its first sleep
+        self._to_replace: list[tuple[EngineHandle, object]] = []  # (engine, cause)
 
     def sleep(self) -> dict[str, float]:
-        """Have all engines sleep. Raises GenerationError unless awake, or when an engine cannot be brought back.
-        Returns metrics of what the engines still hold, in GiB."""
+        """Put all engines to sleep. Return metrics of the memory that they still hold, in GiB.
+
+        Raises GenerationError unless the engines are awake, or when an engine cannot be replaced.
+        """
         if self._config.sleep == "off":
             return {}
         self._enter("asleep", after="awake")
         for handle in self._handles:
-            # One that is still loading must not fall asleep over it.
+            # An engine that is still loading must finish first.
             handle.wait_or_replace()
         held: dict[str, int] = {}
         calls = [handle.actor.sleep.remote() for handle in self._handles]
@@ -57,8 +60,10 @@ class StagedSleep:
         return self._metrics(held)
 
     def wake_weights(self) -> bool:
-        """Make room for the weights; returns whether an engine has none now, or older ones. Raises GenerationError
-        unless asleep, or when an engine can be replaced no more."""
+        """Wake the engines' weights. Return True if an engine needs a weight sync before it may sample.
+
+        Raises GenerationError unless the engines are asleep, or when an engine cannot be replaced.
+        """
         if self._config.sleep == "off":
             return self._lacks_weights()
         self._enter("weights awake", after="asleep")
@@ -71,8 +76,10 @@ class StagedSleep:
         return self._needs_weights
 
     def wake_cache(self) -> None:
-        """Make room for the caches. Raises GenerationError unless weights are awake and, where they were dropped, have
-        been published again."""
+        """Wake the engines' KV caches.
+
+        Raises GenerationError unless the weights are awake and, where they were dropped, have been published again.
+        """
         if self._config.sleep == "off":
             return
         if self._needs_weights:
@@ -84,18 +91,18 @@ class StagedSleep:
         self._wake("kv_cache")
 
     def note_loaded(self) -> None:
-        """Note that weights were published."""
+        """Record that the engines received weights."""
         self._needs_weights = False
 
     def check_awake(self) -> None:
-        """Raise GenerationError when engines sleep."""
+        """Raise GenerationError when the engines sleep."""
         if self._stage != "awake":
             raise GenerationError(
                 f"open_session was called while engines sleep ({self._stage}); wake_weights and wake_cache come first"
             )
 
     def check_has_room_for_weights(self) -> None:
-        """Raise GenerationError when engines sleep so deeply that nothing can be loaded."""
+        """Raise GenerationError when the engines sleep and their weights are not awake."""
         if self._stage == "asleep":
             raise GenerationError("load_weights was called while engines sleep; wake_weights comes first")
 
@@ -105,7 +112,7 @@ class StagedSleep:
         self._stage = stage
 
     def _metrics(self, held: Mapping[str, int]) -> dict[str, float]:
-        """Return metrics of the bytes held, by engine; growth is against what the same engine held the first time."""
+        """Return metrics of the bytes that engines hold while they sleep, with their growth since the first sleep."""
         metrics: dict[str, float] = {}
         first_held = {}
         growth = []
@@ -120,7 +127,7 @@ class StagedSleep:
         return metrics
 
     def _wake(self, tag: str) -> None:
-        """Wake all engines; one that does not wake is lost."""
+        """Wake all engines. An engine that does not wake is replaced."""
         handles = [handle for handle in self._handles if handle.starting is None]
         calls = [handle.actor.wake.remote(tag) for handle in handles]
         results = self._transport.results(calls, self._config.timeout_s)

@@ -1,7 +1,7 @@
-"""What one engine gives up while the policy trains on its device.
+"""Sleep of one engine: the memory that it frees while the policy trains on its device.
 
-vLLM's CPU build has no sleep mode. There an engine goes through the same calls, which stop its scheduler and drop its
-prefix cache, and gives back what its heap can spare; weights and KV cache stay in memory.
+vLLM's CPU build has no sleep mode. There an engine goes through the same calls, which stop its scheduler, drop its
+prefix cache and return unused heap memory. Weights and KV cache stay in memory.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 # vLLM's level 1 copies weights to host memory and drops the KV cache, level 2 drops both.
 _LEVELS = {"cache": 1, "offload": 1, "discard": 2}
-# Of an engine without requests: one for each batch under way, and one for what has ended.
+# Limit of steps until an engine without requests is idle. It needs one for each running batch, and one to report ends.
 _MAX_DRAIN_STEPS = 16
 
 
 class SleepMode:
-    """One engine: awake ──sleep──► asleep ──wake("weights")──► ──wake("kv_cache")──► awake. Waking what is awake does
-    nothing."""
+    """The sleep state of one engine.
+
+    awake ──sleep──► asleep ──wake("weights")──► ──wake("kv_cache")──► awake. Waking what is awake does nothing.
+    """
 
     def __init__(
         self,
@@ -30,25 +32,25 @@ class SleepMode:
         mode: str,
         on_cpu: bool,
     ) -> None:
-        """Raises GenerationError for a mode that this vLLM does not have."""
+        """Set up the mode that `generation.sleep` names. Raises GenerationError if this vLLM does not have it."""
         self._engine = engine
         self._level = _LEVELS.get(mode, 0)
-        # Weights that stay: vLLM then releases the cache alone, which its CPU build refuses to.
+        # True if vLLM releases the cache alone. Its CPU build cannot.
         self._keeps_weights = mode == "cache" and not on_cpu
         self._asleep: set[str] = set()
         if self._keeps_weights and not hasattr(engine, "release_kv_cache_memory"):
             raise GenerationError(
-                "generation.sleep=cache releases the KV cache alone, which this vLLM cannot (0.32 can): write offload "
-                "or discard"
+                "generation.sleep=cache releases the KV cache alone, which this vLLM cannot (0.32 can). Set offload "
+                "or discard."
             )
 
     def sleep(self) -> int:
-        """Give up what the mode says. Bytes that are still held, of the worker that holds most."""
+        """Free the memory that the mode names. Return the bytes still held by the worker that holds most."""
         self._drain()
         if self._level == 0:
             raise GenerationError("an engine was told to sleep and generation.sleep=off")
         if self._keeps_weights:
-            # Level 0 stops the scheduler and gives nothing up, which vLLM wants before a release.
+            # Level 0 stops the scheduler and frees nothing. vLLM requires it before a release.
             self._engine.sleep(0)
             self._engine.release_kv_cache_memory()
             self._asleep = {"kv_cache"}
@@ -58,8 +60,11 @@ class SleepMode:
         return max(self._engine.collective_rpc("resident_bytes"))
 
     def _drain(self) -> None:
-        """Step until nothing is left of the last requests. vLLM tells its workers in the step after which ones have
-        ended, and with async scheduling one batch is always under way; until then it gives no memory back."""
+        """Step the engine until nothing of the last requests is left, so that vLLM can free their memory.
+
+        vLLM tells its workers only in the next step which requests have ended, and with async scheduling one batch is
+        always running.
+        """
         for _ in range(_MAX_DRAIN_STEPS):
             if vllm_adapter.is_drained(self._engine):
                 return
@@ -67,7 +72,7 @@ class SleepMode:
         raise GenerationError(f"an engine was told to sleep and is not idle after {_MAX_DRAIN_STEPS} steps")
 
     def wake(self, tag: str) -> None:
-        """Make room for "weights" or for the "kv_cache" again."""
+        """Allocate memory again for the "weights" or for the "kv_cache"."""
         if tag in self._asleep:
             self._engine.wake_up([tag])
             self._asleep.discard(tag)

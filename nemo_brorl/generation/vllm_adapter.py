@@ -1,30 +1,31 @@
-"""Everything that this package uses of vLLM's inside, written against vLLM 0.32.0.
+"""All uses of vLLM's private interfaces, written against vLLM 0.32.0.
 
-Public are LLMEngine, EngineArgs and SamplingParams, which other modules use. What is private may be another in the next
-release: it stands here, each with the reason why the public interface does not do, and
-`tests/unit/generation/test_vllm_adapter.py` holds it against the installed version. Nothing of vLLM is imported with
-this module: the driver imports it to start actors, and vLLM takes ten seconds.
+LLMEngine, EngineArgs and SamplingParams are public, and other modules use them. Private interfaces may change with the
+next release. Each use here says why the public interface does not suffice, and
+`tests/unit/generation/test_vllm_adapter.py` checks it against the installed version. This module imports nothing of
+vLLM at import time, because the driver imports it to start actors, and vLLM takes ten seconds.
 
-Repairs of the CPU build are `fix_seeded_prefill`, `repack_heads`, `pack_experts_again` and `RouteRecorder`; GPUs need
-none of them.
+`fix_seeded_prefill`, `repack_heads`, `pack_experts_again` and `RouteRecorder` repair the CPU build. GPUs need none of
+them.
 """
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_brorl.types import Int64
+from nemo_brorl.types import Int64, Routes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from vllm import LLMEngine
     from vllm.config import ModelConfig, VllmConfig
-    from vllm.outputs import RequestOutput
+    from vllm.sampling_params import SamplingParams
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.core import EngineCore
@@ -40,8 +41,10 @@ VERSION = "0.32.0"
 
 
 def keep_rendezvous_in_memory() -> None:
-    """Let vLLM's only worker meet itself by a file that is gone when this process is. vLLM's own, among the temporary
-    files, stays there when the process is killed, as engines are at the end of a run."""
+    """Make vLLM's only worker rendezvous through a file in memory, which ends with the process.
+
+    vLLM's own file stays in the temporary directory when the process is killed, as engines are at the end of a run.
+    """
     from vllm.v1.executor import uniproc_executor
 
     def file_in_memory() -> str:
@@ -52,20 +55,25 @@ def keep_rendezvous_in_memory() -> None:
 
 
 def cache_bytes(engine: LLMEngine) -> int:
-    """Return the bytes of keys and values in each worker: an engine that takes this one's place gets as many, and
-    vLLM only logs them."""
+    """Return the size of the KV cache in each worker, in bytes.
+
+    An engine that replaces this one gets the same size. vLLM only logs the number.
+    """
     return int(_core(engine).available_gpu_memory_for_kv_cache)
 
 
 def is_drained(engine: LLMEngine) -> bool:
-    """Say whether nothing is left of the last requests. LLMEngine counts requests whose output it still owes; its
-    scheduler also knows those that ended and of which the workers were not told, and batches that are under way."""
+    """Return True if nothing of the last requests is left in the engine.
+
+    LLMEngine counts the requests whose output it has not returned. Its scheduler also knows ended requests that the
+    workers were not told about, and running batches.
+    """
     core = _core(engine)
     return not core.scheduler.has_requests() and not core.batch_queue
 
 
 def _core(engine: LLMEngine) -> EngineCore:
-    """Return the core behind the client, which is in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0)."""
+    """Return the engine core, which runs in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0)."""
     return engine.engine_core.engine_core
 
 
@@ -76,25 +84,71 @@ def _scheduler(engine: LLMEngine) -> Scheduler:
 # ---- requests and counters ----
 
 
-def num_sampled(engine: LLMEngine, identity: str) -> int | None:
-    """Return the tokens sampled for a request, None when it has ended. LLMEngine shows a request when it ends, or hands
-    out an output for every token of every step."""
-    state = engine.output_processor.request_states.get(identity)
-    if state is None:
-        return None
-    return int(state.detokenizer.num_output_tokens())
+class StepOutput(NamedTuple):
+    """What one request got in one step."""
+
+    identity: str
+    token_ids: list[int]
+    log_probs: list[float]
+    num_cached: int | None  # tokens of its prompt found in the prefix cache, with its first output
+    routes: Routes | None  # experts of the tokens computed since the last output
+    finish_reason: str | None  # "stop", "length", …; None: it is unfinished
 
 
-def output_so_far(engine: LLMEngine, identity: str) -> RequestOutput:
-    """Return what vLLM makes of an aborted request and shows to nobody."""
-    from vllm.v1.engine import FinishReason
+def add_siblings(
+    engine: LLMEngine,
+    identities: Sequence[str],
+    token_ids: list[int],
+    params: SamplingParams,
+    seeds: Sequence[int],
+) -> None:
+    """Queue requests for responses to one prompt, which differ by their seeds alone.
 
-    state = engine.output_processor.request_states[identity]
-    return state.make_request_output([], None, FinishReason.ABORT, None)
+    `LLMEngine.add_request` would check and hash the prompt for each of them, and keep a second record of each. vLLM
+    checks the first request here. The others get copies of its parameters and the hashes of its blocks.
+    """
+    from vllm.v1.request import Request
+
+    core = _core(engine)
+    params.seed = seeds[0]
+    prompt = {"type": "token", "prompt_token_ids": token_ids}
+    tasks = engine.get_supported_tasks()
+    checked = engine.input_processor.process_inputs(identities[0], prompt, params, supported_tasks=tasks)
+    first, wave = core.preprocess_add_request(checked)
+    core.add_request(first, wave)
+    for identity, seed in zip(identities[1:], seeds[1:], strict=True):
+        own_params = copy.copy(first.sampling_params)
+        own_params.seed = seed
+        sibling = Request(identity, token_ids, own_params, None, arrival_time=first.arrival_time)
+        sibling.block_hashes = first.block_hashes.copy()
+        sibling._block_hasher = first._block_hasher
+        core.add_request(sibling, wave)
+
+
+def step(engine: LLMEngine) -> Iterator[StepOutput]:
+    """Make one step and yield what requests got in it.
+
+    `LLMEngine.step` would pass every token of every step through its output processor, which is for text and streams.
+    """
+    for output in engine.engine_core.get_output().outputs:
+        log_probs, stats, reason = output.new_logprobs, output.prefill_stats, output.finish_reason
+        yield StepOutput(
+            identity=output.request_id,
+            token_ids=output.new_token_ids,
+            log_probs=[] if log_probs is None else log_probs.logprobs[:, 0].tolist(),
+            num_cached=None if stats is None else stats.num_cached_tokens,
+            routes=output.routed_experts,
+            finish_reason=None if reason is None else str(reason),
+        )
+
+
+def abort(engine: LLMEngine, identities: Sequence[str]) -> None:
+    """Take requests out of the batch. Those that have ended are passed over."""
+    engine.engine_core.abort_requests(list(identities))
 
 
 def lean_scheduler(engine: LLMEngine) -> LeanMixin | None:
-    """Return the engine's scheduler if it is the lean one, which keeps tokens from vLLM's output processor."""
+    """Return the engine's scheduler if it is the lean one, which keeps the tokens of unfinished requests."""
     from nemo_brorl.generation.lean_scheduler import LeanMixin
 
     scheduler = _scheduler(engine)
@@ -102,24 +156,26 @@ def lean_scheduler(engine: LLMEngine) -> LeanMixin | None:
 
 
 def count_prefix_cache(engine: LLMEngine) -> PrefixCacheStats:
-    """Return an object whose `queries` and `hits`, in tokens, grow from now on.
+    """Return an object that counts prefix-cache `queries` and `hits` from now on, in tokens.
 
-    vLLM's own metrics come with an observation for every token of every step, on the thread that also schedules and
+    vLLM's own metrics cost an observation for every token of every step, on the thread that also schedules and
     launches. They stay off, and the two numbers are read where the scheduler counts them.
     """
     from vllm.v1.metrics.stats import PrefixCacheStats
 
     stats = PrefixCacheStats()
     manager = _scheduler(engine).kv_cache_manager
-    # Nobody takes these away: that is what the scheduler does where its log stats are on.
+    # The counts are never reset: only the scheduler's log stats, which are off, would do that.
     manager.prefix_cache_stats = stats
     manager.log_stats = True
     return stats
 
 
 def on_preemption(engine: LLMEngine, note: Callable[[], None]) -> None:
-    """Call `note` whenever a request is put off for want of cache. The scheduler counts that only for vLLM's metrics,
-    which are off."""
+    """Call `note` whenever vLLM preempts a request because the KV cache is full.
+
+    The scheduler counts preemptions only for vLLM's metrics, which are off.
+    """
     scheduler = _scheduler(engine)
     preempt = scheduler._preempt_request
 
@@ -130,12 +186,15 @@ def on_preemption(engine: LLMEngine, note: Callable[[], None]) -> None:
     scheduler._preempt_request = preempt_and_note
 
 
-# ---- weights: in a worker ----
+# ---- weights, in a worker ----
 
 
 def begin_reload(model: nn.Module, vllm_config: VllmConfig) -> None:
-    """Take the model apart for loading. Linear layers keep only a packed form of their weights, so a `load_weights`
-    alone would write into what no kernel reads."""
+    """Prepare the model in a vLLM worker for loading new weights.
+
+    Linear layers keep only a packed form of their weights, so `load_weights` alone would write into tensors that no
+    kernel reads.
+    """
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
@@ -148,8 +207,10 @@ def load_tensors(
     tensors: Iterable[tuple[str, Tensor]],
     vllm_config: VllmConfig,
 ) -> None:
-    """Feed some tensors; a layer is put together as soon as it has all of its own, which asks for the configuration
-    that vLLM knows only while it starts."""
+    """Load some tensors into the model of a vLLM worker. A layer is completed once it has all of its tensors.
+
+    Completing a layer reads vLLM's current configuration, which vLLM sets only while it starts.
+    """
     from vllm.config import set_current_vllm_config
 
     with set_current_vllm_config(vllm_config):
@@ -161,7 +222,7 @@ def finish_reload(
     model_config: ModelConfig,
     vllm_config: VllmConfig,
 ) -> None:
-    """Put the rest together."""
+    """Complete the layers of a vLLM worker's model after the last tensor was loaded."""
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
@@ -170,8 +231,10 @@ def finish_reload(
 
 
 def own_gpu_bytes(uuid: str) -> int:
-    """Return the memory that this process holds of a GPU, context and libraries included; 0 where the driver does not
-    tell. vLLM brings an interface to the driver along."""
+    """Return the bytes that this process holds of a GPU, context and libraries included.
+
+    0 where the driver does not report it. vLLM ships the interface to the driver.
+    """
     from vllm.third_party import pynvml
 
     try:
@@ -185,19 +248,19 @@ def own_gpu_bytes(uuid: str) -> int:
     return 0
 
 
-# ---- repairs of the CPU build: in a worker ----
+# ---- repairs of the CPU build, in a worker ----
 
 
 def fix_seeded_prefill() -> None:
-    """Make seeded requests survive chunked prefill.
+    """Repair seeded sampling under chunked prefill in vLLM's CPU build.
 
-    A row that is only part-way through its prompt is sampled too and the sample thrown away; vLLM then winds its
-    generator back by an offset, which CPU generators do not have, and the engine dies. Taking those rows' generators
-    out of the batch while sampling leaves them where they were.
+    A request in the middle of its prompt is sampled too, and vLLM throws the sample away. It then winds the request's
+    random generator back by an offset, which CPU generators do not have, and the engine dies. The repair takes the
+    generators of these requests out of the batch while it samples, so they do not move.
     """
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-    # One process may build several engines, in tests.
+    # In tests one process builds several engines.
     if hasattr(CPUModelRunner, "sample_tokens_before_fix"):
         return
     original = CPUModelRunner.sample_tokens
@@ -219,17 +282,17 @@ def fix_seeded_prefill() -> None:
 
 
 def repack_heads(model: nn.Module, is_tied: bool) -> None:
-    """Give output heads the matrix they should multiply with after a layerwise reload.
+    """Pack the weights of output heads again after a layerwise reload of vLLM's CPU build.
 
     The CPU build multiplies with a packed copy of the weight. A tied head is not reloaded under its own name, so its
-    copy stays that of the old weights, without an error: point it at the new embedding and pack again.
+    copy would silently stay that of the old weights. It is pointed at the new embedding and packed again.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
     heads = []
     embeddings = []
     for module in model.modules():
-        # A head is an embedding, too, by its class.
+        # ParallelLMHead is a subclass of VocabParallelEmbedding.
         if isinstance(module, ParallelLMHead):
             heads.append(module)
         elif isinstance(module, VocabParallelEmbedding):
@@ -242,10 +305,10 @@ def repack_heads(model: nn.Module, is_tied: bool) -> None:
 
 
 def pack_experts_again(model: nn.Module) -> None:
-    """Make the next layerwise reload pack the weights of mixture-of-experts layers. Call it before the reload.
+    """Make the next layerwise reload of vLLM's CPU build pack the weights of mixture-of-experts layers.
 
-    The CPU build packs them when it first makes their kernel, and at no later load: without an error, the kernel would
-    read plain weights as packed ones. Without a kernel, the load makes a new one.
+    Call it before the reload. The CPU build packs them when it first makes their kernel, and at no later load, so the
+    kernel would silently read plain weights as packed ones. Without a kernel, the load makes a new one.
     """
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
@@ -259,23 +322,29 @@ def pack_experts_again(model: nn.Module) -> None:
 
 
 def return_routes(engine: LLMEngine) -> None:
-    """Make an engine of the CPU build return routes, as `enable_return_routed_experts` does elsewhere; its workers must
-    have a `RouteRecorder` attached."""
+    """Make an engine of vLLM's CPU build return expert routes, as `enable_return_routed_experts` does on CUDA.
+
+    Its workers must have a `RouteRecorder` attached.
+    """
     from vllm.distributed.aux_output_connector.connector import AuxOutputSchedulerConnector
 
     _scheduler(engine).aux_output_connector = AuxOutputSchedulerConnector()
 
 
 class RouteRecorder:
-    """Part of the worker between vLLM's `RoutedExpertsCapturer`, which has the experts of a step's rows, and its
-    scheduler, which wants those of each request.
+    """Recorder of expert routes in a worker of vLLM's CPU build.
 
-    Routes are kept by the place of a token in the KV cache: what is found there (a prefix that another request has
-    computed) has its routes with it. Without asynchronous scheduling or speculation, which the CPU build does not have.
+    It connects vLLM's `RoutedExpertsCapturer`, which has the experts of a step's tokens, with vLLM's scheduler, which
+    needs those of each request. Routes are stored by the token's slot in the KV cache, so a prefix that another request
+    has computed has its routes, too. Asynchronous scheduling and speculation are not supported. The CPU build does not
+    have them.
     """
 
     def __init__(self, runner: GPUModelRunner, vllm_config: VllmConfig) -> None:
-        """`runner` is the CPU build's, which is made from the one for GPUs."""
+        """Allocate room for one route per KV cache slot. `runner` is the CPU build's model runner.
+
+        The CPU build's model runner is made from the one for GPUs.
+        """
         from vllm.model_executor.layers.fused_moe.routed_experts_capturer import (
             RoutedExpertsCapturer,
             bind_routed_experts_capturer,
@@ -293,11 +362,11 @@ class RouteRecorder:
         self._kept = np.zeros(shape, dtype)
 
     def attach(self) -> None:
-        """Give every step's output the routes of its requests, from now on."""
+        """Add the routes of its requests to the output of every step from now on."""
         sample_tokens = self._runner.sample_tokens
 
         def sample_with_routes(*args: Any, **kwargs: Any) -> Any:
-            # Before sampling: afterwards the runner has forgotten what it computed.
+            # Read before sampling, which clears the runner's state of the step.
             state = self._runner.execute_model_state
             if state is None:
                 return sample_tokens(*args, **kwargs)
@@ -309,7 +378,7 @@ class RouteRecorder:
         self._runner.sample_tokens = sample_with_routes
 
     def _routes_of(self, scheduler_output: SchedulerOutput) -> dict[str, Any]:
-        """Return vLLM's AuxRequestOutput by request, from the first token on that the scheduler has no route of."""
+        """Return vLLM's AuxRequestOutput for each request, from its first token that the scheduler has no route of."""
         from vllm.distributed.aux_output_connector.connector import AuxRequestOutput
 
         num_rows = scheduler_output.total_num_scheduled_tokens
@@ -328,11 +397,11 @@ class RouteRecorder:
         num_scheduled: Mapping[str, int],
         rows: NDArray[Any],
     ) -> dict[str, int]:
-        """Keep the routes of a step's rows; by request, how many of its tokens are computed now."""
+        """Store the expert routes of a step's tokens. Return how many tokens of each request are computed now."""
         batch = self._runner.input_batch
         ends: dict[str, int] = {}
         first_row = 0
-        # Rows of a step lie in the order of the batch, not in that of the scheduler.
+        # A step's tokens are in the order of the batch, not in that of the scheduler.
         for index, request in enumerate(batch.req_ids):
             last_row = first_row + num_scheduled[request]
             start = int(batch.num_computed_tokens_cpu[index])
@@ -349,9 +418,9 @@ class RouteRecorder:
         start: int,
         end: int,
     ) -> Int64:
-        """Say where tokens [start, end) of a request lie in the KV cache."""
+        """Return the KV cache slots of tokens [start, end) of a request."""
         state = self._runner.requests[request]
-        # One group of layers: models whose layers keep different parts of the context are refused at the start.
+        # There is one group of layers, because models with several attention windows are refused at the start.
         blocks = np.array(state.block_ids[0], np.int64)
         positions = np.arange(start, end)
         numbers, within = np.divmod(positions, self._block_size)

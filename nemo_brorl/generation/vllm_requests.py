@@ -1,8 +1,11 @@
-"""Rollouts as requests to vLLM's LLMEngine, and the counters of one. Imports neither torch nor vllm before an engine is
-there."""
+"""Rollouts as requests to vLLM's engine, and counters of one engine.
+
+This module imports torch and vllm only once an engine exists.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,38 +14,59 @@ import numpy as np
 
 from nemo_brorl.generation import vllm_adapter
 from nemo_brorl.generation.chunk_task import Continuation, RolloutTask
-from nemo_brorl.generation.lean_requests import Sampled
 from nemo_brorl.generation.routes import as_routes
 from nemo_brorl.types import Routes, Sampling
 
 if TYPE_CHECKING:
-    from vllm import CompletionOutput, LLMEngine, RequestOutput
+    from vllm import LLMEngine
 
     from nemo_brorl.generation.lean_scheduler import LeanMixin
 
-NO_TOKENS = np.zeros(0, np.int32)
-
 
 @dataclass
-class _Sampled:
-    """Versions that sampled an unfinished rollout, up to the last change of weights."""
+class _Rollout:
+    """Everything that vLLM has sent for one unfinished rollout."""
 
     name: str
-    versions: list[int] = field(default_factory=list)  # oldest first
-    num_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    routes: list[Routes] = field(default_factory=list)
+    num_cached: int = 0  # tokens of the prompt that were in the prefix cache
+    versions: list[int] = field(default_factory=list)  # that sampled its tokens, oldest first
+    num_counted: int = 0  # tokens whose version is in the list
+
+    def add(self, output: vllm_adapter.StepOutput) -> None:
+        """Add the tokens of one step, or of many."""
+        self.token_ids += output.token_ids
+        self.log_probs += output.log_probs
+        if output.num_cached is not None:
+            self.num_cached = output.num_cached
+        if output.routes is not None:
+            self.routes.append(output.routes)
+
+    def count(self, num_tokens: int, version: int) -> None:
+        """Record that the tokens since the last count were sampled by this version."""
+        if num_tokens > self.num_counted:
+            self.num_counted = num_tokens
+            if self.versions[-1:] != [version]:
+                self.versions.append(version)
 
 
 class VllmRequests:
-    """Every rollout is a request of its own: vLLM keeps what the n of one request have sampled to itself until the last
-    has ended, and its scheduler makes n requests of it anyway. A rollout has our name, and the id that vLLM makes of
-    it.
+    """The rollouts of one engine, each a vLLM request of its own.
 
-    Which version sampled which tokens is counted here: vLLM 0.32 would say it, 0.26 does not.
+    vLLM would return the n responses of one request only after the last has ended, and its scheduler makes n requests
+    of them anyway. A rollout has our name, and an id that no other request of the engine has.
+
+    The versions that sampled each rollout are counted here, because vLLM 0.32 reports them and 0.26 does not.
     """
 
     def __init__(self, engine: LLMEngine, lean: LeanMixin | None = None) -> None:
-        """`lean`: the engine's scheduler if that is the lean one, which keeps log-probs for this object."""
-        # Not in `add`: that is called for every rollout.
+        """Use an engine's batch.
+
+        `lean`: the engine's scheduler if that is the lean one, which keeps the tokens of unfinished requests.
+        """
+        # Imported here and not in `add`, which is called for every chunk.
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         self._new_params = SamplingParams
@@ -50,136 +74,110 @@ class VllmRequests:
         self._engine = engine
         self._lean = lean
         if lean is not None:
-            lean.keeps_log_probs = True
+            lean.caches_generated = False
         self.vocab_size: int = engine.model_config.get_vocab_size()
         self._version = 0
-        self._sampled: dict[str, _Sampled] = {}  # of unfinished rollouts, by id
-        self._ids: dict[str, str] = {}  # by name
+        self._rollouts: dict[str, _Rollout] = {}  # unfinished, by vLLM's id
+        self._next_id = itertools.count()
 
     def add(
         self,
-        name: str,
-        task: RolloutTask,
+        names: Sequence[str],
+        tasks: Sequence[RolloutTask],
         sampling: Sampling,
-    ) -> str:
-        """Queue a rollout; returns its id."""
-        params = self._new_params(
-            seed=task.seed,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_tokens=task.max_tokens,
-            logprobs=0,  # of the sampled token only
-            flat_logprobs=True,
-            detokenize=False,
-            output_kind=self._output_kind,
-            # Nobody else has it, and vLLM's deep copy costs more than all the rest of adding.
-            skip_clone=True,
-        )
-        # With its type it goes past the renderer.
-        prompt = {"type": "token", "prompt_token_ids": task.token_ids}
-        identity: str = self._engine.add_request(name, prompt, params)
-        self._sampled[identity] = _Sampled(name)
-        self._ids[name] = identity
-        return identity
+    ) -> list[str]:
+        """Queue rollouts and return their ids."""
+        identities = [f"{name}-{next(self._next_id)}" for name in names]
+        self._rollouts |= {identity: _Rollout(name) for identity, name in zip(identities, names, strict=True)}
+        # Once is enough: an engine that has had turns has more of them.
+        if self._lean is not None and any(task.has_next_turn for task in tasks):
+            self._lean.caches_generated = True
+        rows = list(zip(identities, tasks, strict=True))
+        # Rollouts that begin with the prompt are neighbours and have one list of tokens.
+        for (_, max_tokens), alike in itertools.groupby(rows, lambda row: (id(row[1].token_ids), row[1].max_tokens)):
+            siblings = list(alike)
+            params = self._new_params(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                max_tokens=max_tokens,
+                logprobs=0,  # of the sampled token only
+                flat_logprobs=True,
+                detokenize=False,
+                output_kind=self._output_kind,
+                # Nobody else has it, and vLLM's deep copy costs more than all the rest of adding.
+                skip_clone=True,
+            )
+            token_ids = siblings[0][1].token_ids
+            ids, seeds = [row[0] for row in siblings], [row[1].seed for row in siblings]
+            vllm_adapter.add_siblings(self._engine, ids, token_ids, params, seeds)
+        return identities
 
     def step(self) -> list[tuple[str, Continuation]]:
-        """Make one step of the batch; returns (name, what it came to) of the rollouts that ended in it."""
+        """Make one step of the batch. Returns (name, continuation) of the rollouts that ended in it."""
         ended = []
-        for output in self._engine.step():
-            if output.finished:
-                name = output.request_id
-                identity = self._ids[name]
-                sampled = self._forget(identity)
-                continuation = self._continuation_of(sampled, output, self._finished(identity))
-                ended.append((name, continuation))
+        for output in vllm_adapter.step(self._engine):
+            rollout = self._rollouts.get(output.identity)
+            # None: it was aborted while this step was under way.
+            if rollout is None:
+                continue
+            rollout.add(output)
+            if output.finish_reason is not None:
+                del self._rollouts[output.identity]
+                ended.append((rollout.name, self._continuation(rollout, output.finish_reason)))
         return ended
 
     def num_tokens(self, identity: str) -> int | None:
-        """Return the tokens sampled for a rollout; None when it has ended."""
-        num_reported = vllm_adapter.num_sampled(self._engine, identity)
-        if num_reported is None or self._lean is None:
-            return num_reported
-        return num_reported + self._lean.num_unreported(identity)
+        """Return the number of tokens sampled for a rollout, or None when it has ended."""
+        rollout = self._rollouts.get(identity)
+        if rollout is None:
+            return None
+        num_kept = self._lean.num_unreported(identity) if self._lean is not None else 0
+        return len(rollout.token_ids) + num_kept
 
     def so_far(self, identity: str) -> Continuation:
-        """Return the tokens of an unfinished rollout, as if it were cut off now."""
-        output = vllm_adapter.output_so_far(self._engine, identity)
-        unreported = self._lean.unreported(identity) if self._lean is not None else None
-        return self._continuation_of(self._sampled[identity], output, unreported)
+        """Return the tokens of an unfinished rollout, as if it were cut off now. Call `abort` next."""
+        rollout = self._rollouts[identity]
+        kept = self._lean.unreported(identity) if self._lean is not None else None
+        if kept is not None:
+            rollout.token_ids += kept.token_ids.tolist()
+            rollout.log_probs += kept.log_probs.tolist()
+        return self._continuation(rollout, None)
 
     def abort(self, identities: Sequence[str]) -> None:
-        """Take these out of the batch; those that have ended are passed over."""
-        self._engine.abort_request(list(identities), internal=True)
+        """Take these rollouts out of the batch. Ids of rollouts that have ended are ignored."""
+        vllm_adapter.abort(self._engine, [identity for identity in identities if identity in self._rollouts])
         for identity in identities:
-            if identity in self._sampled:
-                self._forget(identity)
+            self._rollouts.pop(identity, None)
 
     def set_version(self, version: int) -> None:
-        """Note that tokens which are sampled from now on are of this version."""
-        for identity, sampled in self._sampled.items():
-            self._count(sampled, self.num_tokens(identity) or 0)
+        """Count the tokens that are sampled from now on for this policy version."""
+        for identity, rollout in self._rollouts.items():
+            rollout.count(self.num_tokens(identity) or 0, self._version)
         self._version = version
 
-    def _forget(self, identity: str) -> _Sampled:
-        sampled = self._sampled.pop(identity)
-        del self._ids[sampled.name]
-        return sampled
-
-    def _finished(self, identity: str) -> Sampled | None:
-        """Return the log-probs of a finished rollout that did not pass vLLM's output processor."""
-        if self._lean is None or identity not in self._lean.finished_log_probs:
-            return None
-        return Sampled(NO_TOKENS, self._lean.finished_log_probs.pop(identity))
-
-    def _continuation_of(
-        self,
-        sampled: _Sampled,
-        output: RequestOutput,
-        unreported: Sampled | None,
-    ) -> Continuation:
-        """Return the content of vLLM's RequestOutput, and what the lean scheduler has kept from it.
-
-        A rollout that was cut off has the finish reason "abort".
-        """
-        completion = output.outputs[0]
-        assert completion.finish_reason in ("stop", "length", "abort"), (
-            f"vLLM ended a rollout with {completion.finish_reason!r}"
-        )
-        token_ids, log_probs = completion.token_ids, completion.logprobs.logprobs
-        if unreported is not None:
-            token_ids = [*token_ids, *unreported.token_ids.tolist()]
-            log_probs = np.concatenate([np.array(log_probs, np.float32), unreported.log_probs])
-        self._count(sampled, len(token_ids))
+    def _continuation(self, rollout: _Rollout, finish_reason: str | None) -> Continuation:
+        """Return the tokens of a rollout. `finish_reason` is None for one that was cut off."""
+        assert finish_reason in ("stop", "length", None), f"vLLM ended a rollout with {finish_reason!r}"
+        rollout.count(len(rollout.token_ids), self._version)
+        routes = None
+        if rollout.routes:
+            routes = as_routes(np.concatenate(rollout.routes), self._engine.model_config.get_num_experts())
         return Continuation(
-            token_ids=token_ids,
-            log_probs=log_probs,
-            versions=sampled.versions,
-            has_ended=completion.finish_reason != "abort",
-            is_stopped=completion.finish_reason == "stop",
-            num_cached=output.num_cached_tokens or 0,
-            routes=self._routes_of(completion),
+            token_ids=rollout.token_ids,
+            log_probs=rollout.log_probs,
+            versions=rollout.versions,
+            has_ended=finish_reason is not None,
+            is_stopped=finish_reason == "stop",
+            num_cached=rollout.num_cached,
+            routes=routes,
         )
-
-    def _routes_of(self, completion: CompletionOutput) -> Routes | None:
-        routed_experts = completion.routed_experts
-        if routed_experts is None:
-            return None
-        num_experts = self._engine.model_config.get_num_experts()
-        return as_routes(routed_experts, num_experts)
-
-    def _count(self, sampled: _Sampled, num_tokens: int) -> None:
-        """Note that tokens which came since the last count are of the version there was."""
-        if num_tokens > sampled.num_tokens:
-            sampled.num_tokens = num_tokens
-            if sampled.versions[-1:] != [self._version]:
-                sampled.versions.append(self._version)
 
 
 class EngineCounters:
-    """Prefix-cache queries and hits, in tokens, and preemptions, since this was made."""
+    """Counters of one engine: prefix-cache queries and hits in tokens, and preemptions."""
 
     def __init__(self, engine: LLMEngine) -> None:
-        """`engine`: one whose core is in this process and whose log stats are off."""
+        """Start counting. `engine` must run its core in this process, with vLLM's log stats off."""
         self.num_preemptions = 0
         self._prefix_cache = vllm_adapter.count_prefix_cache(engine)
         vllm_adapter.on_preemption(engine, self._count_preemption)

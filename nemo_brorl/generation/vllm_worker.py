@@ -1,8 +1,8 @@
-"""The vLLM worker's side of a weight update: HF-named tensors into the live model.
+"""The vLLM worker's side of a weight sync: loads tensors under Hugging Face names into the running model.
 
 vLLM builds its workers with `WeightReceiver` as a base class, so `self` also has the worker's attributes. Tensors go
 through vLLM's layerwise reload: prepared once, fed by any number of buckets, finished once. A load that stops half-way
-leaves the model unusable; the process is then replaced.
+leaves the model unusable, and the process is replaced.
 """
 
 from __future__ import annotations
@@ -28,50 +28,55 @@ if TYPE_CHECKING:
 
 
 class WeightReceiver:
-    """Worker extension. Life of a load: start_load, then load_bucket for each bucket, then finish_load."""
+    """The weight receiver of a vLLM worker, mixed into vLLM's worker class.
 
-    # Set by the vLLM worker this class is mixed into.
+    Life of a load: `start_load`, `load_bucket` for each bucket, `finish_load`.
+    """
+
+    # Set by the vLLM worker that this class is mixed into.
     model_runner: GPUModelRunner
     model_config: ModelConfig
     vllm_config: VllmConfig
     device: torch.device
-    rank: int  # within the engine
+    rank: int  # rank in the engine
 
-    weight_group: WeightGroup | None = None  # where buckets are broadcast, once joined
+    weight_group: WeightGroup | None = None  # broadcast group of the buckets, once joined
 
     def apply_device_fixes(self) -> None:
-        """Make the repairs that must be in place before the first request."""
+        """Apply the repairs of vLLM's CPU build that must precede the first request."""
         if self.device.type == "cpu":
             vllm_adapter.fix_seeded_prefill()
 
     def record_routes(self) -> None:
-        """Send the experts of every step's tokens along with what it sampled (CPU; elsewhere vLLM does it)."""
+        """Return the expert routes of every step's tokens with its output. CPU only: on CUDA vLLM does it."""
         vllm_adapter.RouteRecorder(self.model_runner, self.vllm_config).attach()
 
     def start_load(self) -> None:
-        """Take the model apart for loading."""
+        """Prepare the model for new weights."""
         if self.device.type == "cpu":
             vllm_adapter.pack_experts_again(self._model())
         vllm_adapter.begin_reload(self._model(), self.vllm_config)
 
     def load_bucket(self, bucket: WeightBucket | BucketNotice) -> None:
-        """Feed some tensors; a layer is put together as soon as it has all of its own. Raises WeightSyncError when a
-        bucket's bytes are not those that were announced."""
+        """Load the tensors of one bucket. A layer is completed once it has all of its tensors.
+
+        Raises WeightSyncError when the bucket's bytes differ from those that were announced.
+        """
         flat = arrived(bucket, self.device, self.weight_group)
         vllm_adapter.load_tensors(self._model(), unflatten(bucket.tensors, flat), self.vllm_config)
-        # The sender may use its memory again once we have answered.
+        # The sender may reuse its memory once this call has returned.
         if flat.is_cuda:
             torch.cuda.synchronize(self.device)
 
     def finish_load(self) -> None:
-        """Put the rest together."""
+        """Complete the remaining layers after the last bucket."""
         vllm_adapter.finish_reload(self._model(), self.model_config, self.vllm_config)
         if self.device.type == "cpu":
             is_tied = self.model_config.hf_text_config.tie_word_embeddings
             vllm_adapter.repack_heads(self._model(), is_tied)
 
     def join_weight_link(self, link: WeightLink, receiver: int) -> None:
-        """Become part of a broadcast group. Raises ReceiverLostError."""
+        """Join the broadcast group of the weight sync. Raises ReceiverLostError."""
         if self.weight_group is not None:
             self.weight_group.close()
         self.weight_group = None
@@ -86,8 +91,10 @@ class WeightReceiver:
 
 
 def resident_bytes(device: torch.device) -> int:
-    """Return the bytes that this process holds of a device: GPU memory by the driver's own count, or private memory of
-    the process on CPU."""
+    """Return the bytes that this process holds of a device.
+
+    On a GPU the driver's count, on CPU the private memory of the process.
+    """
     gc.collect()
     if device.type == "cpu":
         trim_heap()
@@ -96,11 +103,13 @@ def resident_bytes(device: torch.device) -> int:
 
 
 def _gpu_bytes(device: torch.device) -> int:
-    """Return the memory of this process, context and libraries included; where the driver does not tell, what torch has
-    reserved."""
+    """Return the GPU memory of this process, context and libraries included.
+
+    Where the driver does not report it, the memory that torch has reserved.
+    """
     torch.cuda.empty_cache()
     used = vllm_adapter.own_gpu_bytes(str(torch.cuda.get_device_properties(device).uuid))
     if used:
         return used
-    # In a container the driver may count other process numbers.
+    # In a container the driver may report other process ids.
     return torch.cuda.memory_reserved(device)

@@ -1,5 +1,4 @@
-"""The Megatron-core policy. The only room that imports megatron; other rooms see `driver.megatron_policy`.
+"""The Megatron-core policy: the only package that imports megatron. Other packages see `driver.megatron_policy`.
 
-Its folders import in this order, from above to below: driver, rank, state, model, process, cpu, rows,
-adapters.
+Its folders import each other only in this order: driver, rank, state, model, process, cpu, rows, adapters.
 """

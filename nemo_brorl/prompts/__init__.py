@@ -1,1 +1,1 @@
-"""Where prompts come from: sources of questions, and the seeded, resumable stream of tokenised prompts."""
+"""Draw prompts: sources of questions, and a seeded, resumable stream of tokenised prompts."""

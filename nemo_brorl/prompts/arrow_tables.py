@@ -1,4 +1,4 @@
-"""Parquet and Arrow files as tables, which pyarrow reads; it is imported when the first of them is opened."""
+"""Read Parquet and Arrow files as tables with pyarrow, which is imported when the first file is opened."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from nemo_brorl.prompts.questions import Row
 if TYPE_CHECKING:
     import pyarrow
 
-CACHE_BYTES = 128 * 2**20  # decoded row groups of one file that are kept; the one in use always is
+CACHE_BYTES = 128 * 2**20  # bytes of decoded row groups that are kept for a file, besides the one in use
 
 
 class _NumberedRows:
-    """What is told of a row in a file without lines."""
+    """A data file whose rows are located by number, because it has no lines."""
 
     path: Path
 
     def locate_row(self, index: int) -> str:
-        """File and row, counted from 1."""
+        """Return the file and the number of row `index`, counted from 1, for a message."""
         return f"{self.path}, row {index + 1}"
 
 
 class ParquetTable(_NumberedRows):
-    """Rows of one Parquet file, decoded a row group at a time."""
+    """Rows of one Parquet file, decoded one row group at a time."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        """Only `columns`, where the file has them, are read."""
+        """Open the Parquet file `path`; of `columns`, those that it has are read."""
         import pyarrow.parquet
 
         self.path = path
@@ -42,18 +42,18 @@ class ParquetTable(_NumberedRows):
         self.columns: Sequence[str] | None = names
         self._wanted = [name for name in names if name in columns]
         num_rows = 0
-        self._starts = [0]  # first row of each row group, and the number of rows
+        self._starts = [0]  # first row of each row group, then the number of rows
         for number in range(self._file.num_row_groups):
             num_rows += self._file.metadata.row_group(number).num_rows
             self._starts.append(num_rows)
-        # Shuffled rows come from any row group: as many as fit are kept decoded, the latest used last.
+        # Shuffled rows come from any row group, so recently used groups stay decoded, the latest used last.
         self._decoded: OrderedDict[int, pyarrow.Table] = OrderedDict()
 
     def __len__(self) -> int:
         return self._starts[-1]
 
     def read(self, start: int, stop: int) -> list[Row]:
-        """Rows [start, stop). Raises DataError for a damaged row group."""
+        """Return the rows [start, stop) of the Parquet file. Raises DataError for a damaged row group."""
         rows: list[Row] = []
         while start < stop:
             number = bisect_right(self._starts, start) - 1
@@ -83,7 +83,7 @@ class ParquetTable(_NumberedRows):
 
 
 class ArrowTable(_NumberedRows):
-    """Rows of one Arrow file (a stream, as Hugging Face datasets writes it, or a file with a footer), memory-mapped."""
+    """Rows of one memory-mapped Arrow file, either a stream, as Hugging Face datasets writes it, or with a footer."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow
@@ -91,12 +91,12 @@ class ArrowTable(_NumberedRows):
         self.path = path
         with _damage_named(path):
             source = pyarrow.memory_map(str(path))
-            # Hugging Face datasets writes streams under the same suffix as files with a footer.
+            # Hugging Face datasets gives streams the suffix of files with a footer.
             try:
                 reader = pyarrow.ipc.open_stream(source)
             except pyarrow.ArrowInvalid:
                 reader = pyarrow.ipc.open_file(source)
-            # Views of the mapped file: nothing is copied.
+            # The columns are views of the mapped file, so nothing is copied.
             self._table = reader.read_all()
             names = list(self._table.schema.names)
         self.columns: Sequence[str] | None = names
@@ -105,17 +105,20 @@ class ArrowTable(_NumberedRows):
         return int(self._table.num_rows)
 
     def read(self, start: int, stop: int) -> list[Row]:
-        """Rows [start, stop). Raises DataError for a text that is none, and for one that lies outside the file."""
+        """Return the rows [start, stop) of the Arrow file.
+
+        Raises DataError for text that is not UTF-8, or that lies outside the file.
+        """
         part = self._table.slice(start, stop - start)
         with _damage_named(self.path):
-            # A text that a damaged file places outside itself would end the process, and no exception says so.
+            # Without this check, a damaged offset beyond the file would end the process without an exception.
             part.validate(full=True)
             return list(part.to_pylist())
 
 
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
-    """pyarrow's own messages do not name the file."""
+    """Turn pyarrow's errors, which do not name the file, into a DataError that does."""
     import pyarrow
 
     try:

@@ -1,8 +1,8 @@
-"""The conversation that asks a question, so that the model knows where its verifier reads the answer.
+"""Build the conversation that asks a question, and tell the model where to write the answer.
 
-A verifier that reads `<answer>` tags pays nothing for "The answer is 7.", however often it is right: without a word to
-the model every group is all wrong. Where neither the question nor the system prompt names the place, the sentence is
-added to the question.
+A verifier that reads `<answer>` tags gives no reward for "The answer is 7.", even if it is right. Without an
+instruction every group would be all wrong. If neither the question nor the system prompt names the place of the answer,
+a sentence is added to the question.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.tokenizer import conversation
 from nemo_brorl.prompts.questions import Question
 
-READERS = ("exact_match", "reasoning_gym", "math")  # verifiers that look where `data.answer_format` says
-TAG_READERS = ("exact_match", "reasoning_gym")  # and those that want tags where it says nothing
+READERS = ("exact_match", "reasoning_gym", "math")  # verifiers that read the place that `data.answer_format` names
+TAG_READERS = ("exact_match", "reasoning_gym")  # verifiers that read tags under `data.answer_format=auto`
 INSTRUCTIONS = {
     "tags": "Write only the final answer between <answer> and </answer>.",
     "boxed": "Write the final answer in \\boxed{}.",
@@ -32,16 +32,18 @@ NAMED_BY = {
 
 
 class RenderedQuestion(NamedTuple):
-    """A question as the model gets it."""
+    """A question in the form that the model gets."""
 
     messages: list[dict[str, str]]
     payload: Mapping[str, Any]
-    instruction: str  # that was added; "": none
+    instruction: str  # sentence that was added; "": none
 
 
 def place_of_answer(verifier: str, payload: Mapping[str, Any], chosen: str) -> str | None:
-    """Where the verifiers of a question read its answer: a key of `INSTRUCTIONS`; None where they find it by
-    themselves, or look for none."""
+    """Return where the verifiers of a question read its answer, a key of `INSTRUCTIONS`.
+
+    None: they find the answer themselves, or read none.
+    """
     names = names_in(verifier, payload)
     if chosen != "auto":
         return chosen if any(name in READERS for name in names) else None
@@ -51,8 +53,8 @@ def place_of_answer(verifier: str, payload: Mapping[str, Any], chosen: str) -> s
     return place if "math" in names and place in INSTRUCTIONS else None
 
 
-def ask(question: Question, system_prompt: str | None, config: DataConfig) -> RenderedQuestion:
-    """The conversation that asks a question, with the sentence about the answer's place where nobody says it."""
+def render_question(question: Question, system_prompt: str | None, config: DataConfig) -> RenderedQuestion:
+    """Return the conversation that asks a question, with an instruction about the answer's place if there is none."""
     messages = conversation(question.messages or question.text, system_prompt)
     place = place_of_answer(question.verifier, question.payload, config.answer_format)
     payload = question.payload

@@ -15,23 +15,23 @@ from typing import Any
 from brorl_graders import boxed_answers
 
 ABSENT = object()
-MAX_FINAL = 200  # characters of a final answer; what is longer is prose
+MAX_FINAL = 200  # longest final answer in characters; longer text is prose
 _MARK = re.compile(r"(?:####|\banswer\s*(?:is|:|=))[ :]*", re.IGNORECASE)
 
 
 def column_of(path: str) -> str:
-    """The column that a path begins in."""
+    """Return the column in which a path such as `extra_info.index` starts."""
     column, _, _ = _bare(path).partition(".")
     return column
 
 
 def is_optional(path: str) -> bool:
-    """Whether nothing may lie at a path."""
+    """Return whether the value at a path may be missing (the path ends in `?`)."""
     return path.endswith("?")
 
 
 def value_at(row: Mapping[str, Any], path: str) -> Any:
-    """What lies at a path, or ABSENT."""
+    """Return the value at a path such as `extra_info.index` in a row, or ABSENT."""
     value: Any = row
     for word in _bare(path).split("."):
         if isinstance(value, str):
@@ -52,8 +52,11 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 
 
 def final_answer(solution: str) -> Any:
-    """The final answer of a worked solution; a short text is one itself. ABSENT where none is marked."""
-    # Boxes come first: a solution may say "the answer is" on its way, it boxes the end.
+    """Return the final answer of a worked solution: its boxes, or what follows its last mark; ABSENT if it has neither.
+
+    A text of at most 200 characters without a mark is an answer itself.
+    """
+    # Boxes come first, because a solution may say "the answer is" in between but boxes only its end.
     boxes = boxed_answers(solution)
     if boxes:
         return ", ".join(box.content for box in boxes)
@@ -81,7 +84,7 @@ def _as_json(text: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """What lies at a path, for a message."""
+    """Return the value at a path as text, shortened to 80 characters, for an error message."""
     if value is ABSENT:
         return "missing"
     return f"{value!r:.80}"

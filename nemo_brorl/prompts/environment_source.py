@@ -1,4 +1,4 @@
-"""Questions that an environment answers over several turns: another source's, or tasks that it draws itself."""
+"""Turn questions of another source, or tasks that an environment draws itself, into the starts of episodes."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from nemo_brorl.prompts.questions import Question, Source, hash_of, is_held_out,
 
 MAX_ATTEMPTS = 1000  # draws for one task of a split before the split counts as empty
 SEEDS = 2**31
-DRAWN = "environment"  # the source of tasks that the environment draws
+DRAWN = "environment"  # name of the source whose tasks the environment draws
 
 
 class Episodes:
-    """What the episodes of an environment begin with, as questions."""
+    """Factory that turns questions into the starts of an environment's episodes."""
 
     def __init__(self, config: SourceConfig) -> None:
-        """Raises ConfigError for what is no environment."""
+        """Check the environment's settings by creating it once. Raises ConfigError."""
         assert config.environment is not None, "an environment was asked for"
         self.name = config.environment
         self.settings = dict(config.environment_settings)
-        # Made once, so that what is wrong with it is said before anything starts.
+        # Created once here, so that errors are reported before anything starts.
         self.environment()
 
     def environment(self) -> Environment:
-        """Make one, for one episode."""
+        """Return a new instance of the environment, for one episode."""
         return make_environment(self.name, self.settings)
 
     def answering(self, asked: Question) -> Question:
-        """Return a question as the prompt and task of an episode. Raises DataError as `beginning`."""
+        """Return a question as the start of an episode. Raises DataError when the environment does not accept it."""
         question = self.beginning(asked.task, _task_of(asked))
         return replace(question, level=asked.level)
 
     def beginning(self, name: str, task: Mapping[str, Any]) -> Question:
-        """Return the question, of a task called `name`, that an episode begins with. Raises DataError when none begins
-        with this."""
+        """Return the question with which an episode of `task` starts; `name` is the task's name in metrics.
+
+        Raises DataError when the environment starts no episode with this task.
+        """
         environment = self.environment()
         messages = first_messages(self.name, environment, task)
         payload = {
@@ -59,7 +61,7 @@ class Episodes:
 
 
 class AnsweredSource:
-    """The questions of another source, each the task of an episode."""
+    """The questions of another source, each as the task of an environment's episode."""
 
     def __init__(self, episodes: Episodes, source: Source) -> None:
         self.episodes = episodes
@@ -67,33 +69,35 @@ class AnsweredSource:
 
     @property
     def size(self) -> int | None:
-        """As the questions' source."""
+        """Number of questions in one epoch of the wrapped source; None: endless."""
         return self.source.size
 
     @property
     def levels(self) -> Mapping[str, TaskLevel]:
-        """As the questions' source."""
+        """Difficulty levels of the tasks of the wrapped source."""
         return self.source.levels
 
     @property
     def fingerprint(self) -> str:
-        """As the questions' source."""
+        """Fingerprint of the wrapped source's questions."""
         return self.source.fingerprint
 
     def question(self, index: int) -> Question:
-        """Prompt and task of episode `index`. Raises DataError when the environment does not begin an episode with what
-        the source gives."""
+        """Return question `index` of the wrapped source as the start of an episode.
+
+        Raises DataError when the environment starts no episode with it.
+        """
         return self.episodes.answering(self.source.question(index))
 
 
 class DrawnSource:
-    """Tasks that an environment draws itself."""
+    """A source of tasks that an environment draws itself."""
 
     fingerprint = ""
     levels: Mapping[str, TaskLevel] = {}
 
     def __init__(self, episodes: Episodes, held_out_fraction: float, split: str, seed: str) -> None:
-        """Raises ConfigError where the environment draws no tasks."""
+        """Check that the environment can draw tasks. Raises ConfigError if it cannot."""
         self.episodes = episodes
         self.held_out_fraction = held_out_fraction
         self.split = split
@@ -102,16 +106,19 @@ class DrawnSource:
 
     @property
     def size(self) -> int | None:
-        """Tasks have no end, or none are held out."""
+        """Number of tasks: None, because tasks are drawn without end, or 0 for a held-out split without tasks."""
         return size_of_drawn(self.split, self.held_out_fraction)
 
     def question(self, index: int) -> Question:
-        """Prompt and task of episode `index`. Raises DataError when the environment draws none of this split."""
+        """Return the start of an episode whose task the environment draws by seed and `index`.
+
+        Raises DataError when the environment draws no task of this split.
+        """
         episodes = self.episodes
         for attempt in range(MAX_ATTEMPTS):
             seed = hash_of(f"{self.seed}/{self.split}/{index}/{attempt}") % SEEDS
             task = episodes.environment().task(seed)
-            # The split is decided by the task, as that of a question by its text.
+            # The task decides the split, as a question's text does.
             written = repr(sorted(task.items()))
             if is_held_out(written, self.held_out_fraction) == (self.split == "held_out"):
                 return episodes.beginning(episodes.name, task)
@@ -122,7 +129,6 @@ class DrawnSource:
 
 
 def _task_of(question: Question) -> Mapping[str, Any]:
-    """A question as the task of an episode."""
     task: dict[str, Any] = {
         "text": question.text,
         "verifier": question.verifier,

@@ -1,5 +1,7 @@
-"""Questions from files: every row is read once, to see that it can be used and which split it belongs to, and again
-when it is asked for."""
+"""Read questions from files.
+
+Every row is read once at the start, to check it and to find its split, and again whenever its question is drawn.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,19 @@ from nemo_brorl.types import Int64, UInt64
 
 log = get_logger(__name__)
 
-NUM_SHOWN = 5  # bad rows written out in a message
+NUM_SHOWN = 5  # bad rows that a message lists
 
 
 @dataclass(frozen=True)
 class RowReader:
-    """How the rows of a source become questions."""
+    """Reader that turns the rows of a source into questions."""
 
     formats: tuple[RowFormat, ...]
-    task: str  # of rows that name none
-    options: Mapping[str, Any]  # of the verifier
+    task: str  # task name of rows that name none
+    options: Mapping[str, Any]  # options of the verifier
 
     def read(self, row: Row) -> Question | BadRow:
-        """The question in a row."""
+        """Return the question in a row, or a BadRow with the reason why there is none."""
         if isinstance(row, BadRow):
             return row
         return question_of(row, self.formats, self.task, self.options)
@@ -48,15 +50,15 @@ class RowReader:
 
 @dataclass(frozen=True)
 class QuestionFile:
-    """Files whose rows have been looked through once."""
+    """The questions in a source's data files, whose rows have been checked once."""
 
     tables: Tables
     reader: RowReader
-    rows: Int64  # [usable rows] their numbers, ascending
-    hashes: UInt64  # [usable rows] of their texts
+    rows: Int64  # numbers of the usable rows [n], ascending
+    hashes: UInt64  # hashes of the usable rows' texts [n]
 
     def question(self, row: int) -> Question:
-        """The question in row `row`, which `rows` holds."""
+        """Return the question in row `row`, one of `rows`. Raises DataError if the file was changed meanwhile."""
         question = self.reader.read(self.tables.row(row))
         if isinstance(question, BadRow):
             where = self.tables.locate_row(row)
@@ -64,9 +66,11 @@ class QuestionFile:
         return question
 
     def split(self, held_out_share: float) -> SplitFile:
-        """These files with a share of their rows held out: by the hash of its text; where that takes none, the one with
-        the smallest."""
-        # A share of 1 would be 2**64, which 64 bits do not hold.
+        """Hold out a share of the questions in the files, chosen by the hash of their text.
+
+        If that would select no row, the one with the smallest hash is held out.
+        """
+        # A share of 1 would give 2**64, which needs 65 bits.
         limit = min(held_out_share * 2**64, 2**64 - 1)
         chosen = self.hashes < np.uint64(limit)
         if held_out_share > 0 and not chosen.any():
@@ -75,44 +79,44 @@ class QuestionFile:
 
 
 class SplitFile(NamedTuple):
-    """The files of a source and what is held out of them."""
+    """The questions in a source's data files, split into training and held-out rows."""
 
     train: QuestionFile
-    held_out: QuestionFile  # the same, unless held-out questions have a file of their own
+    held_out: QuestionFile  # equals `train`, unless held-out questions have their own file
     held_out_rows: Int64
     held_out_hashes: UInt64
 
 
 class FileSource:
-    """Some rows of files, shuffled anew each epoch."""
+    """A source of questions in files, shuffled anew in each epoch."""
 
     def __init__(self, file: QuestionFile, rows: Int64, seed: str) -> None:
-        """`seed` decides the order."""
+        """Select `rows` of the data files, in an order that `seed` decides."""
         self.file = file
         self.rows = rows
         self.seed = seed
 
     @property
     def size(self) -> int:
-        """Rows of one epoch."""
+        """Number of rows of the data files in one epoch."""
         return len(self.rows)
 
     @property
     def levels(self) -> Mapping[str, TaskLevel]:
-        """None: rows have no difficulty."""
+        """Empty, because rows of files have no difficulty levels."""
         return {}
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the texts of all rows of the files and of which rows these are."""
+        """Hash of all row texts and of the rows in use, by which a resumed run notices changed data."""
         digest = hashlib.blake2b(digest_size=8)
         digest.update(self.file.hashes.tobytes())
         digest.update(self.rows.tobytes())
         return digest.hexdigest()
 
     def question(self, index: int) -> Question:
-        """Row `index` of the endless sequence of shuffled epochs."""
-        # Each epoch is another permutation, so that a position alone says which row comes.
+        """Return the question at `index` in the endless sequence of shuffled epochs."""
+        # Each epoch is another permutation, so that the position alone determines the row.
         epoch, position = divmod(index, self.size)
         key = hash_of(f"{self.seed}/{epoch}")
         shuffled = permuted(position, self.size, key)
@@ -121,12 +125,15 @@ class FileSource:
 
 
 def open_questions(config: SourceConfig, path: str, task: str) -> QuestionFile:
-    """Read every row of `path`. Raises DataError when it is missing, has the wrong columns, or more rows that cannot be
-    used than `max_bad_rows`; ConfigError when its verifier is not known."""
+    """Read every row of the files at `path`.
+
+    Raises DataError when the files are missing, lack columns, or have more than `max_bad_rows` unusable rows. Raises
+    ConfigError for an unknown verifier.
+    """
     reader = RowReader(row_formats(config), task, config.verifier_options)
     selected = {column_of(where) for where in config.only}
     columns = set(selected)
-    required = []  # by format
+    required = []  # required columns of each format
     for layout in reader.formats:
         check_name(layout.verifier)
         columns |= layout.columns
@@ -140,8 +147,8 @@ def open_questions(config: SourceConfig, path: str, task: str) -> QuestionFile:
 
 
 def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) -> QuestionFile:
-    """The rows that can be used. Raises DataError when too many cannot, or none can."""
-    # With that many bad rows the run is refused and the message has its examples: the rest need not be read.
+    """Return the usable rows of the tables. Raises DataError when too many rows are unusable, or all are."""
+    # So many bad rows refuse the run and fill the message, so the rest need not be read.
     enough = config.max_bad_rows + NUM_SHOWN
     numbers = array("q")
     hashes = array("Q")
@@ -154,7 +161,7 @@ def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) 
             numbers.append(number)
             hashes.append(hash_of(question.text))
             continue
-        # It asks for code or an address that no setting names: `max_bad_rows` does not let that pass.
+        # The row names code or an address that no setting names, which `max_bad_rows` does not allow.
         if question.is_refused:
             raise DataError(f"{tables.locate_row(number)}: {question.reason}")
         bad.append((number, question.reason))
@@ -165,7 +172,7 @@ def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) 
         hashes=np.array(hashes, np.uint64),
     )
     for repeated, first in found.repeated[:enough]:
-        reason = f"the same question as {tables.locate_row(first)}"
+        reason = f"repeats the question of {tables.locate_row(first)}"
         bad.append((repeated, reason))
     _judge(tables, bad, config.max_bad_rows, path)
     if len(found.rows) == 0:
@@ -175,18 +182,20 @@ def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) 
 
 
 def _check_columns(tables: Tables, required: Sequence[set[str]]) -> None:
-    """Raise DataError when a file lacks a column, with those that are there. JSON lines are judged by their first
-    object."""
+    """Raise DataError, with the columns that exist, when a file lacks a column.
+
+    JSON lines are judged by their first object.
+    """
     for part in tables.parts:
         there = part.columns
         if there is None and len(part) > 0:
             (first,) = part.read(0, 1)
             if isinstance(first, dict):
                 there = list(first)
-        # An empty file, or one whose first line is bad: the scan will say so.
+        # The scan reports an empty file, and one whose first line is bad.
         if there is None:
             continue
-        # Of several formats the one that lacks least is probably meant.
+        # Among several formats the user probably means the one with the fewest missing columns.
         lacking = min((columns.difference(there) for columns in required), key=len)
         if lacking:
             raise DataError(
@@ -197,15 +206,15 @@ def _check_columns(tables: Tables, required: Sequence[set[str]]) -> None:
 
 
 class _Distinct(NamedTuple):
-    """Rows of different texts."""
+    """Rows with distinct texts, and the rows that repeat one."""
 
-    rows: Int64  # ascending
+    rows: Int64  # numbers of the distinct rows, ascending
     hashes: UInt64
-    repeated: list[tuple[int, int]]  # (row, first row with the same text), ascending
+    repeated: list[tuple[int, int]]  # pairs of a row and the first row with its text, ascending
 
 
 def _without_repeats(rows: Int64, hashes: UInt64) -> _Distinct:
-    # By 64 bits of hash: texts of 10 GB are not held in memory to be compared.
+    # Compared by 64-bit hashes, because 10 GB of texts would not fit into memory.
     _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     is_first = np.zeros(len(rows), bool)
     is_first[first] = True
@@ -226,11 +235,14 @@ def _judge(
     allowed: int,
     path: str,
 ) -> None:
-    """Raise DataError when too many rows are bad; warn about those that are left out."""
+    """Raise DataError when too many rows are bad, and warn about those that are left out."""
     first = sorted(bad)[:NUM_SHOWN]
     shown = "; ".join(f"{tables.locate_row(number)}: {reason}" for number, reason in first)
     if len(bad) > allowed:
         more = "; …" if len(bad) > NUM_SHOWN else ""
-        raise DataError(f"{path} has rows that cannot be used, more than data.max_bad_rows={allowed}: {shown}{more}")
+        raise DataError(
+            f"{path} has rows that cannot be used, more than data.max_bad_rows={allowed}: {shown}{more}. "
+            "Fix these rows, or set a larger data.max_bad_rows"
+        )
     if bad:
         log.warning("%s: %d rows are left out: %s", path, len(bad), shown)

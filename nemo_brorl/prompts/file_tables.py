@@ -1,5 +1,4 @@
-"""Files as one table of rows by number, read where they lie: memory holds an index of offsets or of row groups, no
-more."""
+"""Read files as one table of numbered rows; memory holds only an index of offsets or row groups."""
 
 from __future__ import annotations
 
@@ -18,28 +17,28 @@ BATCH_ROWS = 512  # rows that a scan holds at a time
 
 
 class RowTable(Protocol):
-    """Rows of one file, by number; only an index of them is held in memory."""
+    """Numbered rows of one file. Only an index of them is held in memory."""
 
     path: Path
-    columns: Sequence[str] | None  # None where each row has its own
+    columns: Sequence[str] | None  # None: each row has its own columns
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows in the data file."""
 
     def read(self, start: int, stop: int) -> list[Row]:
-        """Rows [start, stop)."""
+        """Return the rows [start, stop) of the data file."""
 
     def locate_row(self, index: int) -> str:
-        """Row `index` for a message: file and line."""
+        """Return the file and line of row `index`, for an error message."""
 
 
 class Tables:
-    """Files as one table, in order."""
+    """Several data files as one table of numbered rows, in order."""
 
     def __init__(self, parts: Sequence[RowTable]) -> None:
         self.parts = tuple(parts)
         num_rows = 0
-        self._starts = [0]  # first row of each part, and the number of rows
+        self._starts = [0]  # first row of each file, then the number of rows
         for part in parts:
             num_rows += len(part)
             self._starts.append(num_rows)
@@ -48,17 +47,17 @@ class Tables:
         return self._starts[-1]
 
     def row(self, index: int) -> Row:
-        """Row `index`."""
+        """Return row `index` of the table, counted over all its files."""
         part, inside = self._find(index)
         return part.read(inside, inside + 1)[0]
 
     def locate_row(self, index: int) -> str:
-        """Row `index` for a message: file and line."""
+        """Return the file and line of row `index`, counted over all files, for an error message."""
         part, inside = self._find(index)
         return part.locate_row(inside)
 
     def scan(self) -> Iterator[tuple[int, Row]]:
-        """Every row with its number, in order, a few at a time."""
+        """Yield every row of the table with its number, in order, reading 512 rows at a time."""
         number = 0
         for part in self.parts:
             num_rows = len(part)
@@ -75,8 +74,11 @@ class Tables:
 
 
 def open_tables(files: Sequence[Path], columns: Sequence[str]) -> Tables:
-    """Open files, each by its format: `.parquet`, `.arrow`, anything else as lines of JSON. Only `columns` are read
-    where the format allows to leave others out. Raises DataError for a file that is empty, damaged or unreadable."""
+    """Open files by their suffix: `.parquet`, `.arrow`, and all others as lines of JSON.
+
+    Only `columns` are read where the format can skip columns. Raises DataError for a file that is empty, damaged or
+    unreadable.
+    """
     parts: list[RowTable] = []
     for path in files:
         if path.suffix == ".parquet":
@@ -93,10 +95,10 @@ def open_tables(files: Sequence[Path], columns: Sequence[str]) -> Tables:
 
 
 def first_rows(file: Path, columns: Sequence[str], num: int) -> list[Row]:
-    """At most `num` rows from the beginning of a file, whatever its size."""
+    """Return at most `num` rows from the start of a file, without reading all of it."""
     if file.suffix in (".parquet", ".arrow"):
         tables = open_tables([file], columns)
         num_rows = min(num, len(tables))
         return [tables.row(index) for index in range(num_rows)]
-    # Not as a table: its index of offsets would read the file to its end.
+    # Not opened as a table, because building its index of offsets would read the whole file.
     return jsonl_table.first_rows(file, num)

@@ -1,7 +1,7 @@
-"""The files that a path means: a file, all that match a pattern, or a Hugging Face dataset folder on disk.
+"""Find the files of a path: one file, all that match a pattern, or a Hugging Face dataset folder on disk.
 
-Such folders are of two kinds: what `Dataset.save_to_disk` and `DatasetDict.save_to_disk` write (arrow files named in
-`state.json`), and what lies on the hub (`.parquet`, `.jsonl` or `.json` files, told apart by the name of their split).
+Such folders are of two kinds. `Dataset.save_to_disk` and `DatasetDict.save_to_disk` write arrow files named in
+`state.json`. Folders from the hub hold `.parquet`, `.jsonl` or `.json` files, with the split in their names.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from nemo_brorl.core.errors import DataError
 
 DEFAULT_SPLIT = "train"
 SPLIT_WORDS = ("train", "training", "test", "testing", "validation", "valid", "dev", "val", "eval")
-HUB_SUFFIXES = (".parquet", ".jsonl", ".json")  # the first kind that is there is read
+HUB_SUFFIXES = (".parquet", ".jsonl", ".json")  # suffixes by priority; only files of the first one present are read
 NOT_ROWS = ("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
 
 
 def find_files(kind: str, path: str, dataset_split: str | None) -> list[Path]:
-    """The files of a source, sorted. Raises DataError when there are none."""
+    """Return the data files of a source of questions, sorted. Raises DataError when there are none."""
     if kind == "dataset":
         return dataset_files(Path(path), dataset_split)
     return matching_files(path)
 
 
 def matching_files(path: str) -> list[Path]:
-    """A file, or all that a pattern matches, sorted. Raises DataError when there is none."""
+    """Return a file, or all files that match a pattern, sorted. Raises DataError when there is none."""
     if Path(path).is_file():
         return [Path(path)]
     if Path(path).is_dir():
         raise DataError(
-            f"{path} is a folder: write source=dataset to read a dataset folder, or a pattern of files such as "
+            f"{path} is a folder: set source=dataset to read a dataset folder, or a pattern of files such as "
             f"{path}/*.jsonl"
         )
     found = []
@@ -46,9 +46,10 @@ def matching_files(path: str) -> list[Path]:
 
 
 def dataset_files(folder: Path, split: str | None) -> list[Path]:
-    """The files of one split of a dataset folder. `split` null: train where there is one, else everything.
+    """Return the files of one split of a dataset folder.
 
-    Raises DataError, with the splits there are, when it cannot be found.
+    `split=None`: train if there is one, else all files. Raises DataError, with the available splits, when the split is
+    missing.
     """
     if not folder.is_dir():
         raise DataError(
@@ -98,8 +99,10 @@ def _hub_files(folder: Path, split: str | None) -> list[Path]:
 
 
 def _split_of(path: Path, folder: Path) -> str | None:
-    """`data/train-00000-of-00002.parquet` and `train/0000.parquet` are of the split train; None where no name says
-    so."""
+    """Return the split that a file's path names, or None.
+
+    `data/train-00000-of-00002.parquet` and `train/0000.parquet` belong to the split train.
+    """
     parts = path.relative_to(folder).with_suffix("").parts
     for part in reversed(parts):
         first, *_ = re.split(r"[-_.]", part)

@@ -1,4 +1,4 @@
-"""Lines of JSON, or one JSON array of objects, as a table: memory-mapped, with an index of offsets, 16 bytes a row."""
+"""Read lines of JSON, or one JSON array of objects, as a memory-mapped table with 16 bytes of index per row."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import numpy as np
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts.questions import BadRow, Row
 
-# Beginning of an array of objects, behind a byte order mark.
+# Matches the start of an array of objects, after an optional byte order mark.
 ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*[{\]]")
-# Whole strings, so that brackets inside them are not seen, and brackets.
+# Matches brackets, and whole strings, so that brackets inside strings are ignored.
 STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 
 
 class JsonlTable:
-    """Rows of one file, memory-mapped. Empty lines are no rows."""
+    """Rows of one memory-mapped file of JSON. Empty lines are no rows."""
 
     columns: Sequence[str] | None = None
 
@@ -29,13 +29,13 @@ class JsonlTable:
         self.path = path
         self._bytes = _mapped(path)
         pair = np.dtype((np.int64, 2))
-        self.spans = np.fromiter(_spans(self._bytes, path), pair)  # [rows, 2] first byte, byte behind the last
+        self.spans = np.fromiter(_spans(self._bytes, path), pair)  # first byte, and byte after the last [rows, 2]
 
     def __len__(self) -> int:
         return len(self.spans)
 
     def read(self, start: int, stop: int) -> list[Row]:
-        """Rows [start, stop); a line that is not a JSON object is a BadRow."""
+        """Return the rows [start, stop) of the JSON file; a line that is not a JSON object is a BadRow."""
         rows = []
         for first, end in self.spans[start:stop].tolist():
             line = self._bytes[first:end]
@@ -43,8 +43,8 @@ class JsonlTable:
         return rows
 
     def locate_row(self, index: int) -> str:
-        """File and line, counted from 1."""
-        # Lines are counted when a message needs one: to keep their numbers would take as much memory as the spans.
+        """Return the file and line of row `index`, counted from 1, for a message."""
+        # Lines are counted only for a message, because storing their numbers would take as much memory as the spans.
         end = int(self.spans[index, 0])
         num_lines = 0
         position = self._bytes.find(b"\n", 0, end)
@@ -55,7 +55,7 @@ class JsonlTable:
 
 
 def first_rows(path: Path, num: int) -> list[Row]:
-    """Read at most `num` rows from the beginning of a file, and no more of it. Raises DataError where it cannot be."""
+    """Return at most `num` rows from the start of a file of JSON, reading no more of it. Raises DataError."""
     data = _mapped(path)
     rows = []
     for first, end in islice(_spans(data, path), num):
@@ -75,19 +75,19 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
 
 
 def _spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
-    """First byte and byte behind the last of every row, found as they are asked for."""
+    """Yield the byte range of every row in a file of JSON: first byte, and byte after the last."""
     is_array = ARRAY.match(data) is not None
     return _array_spans(data, path) if is_array else _line_spans(data)
 
 
 def _line_spans(data: mmap.mmap | bytes) -> Iterator[tuple[int, int]]:
-    # A byte order mark is no part of the first row.
+    # A byte order mark is not part of the first row.
     start = 3 if data[:3] == b"\xef\xbb\xbf" else 0
     while start < len(data):
         end = data.find(b"\n", start)
         if end < 0:
             end = len(data)
-        # Most lines begin with what is no space: one byte is copied, not the line, to see that it holds something.
+        # Most lines start with a character that is no space, so copying one byte shows that the line is not empty.
         first = data[start : min(end, start + 1)]
         if first.strip() or data[start:end].strip():
             yield start, end
@@ -95,7 +95,7 @@ def _line_spans(data: mmap.mmap | bytes) -> Iterator[tuple[int, int]]:
 
 
 def _array_spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
-    """The objects directly inside the outermost array."""
+    """Yield the byte ranges of the objects directly inside the outermost JSON array."""
     depth = 0
     first = 0
     for match in STRUCTURE.finditer(data):
@@ -113,10 +113,10 @@ def _array_spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int
 
 
 def parsed_row(line: bytes) -> Row:
-    """Read a line of JSON as a row; a bad one says why it is none."""
+    """Return a line of JSON parsed as a row, or a BadRow with the reason why it is none."""
     try:
         row = json.loads(line)
-    # RecursionError: brackets without end, which a stranger may have written.
+    # RecursionError: hostile data may nest brackets without end.
     except (ValueError, RecursionError) as error:
         return BadRow(f"not JSON: {error}")
     if not isinstance(row, dict):

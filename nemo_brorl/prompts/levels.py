@@ -1,12 +1,12 @@
-"""Difficulty of generated tasks that follows success: which level is asked is moved by what its rollouts earn.
+"""Adapt the difficulty of generated tasks to success: a task's rollouts decide the level of its next questions.
 
-A question is of the level reached. Groups of that level are counted. Once there are `WINDOW` of them, their share of
-correct rollouts decides: from `promote_from` on the next level is reached, below `demote_below` the one before.
-Counting then begins anew, whatever was decided (RLVE, arXiv 2511.07317, which widens the range of levels upwards and
-never goes back).
+Questions come from the level reached, and its groups are counted. Once there are `WINDOW` groups, their share of
+correct rollouts decides. From `promote_from` on the next level follows, below `demote_below` the previous one. Then
+counting restarts, whatever was decided. RLVE (arXiv 2511.07317) instead widens the range of levels upwards and never
+goes back.
 
 Levels change only between steps, by `PromptStream.record_outcomes`. So question i of a source is a function of the
-seed, i and the levels, and a stream is resumed by its position and these.
+seed, i and the levels, and a stream is resumed from its position and the levels.
 """
 
 from __future__ import annotations
@@ -17,27 +17,30 @@ from typing import Any
 from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.types import Prompt
 
-WINDOW = 8  # groups of a level before each decision, at least
+WINDOW = 8  # fewest groups of a level before each decision
 
 
 class TaskLevel:
-    """The level that a task has reached, from 0, and what was seen of it."""
+    """Difficulty level that a generated task has reached, from 0, with the success counted on it."""
 
     def __init__(self, task: TaskConfig) -> None:
         self.task = task
         self.reached = 0
-        self.num_groups = 0  # of this level, since the last decision
-        self.correct = 0.0  # sum of the shares of correct rollouts
+        self.num_groups = 0  # groups of this level since the last decision
+        self.correct = 0.0  # sum of the groups' shares of correct rollouts
 
     def record_rate(self, prompt: Prompt, rate: float) -> None:
-        """Take in a group: the share of its rollouts that were correct."""
+        """Count one group by its share of correct rollouts, if its prompt is of the task's current level."""
         if prompt.level != self.reached:
             return
         self.num_groups += 1
         self.correct += rate
 
     def decide(self) -> str | None:
-        """Move if it is time and success says so; why."""
+        """Change the task's level if enough groups were counted and their success requires it, and return the reason.
+
+        None: the level stays.
+        """
         if self.num_groups < WINDOW:
             return None
         rate = self.correct / self.num_groups
@@ -52,7 +55,7 @@ class TaskLevel:
         return None if self.reached == before else reason
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the JSON-able state of a task's level."""
         return {
             "reached": self.reached,
             "num_groups": self.num_groups,
@@ -60,7 +63,7 @@ class TaskLevel:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Restore a task's level from `state_dict`."""
         self.reached = state["reached"]
         self.num_groups = state["num_groups"]
         self.correct = state["correct"]

@@ -1,4 +1,4 @@
-"""Several sources in fixed shares: which one a position draws from is a function of seed and position alone."""
+"""Mix several sources in fixed shares; seed and position alone determine which source a question comes from."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts.questions import Question, Source, hash_of
 from nemo_brorl.types import Int64
 
-BLOCK = 4096  # draws among which every source has its share exactly, to the nearest whole number
+BLOCK = 4096  # draws in which every source has exactly its share, rounded to whole draws
 
 
 @dataclass(frozen=True)
 class Domain:
-    """A source, how its prompts are made, and how many there are of it."""
+    """One source of questions in a mixture, with its weight and the settings of its prompts."""
 
-    name: str  # "" where it is the only one
+    name: str  # "" for a source without a mixture
     source: Source
     weight: float
     system_prompt: str | None
@@ -28,12 +28,15 @@ class Domain:
 
 
 class Mixture:
-    """Sources in shares; each has epochs of its own. Block b of draws is shuffled by the seed and b."""
+    """Sources of questions mixed in fixed shares, each with its own epochs.
+
+    Block b of draws is shuffled by the seed and b.
+    """
 
     size = None
 
     def __init__(self, domains: Sequence[Domain], seed: str) -> None:
-        """Raises DataError when the weights leave nothing, or a source less than one draw in a block."""
+        """Compute each source's draws in a block. Raises DataError if all weights are 0 or a source gets no draw."""
         self.domains = tuple(domains)
         self.seed = seed
         self._counts = _counts(self.domains)
@@ -41,12 +44,12 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Of all sources."""
+        """Fingerprints of all sources in the mixture, joined."""
         fingerprints = [domain.source.fingerprint for domain in self.domains]
         return "/".join(fingerprints)
 
     def draw(self, position: int) -> tuple[int, int]:
-        """(number of the domain, which of its draws this is) for the draw at `position`."""
+        """Return which domain of the mixture the draw at `position` comes from, and the domain's own draw index."""
         if len(self.domains) == 1:
             return 0, position
         block, place = divmod(position, BLOCK)
@@ -56,7 +59,7 @@ class Mixture:
         return number, before + int(ranks[place])
 
     def draws_before(self, position: int) -> list[int]:
-        """Draws of each domain before `position`."""
+        """Return how many draws of each domain of the mixture come before `position`."""
         if len(self.domains) == 1:
             return [position]
         block, place = divmod(position, BLOCK)
@@ -66,17 +69,17 @@ class Mixture:
         return [int(num) for num in draws]
 
     def question(self, index: int) -> Question:
-        """Question `index`: that of its domain."""
+        """Return question `index` of the mixture."""
         number, rank = self.draw(index)
         domain = self.domains[number]
         return domain.source.question(rank)
 
     def _make_block(self, block: int) -> tuple[Int64, Int64]:
-        """([BLOCK] domain of each draw, [BLOCK] how many draws of that domain lie before it in the block)."""
+        """Return, for each draw of a block, its domain and how many draws of that domain precede it, both [BLOCK]."""
         order: list[int] = []
         for number, count in enumerate(self._counts):
             order += [number] * count
-        # A seed for each block: any position is reached without those before it.
+        # Each block has its own seed, so that any position is reached without computing earlier blocks.
         random = Random(hash_of(f"{self.seed}/{block}"))
         random.shuffle(order)
         numbers = np.array(order, np.int64)
@@ -87,7 +90,7 @@ class Mixture:
 
 
 def _counts(domains: Sequence[Domain]) -> list[int]:
-    """Draws of each domain in a block: its share of BLOCK, rounded so that they sum to BLOCK (largest remainders)."""
+    """Return each domain's draws in a block: its share of BLOCK, rounded by largest remainders to sum to BLOCK."""
     weights = np.array([domain.weight for domain in domains])
     total = sum(weights)
     if total <= 0:

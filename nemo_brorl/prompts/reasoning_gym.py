@@ -1,5 +1,7 @@
-"""Questions of Reasoning Gym: any of its tasks, mixed by weight, their settings changing with the position in the
-stream (stages) or with success (levels) if asked to."""
+"""Draw questions of Reasoning Gym tasks, mixed by weight.
+
+A task's settings can change with the position in the stream (stages) or with success (levels).
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,15 @@ from nemo_brorl.prompts.questions import Question, hash_of, is_held_out, size_of
 
 log = get_logger(__name__)
 
-PAGE_SIZE = 256  # questions of one Reasoning Gym dataset object: a few tasks prepare all of theirs when they are made
+PAGE_SIZE = 256  # questions of one Reasoning Gym dataset object, because a few tasks prepare all of theirs at creation
 MAX_ATTEMPTS = 2000  # draws for one question of a split before the split counts as empty
 ALL_TASKS = "*"
 VERIFIER = "reasoning_gym"
 
-# Tasks that iterate over sets of texts: their order, and so the question, hangs on Python's hash seed, another in every
-# process.
+# Tasks that iterate over sets of texts. Their questions depend on Python's hash seed, which differs between processes.
 HASH_ORDERED = ("isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note")
 
-# Left out of "*": name -> why.
+# Tasks that "*" leaves out, with the reason.
 NOT_IN_ALL_TASKS: dict[str, str] = {
     "composite": "a mixture of other tasks, which data.tasks is itself",
     "codeio": "it runs programs that come with it, in this process; some draw from Python's global random, so no two "
@@ -40,14 +41,14 @@ NOT_IN_ALL_TASKS: dict[str, str] = {
 
 
 class _Page(NamedTuple):
-    """`PAGE_SIZE` questions of a task."""
+    """`PAGE_SIZE` consecutive questions of a Reasoning Gym task."""
 
     number: int
     dataset: Any
 
 
 class ReasoningGymSource:
-    """A weighted mixture of procedurally generated tasks."""
+    """A source of questions: a weighted mixture of Reasoning Gym's generated tasks."""
 
     fingerprint = ""
 
@@ -61,12 +62,15 @@ class ReasoningGymSource:
         verifier: str = VERIFIER,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`options` go into every payload."""
+        """Check the settings of the Reasoning Gym tasks; `options` are added to every payload.
+
+        Raises DataError or ConfigError.
+        """
         check_name(verifier)
         self.tasks = expanded(tasks)
         check_tasks(self.tasks)
         _warn_of_unrepeatable(self.tasks)
-        self.levels: dict[str, TaskLevel] = {}  # of tasks that have some
+        self.levels: dict[str, TaskLevel] = {}  # levels by task, for tasks that have some
         for task in self.tasks:
             if task.levels:
                 self.levels[task.name] = TaskLevel(task)
@@ -75,22 +79,25 @@ class ReasoningGymSource:
         self.seed = seed
         self.verifier = verifier
         self.options = dict(options or {})
-        self._pages: dict[tuple[int, int, int], _Page] = {}  # in use, by (task, stage, attempt)
+        self._pages: dict[tuple[int, int, int], _Page] = {}  # pages in use, by (task, stage, attempt)
 
     @property
     def size(self) -> int | None:
-        """Tasks have no end, or none are held out."""
+        """Number of questions: None, because they are generated without end; 0 if the split has none."""
         return size_of_drawn(self.split, self.held_out_fraction)
 
     def question(self, index: int) -> Question:
-        """Question `index`. Raises DataError when its task has no question in this split."""
+        """Return question `index` of the Reasoning Gym mixture.
+
+        Raises DataError when its task has no question in this split.
+        """
         random = Random(hash_of(f"{self.seed}/{self.split}/{index}"))
         numbers = range(len(self.tasks))
         weights = [task.weight for task in self.tasks]
         (number,) = random.choices(numbers, weights=weights)
         task = self.tasks[number]
         stage = self._stage(task, index)
-        # Drawn until one belongs to this split, so that train and held-out share no question whatever the seeds.
+        # Draws until a question belongs to this split, so that train and held-out never share a question.
         for attempt in range(MAX_ATTEMPTS):
             entry = self._entry(number, stage, attempt, index)
             is_entry_held_out = is_held_out(entry["question"], self.held_out_fraction)
@@ -109,8 +116,10 @@ class ReasoningGymSource:
         task: TaskConfig,
         index: int,
     ) -> int:
-        """Which of a task's settings hold: 0 before the first stage, or on the first level. Held-out questions take
-        turns, so that a validation means the same throughout a run."""
+        """Return the index of a task's settings for question `index`: 0 before the first stage, or on the first level.
+
+        Held-out questions cycle through all settings, so that validations of a run are comparable.
+        """
         if self.split == "held_out":
             return index % num_stages(task)
         if task.levels:
@@ -145,11 +154,14 @@ class ReasoningGymSource:
         entry: Mapping[str, Any],
         level: int | None,
     ) -> Question:
-        """The verifier gets the entry and the task's settings: some tasks score by them."""
+        """Return an entry of a task as a question.
+
+        The payload includes the task's settings, because some tasks score by them.
+        """
         asked = {"dataset": name, "config": config}
         for key in ("question", "answer", "metadata"):
             asked[key] = entry[key]
-        # Metadata may hold what JSON has no form for: as text it still travels.
+        # Metadata may hold values that JSON cannot represent. They are sent as text.
         as_json = json.dumps(asked, default=str)
         return Question(
             task=name,
@@ -161,8 +173,11 @@ class ReasoningGymSource:
 
 
 def open_tasks(config: SourceConfig, held_out_fraction: float, split: str, seed: str) -> ReasoningGymSource:
-    """Return the tasks of a source of questions. Raises DataError for tasks that there are not, and for options that
-    the verifier does not take; ConfigError for an unknown verifier."""
+    """Return the Reasoning Gym tasks of a source of questions.
+
+    Raises DataError for unknown tasks and for options that the verifier does not take, and ConfigError for an unknown
+    verifier.
+    """
     verifier = config.verifier or VERIFIER
     source = ReasoningGymSource(
         config.tasks,
@@ -178,12 +193,15 @@ def open_tasks(config: SourceConfig, held_out_fraction: float, split: str, seed:
 
 
 def num_stages(task: TaskConfig) -> int:
-    """How many settings a task has in turn."""
+    """Return how many settings a Reasoning Gym task goes through.
+
+    They are its levels, or its stages and the settings before them.
+    """
     return len(task.levels) or len(task.stages) + 1
 
 
 def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:
-    """A task's settings at a stage, 0 before the first; of a task with levels, on a level."""
+    """Return a Reasoning Gym task's settings at a stage (0: before the first), or on a difficulty level."""
     if task.levels:
         return {**task.config, **task.levels[stage]}
     if stage == 0:
@@ -193,8 +211,10 @@ def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:
 
 
 def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
-    """The tasks with "*" written out: every task of the installed version that is not named, in equal shares of the
-    weight of "*"."""
+    """Return Reasoning Gym tasks with "*" replaced by every task of the installed version that is not listed.
+
+    They share the weight of "*" equally.
+    """
     if all(task.name != ALL_TASKS for task in tasks):
         return list(tasks)
     from reasoning_gym.factory import DATASETS
@@ -213,8 +233,10 @@ def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
 
 
 def check_tasks(tasks: Sequence[TaskConfig]) -> None:
-    """Raise DataError unless every task exists, takes its settings at every stage and has a positive weight. Loads
-    Reasoning Gym."""
+    """Raise DataError unless every task exists, accepts its settings at every stage and has a positive weight.
+
+    Loads Reasoning Gym.
+    """
     if not tasks:
         raise DataError(
             "data.tasks is empty; list at least one Reasoning Gym task, for example data.tasks=[{name: chain_sum}]"
@@ -235,11 +257,11 @@ def _warn_of_unrepeatable(tasks: Sequence[TaskConfig]) -> None:
     is_order_random = os.environ.get("PYTHONHASHSEED", "random") == "random"
     if found and is_order_random:
         log.warning(
-            "another start draws other questions of %s: set PYTHONHASHSEED=0 for the same ones",
+            "each start draws other questions of %s: set PYTHONHASHSEED=0 to repeat them",
             ", ".join(sorted(found)),
         )
     if "codeio" in names:
-        log.warning("another start draws other questions of codeio: %s", NOT_IN_ALL_TASKS["codeio"])
+        log.warning("each start draws other questions of codeio: %s", NOT_IN_ALL_TASKS["codeio"])
 
 
 def _make_dataset(
@@ -248,7 +270,10 @@ def _make_dataset(
     seed: int,
     size: int = PAGE_SIZE,
 ) -> Any:
-    """One page of a task. Raises DataError for an unknown task (with close names) or settings it does not take."""
+    """Return one page of a task's questions.
+
+    Raises DataError for an unknown task, with close names, and for settings that the task does not take.
+    """
     from reasoning_gym.factory import DATASETS, create_dataset
 
     if name not in DATASETS:

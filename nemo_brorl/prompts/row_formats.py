@@ -1,4 +1,4 @@
-"""Layouts of rows, those of well-known files by name; docs/data.md says where each comes from."""
+"""Define row layouts, with presets for well-known files; docs/howto/data.md names the origin of each."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from nemo_brorl.prompts.columns import column_of, is_optional
 
 @dataclass(frozen=True)
 class RowFormat:
-    """Where the fields of a row are, as paths."""
+    """Layout of a data file's rows: the paths of prompt, answer, payload, task and verifier."""
 
     prompt: str
     answer: str | None  # None: the verifier reads none
-    verifier: str  # of rows without one of their own
-    payload: Mapping[str, str] = field(default_factory=dict)  # name in the payload -> path; `PATH?` may be missing
+    verifier: str  # verifier of rows that name none
+    payload: Mapping[str, str] = field(default_factory=dict)  # paths by name in the payload; `PATH?` may be missing
     task_path: str | None = None
     verifier_path: str | None = None
-    when: tuple[str, str] | None = None  # (path, value): only rows that have this value there
+    when: tuple[str, str] | None = None  # (path, value): the format is for rows with this value at this path
 
     @property
     def columns(self) -> set[str]:
-        """All columns that it reads."""
+        """All columns of a data file that the row format reads."""
         own = [self.prompt, self.answer, self.task_path, self.verifier_path]
         if self.when:
             own.append(self.when[0])
@@ -32,7 +32,7 @@ class RowFormat:
 
     @property
     def required_columns(self) -> set[str]:
-        """Those that every row must have."""
+        """Columns that every row must have to be read in the format."""
         paths = [self.prompt, self.answer]
         if self.when:
             paths.append(self.when[0])
@@ -43,7 +43,7 @@ class RowFormat:
         return found
 
 
-# name -> formats; the first that fits a row reads it
+# Formats by name of the preset. The first format that fits a row reads it.
 PRESETS: dict[str, tuple[RowFormat, ...]] = {
     "plain": (
         RowFormat(
@@ -88,7 +88,10 @@ PRESETS: dict[str, tuple[RowFormat, ...]] = {
 
 
 def row_formats(config: SourceConfig) -> tuple[RowFormat, ...]:
-    """The preset with what `columns` and `verifier` say instead; an answer \"\" is none."""
+    """Return the row formats of a source's preset, changed by its `columns` and `verifier`.
+
+    An empty answer means that the verifier reads none.
+    """
     own = config.columns
     formats = []
     for preset in PRESETS[config.preset]:
@@ -106,7 +109,7 @@ def row_formats(config: SourceConfig) -> tuple[RowFormat, ...]:
 
 
 def columns_of(formats: Sequence[RowFormat]) -> list[str]:
-    """All columns that these formats read."""
+    """Return all columns of a data file that the given row formats read, sorted."""
     columns: set[str] = set()
     for layout in formats:
         columns.update(layout.columns)

@@ -1,4 +1,4 @@
-"""The question in a row, or what is wrong with the row."""
+"""Read the question in a row, or the reason why the row cannot be used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Fields = Mapping[str, Any]  # a row that could be read
 
 
 def is_wanted(row: Fields, only: Mapping[str, str]) -> bool:
-    """Whether a row has these values at these paths."""
+    """Return whether a row has the values that `only` requires, by path."""
     there = {path: str(value_at(row, path)) for path in only}
     return there == only
 
@@ -31,9 +31,10 @@ def question_of(
     task: str,
     options: Mapping[str, Any],
 ) -> Question | BadRow:
-    """Read the question in a row; `task` for rows that name none, `options` go into every payload.
+    """Return the question in a row of a data file, or a BadRow with the reason why it has none.
 
-    A row whose verifier no setting names is refused: the run does not start, whatever `max_bad_rows` allows.
+    `task`: name for rows that name none. `options`: added to every payload. A row whose verifier no setting names is
+    refused: then the run does not start, whatever `max_bad_rows` allows.
     """
     layout = _layout_of(row, formats)
     if isinstance(layout, BadRow):
@@ -45,7 +46,7 @@ def question_of(
         text = "\n\n".join(contents)
         payload = {**options, "question": text, **_payload(row, layout)}
         verifier = _name(row, layout.verifier_path) or layout.verifier
-        # Verifiers are other processes: what JSON has no form for must be found here, not in the first step.
+        # Verifiers are other processes. Values that JSON cannot represent must be found here, not in the first step.
         json.dumps(payload)
         check_payload(verifier, payload)
         return Question(
@@ -57,13 +58,13 @@ def question_of(
         )
     except NotAllowedError as error:
         return BadRow(str(error), is_refused=True)
-    # TypeError: a value that JSON has no form for.
+    # TypeError: a value that JSON cannot represent.
     except (BroRLError, TypeError) as error:
         return BadRow(str(error))
 
 
 def _layout_of(row: Fields, formats: Sequence[RowFormat]) -> RowFormat | BadRow:
-    """The first format that fits the row."""
+    """Return the first row format that fits a row, or a BadRow with the reason why none does."""
     paths = []
     values = []
     for layout in formats:
@@ -93,7 +94,7 @@ def _payload(row: Fields, layout: RowFormat) -> dict[str, Any]:
 
 
 def _messages(value: Any, path: str) -> tuple[dict[str, str], ...]:
-    """A conversation that ends with the user."""
+    """Return the messages of a conversation that ends with the user. Raises DataError."""
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     is_list = isinstance(value, list) and len(value) > 0
@@ -117,7 +118,7 @@ def _messages(value: Any, path: str) -> tuple[dict[str, str], ...]:
 
 
 def _is_text(value: Any) -> bool:
-    """A text without half of a surrogate pair, which no tokenizer takes."""
+    """Return whether a value is text without lone surrogates, which no tokenizer takes."""
     if not isinstance(value, str):
         return False
     if value.isascii():
@@ -135,7 +136,7 @@ def _name(row: Fields, path: str | None) -> str | None:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A value without the nulls that Parquet and Arrow write into a mapping for every key that another row has."""
+    """Return a value without the nulls that Parquet and Arrow add to a mapping for keys of other rows."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The configured sources of questions, one or a mixture, train or held out.
+"""Open the configured sources of questions, one or a mixture, for training or held out.
 
-Train and held-out questions are told apart by a hash of the question's text, or lie in files of their own: they never
-share a question, whatever the seed, the tasks' settings or the order of rows.
+A hash of the question's text decides its split, or held-out questions have their own files. The splits never share a
+question, whatever the seed, the tasks' settings or the order of rows.
 """
 
 from __future__ import annotations
@@ -27,46 +27,52 @@ FILE_SOURCES = ("jsonl", "parquet", "dataset")
 
 
 class Section(NamedTuple):
-    """A source as the settings have it, and its place in the mixture."""
+    """A source as set in the configuration, with its share and prompt settings in the mixture."""
 
-    name: str  # "" where it is the only one
+    name: str  # "" for a source without a mixture
     config: SourceConfig
     weight: float
     system_prompt: str | None
     max_prompt_tokens: int
 
     def label(self) -> str:
-        """What a message about it begins with."""
+        """Return the prefix of messages about this source: "domain NAME: ", or "" without a mixture."""
         return f"domain {self.name}: " if self.name else ""
 
     def seed(self, seed: int) -> str:
-        """Domains that read the same file are shuffled independently."""
+        """Return the seed of this source's order; domains that read one file are shuffled independently."""
         return f"{seed}/{self.name}" if self.name else f"{seed}"
 
 
 class Sources:
-    """The configured sources. Files are read once, for both splits."""
+    """The sources of questions that the configuration sets. Files are read once, for both splits."""
 
     def __init__(self, config: DataConfig) -> None:
-        """Raises DataError when a file is missing, empty, or holds too many rows that cannot be used; ConfigError for
-        an unknown verifier."""
+        """Read the data files of all sections.
+
+        Raises DataError when a file is missing, empty, or has too many unusable rows. Raises ConfigError for an unknown
+        verifier.
+        """
         self.held_out_share = config.held_out_fraction
         self.sections = _sections(config)
-        self.files: dict[str, SplitFile] = {}  # by section
+        self.files: dict[str, SplitFile] = {}  # files by section
         for section in self.sections:
             if section.config.source in FILE_SOURCES:
                 self.files[section.name] = _split_file(section, config.held_out_fraction)
 
     def split(self, name: str, seed: int) -> Mixture:
-        """A mixture of the sources that have questions of this split. Raises DataError where none has, and for a source
-        that is unknown; ConfigError for an unknown verifier or environment."""
+        """Return a mixture of the sources that have questions of a split.
+
+        Raises DataError if none has, or for an unknown source. Raises ConfigError for an unknown verifier or
+        environment.
+        """
         if name not in SPLITS:
             raise DataError(f"unknown split {name!r}; choose one of {', '.join(SPLITS)}")
         domains = []
         for section in self.sections:
             source = self._source(section, name, seed)
             if source.size == 0:
-                log.info("%snothing of it is held out", section.label())
+                log.info("%sno questions are held out", section.label())
                 continue
             domain = Domain(
                 name=section.name,
@@ -83,7 +89,10 @@ class Sources:
         return Mixture(domains, f"{seed}/{name}")
 
     def _source(self, section: Section, split: str, seed: int) -> Source:
-        """A section's questions of a split; of size 0 where nothing of it is held out."""
+        """Return a source's questions of a split, in episodes if it has an environment.
+
+        Size 0: nothing is held out.
+        """
         config = section.config
         own_seed = section.seed(seed)
         if config.source == DRAWN:
@@ -94,7 +103,7 @@ class Sources:
         return AnsweredSource(Episodes(config), asked)
 
     def _asked(self, section: Section, split: str, seed: str) -> Source:
-        """A section's questions as they are asked without an environment."""
+        """Return a source's questions of a split, without its environment."""
         config = section.config
         if section.name in self.files:
             return self._rows(section, split, f"{seed}/{split}")
@@ -104,7 +113,7 @@ class Sources:
         raise DataError(f"unknown data.source {config.source!r}; choose {known}")
 
     def _rows(self, section: Section, split: str, order: str) -> FileSource:
-        """Rows of files: what one domain holds out none trains on."""
+        """Return a source's rows of a split; rows that any domain holds out are trained on in no domain."""
         file = self.files[section.name]
         if split == "held_out":
             return FileSource(file.held_out, file.held_out_rows, order)
@@ -118,7 +127,10 @@ class Sources:
 
 
 def make_source(config: DataConfig, split: str, seed: int) -> Mixture:
-    """The questions of one split. Raises as `Sources` and `Sources.split`."""
+    """Return the questions of one split, mixed from all configured sources.
+
+    Raises the errors of `Sources` and `Sources.split`.
+    """
     return Sources(config).split(split, seed)
 
 
@@ -148,7 +160,7 @@ def _split_file(section: Section, held_out_share: float) -> SplitFile:
         train = open_questions(config, config.path, task)
         if config.held_out_path is None:
             return train.split(held_out_share)
-        # The split of the dataset folder is that of `path`; the held-out file may have none.
+        # `dataset_split` is for `path`. The held-out dataset may have no such split.
         whole = dataclasses.replace(config, dataset_split=None)
         held_out = open_questions(whole, config.held_out_path, task)
         return SplitFile(train, held_out, held_out.rows, held_out.hashes)

@@ -1,5 +1,7 @@
-"""The PromptSource port: an endless stream of tokenised prompts, each handed out exactly once, resumed by its
-position."""
+"""Implement the PromptSource port: an endless stream of tokenised prompts, each handed out exactly once.
+
+The stream is resumed by its position.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,20 @@ from typing import Any
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.prompts.asking import ask
+from nemo_brorl.prompts.asking import render_question
 from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.mixture import Domain, Mixture
 from nemo_brorl.scoring.turn_tokens import QuestionCheck
 from nemo_brorl.types import Prompt
 
-MAX_CONSECUTIVE_SKIPS = 1000  # over-long prompts in a row before the setting counts as wrong
+MAX_CONSECUTIVE_SKIPS = 1000  # over-long prompts in a row before the limit counts as wrong
 
 
 class PromptStream:
-    """Prompts in the order of the source; those longer than their domain allows are skipped and counted.
+    """Tokenised prompts in the order of their source. Prompts longer than their domain allows are skipped and counted.
 
-    A skipped prompt is replaced by the next of its domain, so that the shares of a mixture are those of the prompts
-    handed out. Held-out rows are handed out once: after the last one, their domain's draws give nothing.
+    The next prompt of the domain replaces a skipped one, so that the mixture's shares hold for the prompts handed out.
+    Held-out rows are handed out once: after the last row, draws of their domain return nothing.
     """
 
     def __init__(
@@ -36,11 +38,11 @@ class PromptStream:
         self.tokenizer = tokenizer
         self.config = config
         self.question_check = QuestionCheck(tokenizer)
-        self.instructions: dict[str, str] = {}  # by verifier: what was added to its questions
+        self.instructions: dict[str, str] = {}  # instruction added to questions, by verifier
         self.split = split
-        self.position = 0  # draws so far
+        self.position = 0  # number of draws so far
         self.num_skipped = {domain.name: 0 for domain in mixture.domains}
-        self.levels: dict[str, TaskLevel] = {}  # of tasks that are trained on, by domain and task
+        self.levels: dict[str, TaskLevel] = {}  # levels of trained tasks, by domain and task
         trained = mixture.domains if split == "train" else ()
         for domain in trained:
             for task, level in domain.source.levels.items():
@@ -48,10 +50,10 @@ class PromptStream:
                 self.levels[name] = level
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """The next `num` prompts; of a held-out stream fewer, where a domain has fewer than its share of `num`.
+        """Return the next `num` prompts; a held-out stream returns fewer when a domain runs out.
 
-        uid `train/17` is question 17 of the split, `train/math/17` question 17 of the domain math. Raises DataError
-        when (nearly) all are too long.
+        uid `train/17` is question 17 of the split, and `train/math/17` is question 17 of the domain math. Raises
+        DataError when nearly all prompts are too long.
         """
         prompts = []
         for position in range(self.position, self.position + num):
@@ -64,15 +66,17 @@ class PromptStream:
         return prompts
 
     def peek(self, num: int) -> list[Prompt]:
-        """Return the prompts that `take_prompts` would return, without moving the stream."""
+        """Return the next `num` prompts without moving the stream, so that `take_prompts` returns them, too."""
         state = self.state_dict()
         prompts = self.take_prompts(num)
         self.load_state_dict(state)
         return prompts
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
-        """Take in what prompts of a step came to, each with the share of its rollouts that were correct. A line for
-        every task whose level changes for the next prompts."""
+        """Update the levels of tasks from the success rate of each prompt of a step.
+
+        Returns a line for every task whose level changes for the next prompts.
+        """
         for prompt, rate in outcomes:
             name = _task_name(prompt.domain, prompt.task)
             if name in self.levels:
@@ -86,8 +90,7 @@ class PromptStream:
         return changes
 
     def metrics(self) -> dict[str, float]:
-        """By domain: prompts left out for their length so far, and how often its rows have been gone through; levels by
-        task."""
+        """Return metrics by domain (prompts skipped as too long, epochs), and the level of each task."""
         found: dict[str, float] = {}
         draws_before = self.mixture.draws_before(self.position)
         for domain, draws in zip(self.mixture.domains, draws_before, strict=True):
@@ -101,7 +104,7 @@ class PromptStream:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Position, the number of prompts skipped so far, and what the questions are, by domain; levels by task."""
+        """Return position, skipped prompts and fingerprint by domain, and the levels by task, JSON-able."""
         fingerprints = {}
         for domain in self.mixture.domains:
             fingerprints[domain.name] = domain.source.fingerprint
@@ -119,8 +122,10 @@ class PromptStream:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken. Raises CheckpointError when it is another stream's, or the files have
-        changed since."""
+        """Continue the stream from `state_dict`.
+
+        Raises CheckpointError when the state is of another stream, or the data files have changed.
+        """
         own = self.state_dict()
         if state.keys() != own.keys():
             raise CheckpointError(
@@ -150,12 +155,12 @@ class PromptStream:
             level.load_state_dict(own_state)
 
     def _next(self, domain: Domain, rank: int) -> Prompt | None:
-        """What draw `rank` of a domain gives; None where a held-out domain has ended."""
+        """Return the prompt of a domain's draw `rank`; None if a held-out domain has ended."""
         for _ in range(MAX_CONSECUTIVE_SKIPS):
-            # What was skipped moves all later draws of the domain on by one, so no question comes twice.
+            # A skipped question shifts all later draws of the domain by one, so no question is drawn twice.
             index = rank + self.num_skipped[domain.name]
             size = domain.source.size
-            # A validation that asked a row twice would count it twice.
+            # Validation would count a row twice if it wrapped around.
             if self.split != "train" and size is not None and index >= size:
                 return None
             prompt = self._prompt(domain, index)
@@ -174,7 +179,7 @@ class PromptStream:
         if question.has_episodes:
             self.question_check.check(question.tools)
         place = f"{domain.name}/{index}" if domain.name else str(index)
-        asked = ask(question, domain.system_prompt, self.config)
+        asked = render_question(question, domain.system_prompt, self.config)
         if asked.instruction:
             self.instructions[question.verifier] = asked.instruction
         return Prompt(

@@ -1,14 +1,14 @@
-"""Filling of one batch with informative groups: prompts are admitted one by one as groups close, slow rollouts are cut,
-nothing is lost.
+"""Filling of one batch with informative groups: admit prompts as groups close, and cut slow rollouts.
 
-A fill is *filling* until the batch is full or the step's deadline has passed, then *draining* until nothing is being
-sampled, then *done*. What it has seen is learnt (`CarryOver.record_step`) when it becomes done, and only then.
+A fill is *filling* until the batch is full or the step's deadline has passed. It is then *draining* until nothing is
+being sampled, and then *done*. Forecasts and prompt pools are updated once, when the fill becomes done
+(`CarryOver.record_step`).
 
-What becomes of a group once nothing of it is being sampled: `fate.py`. Rollouts are cut by a deadline, or because the
-batch is full: then groups in flight are finished and serve the next step, go on there, or are dropped, as
-`rollouts.unfinished` says.
+`fate.py` decides what happens to a group once none of its rollouts is being sampled. Rollouts are cut by a deadline, or
+because the batch is full. Then `rollouts.unfinished` decides whether groups in flight are finished and serve the next
+step, are resumed there, or are dropped.
 
-Who owns what while a batch is filled, each fact once:
+Each fact about a batch has one owner:
 
     GroupLedger (in RolloutStream)  groups being sampled, and their rollouts that are out, finished or partial
     DynamicSampling                 order of admission, groups that closed in this step, groups kept
@@ -20,7 +20,7 @@ A fill of 2 groups of 8 with `rollouts.unfinished: resume`, `min_fraction` ½ an
     admit a, b, c        ledger a b c   kept –    partial –        keep rate 0.7: 3 in flight for 2
     a settles: 8 of 8    ledger b c     kept a    partial –
     deadline: cut b, c   draining
-    b settles: 6 of 8    ledger c       kept a b  partial b        closed; its other 2 go on in the next step
+    b settles: 6 of 8    ledger c       kept a b  partial b        closed; the next step resumes its other 2
     c settles: 1 of 8    ledger –       kept a b  partial b c      open; admitted first in the next step
     done                 the batch is a b
 """
@@ -47,12 +47,12 @@ from nemo_brorl.types import FilledBatch, Sampling, WithdrawnGroup
 
 log = get_logger(__name__)
 
-# Names under which `dynamic_sampling/…` counts groups that do not close in this step.
+# Names of the `dynamic_sampling/…` metrics that count groups which do not close in this step.
 WITHDRAWN = {Fate.POSTPONE: "postponed", Fate.DROP: "dropped", Fate.TIME_OUT: "timed_out"}
 
 
 class FillState(Enum):
-    """How far a fill is."""
+    """State of a batch that is being filled."""
 
     FILLING = "filling"
     DRAINING = "draining"
@@ -60,7 +60,7 @@ class FillState(Enum):
 
 
 class BatchFill:
-    """One batch being filled. Call `advance` until `is_done`, then `finish`."""
+    """One batch that is being filled. Call `advance` until `is_done`, then `finish`."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class BatchFill:
         stage: Stage,
         version: int,
     ) -> None:
-        """Starts at once, under weights `version`, with at most `chunk_size` rollouts in a request."""
-        self.state_before = carry_over.state()  # what a checkpoint holds if this step is cut
+        """Start to fill a batch under weights `version`, with at most `chunk_size` rollouts in a request."""
+        self.state_before = carry_over.state()  # state for the checkpoint if this step is cut
         carry_over.begin_step(stage, version)
         self.carry_over = carry_over
         self.dynamic_sampling = carry_over.dynamic_sampling
@@ -90,7 +90,7 @@ class BatchFill:
         self.replay_cache = carry_over.take_replay(version)
         self.stream = sampler.open_stream(carry_over.lengths, chunk_size, self.replay_cache)
         self.state = FillState.FILLING
-        self.cuts_surplus = False  # the batch was full while groups were in flight
+        self.cuts_surplus = False  # True: groups in flight were cut because the batch was full
         self.cut_groups: list[OpenGroup] = []
         self.withdrawn: list[WithdrawnGroup] = []
         self.stats_before = sampler.generator.stats()
@@ -104,12 +104,14 @@ class BatchFill:
 
     @property
     def is_done(self) -> bool:
-        """Whether the batch can be taken and nothing is being sampled."""
+        """True if the batch is complete and nothing is being sampled."""
         return self.state is FillState.DONE
 
     def advance(self, timeout_s: float = TURN_S) -> None:
-        """Admit what is missing, wait for news at most `timeout_s`, and act on it. Raises StarvationError,
-        GenerationError."""
+        """Admit missing groups, wait at most `timeout_s` for results, and handle them.
+
+        Raises StarvationError and GenerationError.
+        """
         if self.state is FillState.FILLING:
             self._admit()
         for group in self.stream.advance(timeout_s):
@@ -125,19 +127,21 @@ class BatchFill:
             self.sampler.console.progress("generate", stream.num_settled, stream.num_asked, "rollouts", seconds)
 
     def complete(self, check: Callable[[], None] = lambda: None) -> None:
-        """Advance until it is done. Raises as `advance`, or what `check`, called at every turn, raises; nothing is
-        being sampled then."""
+        """Call `advance` until the batch is done, and `check` after each call.
+
+        Raises what `advance` or `check` raises. Nothing is being sampled then.
+        """
         try:
             with self.sampler.stage("generate"):
                 while not self.is_done:
                     self.advance()
                     check()
-        except BaseException:  # whatever ended it, Ctrl-C too: no engine samples on
+        except BaseException:  # also Ctrl-C: no engine may continue to sample
             self._close()
             raise
 
     def finish(self) -> FilledBatch:
-        """Take the batch of a fill that is done."""
+        """Return the batch of a fill that is done, with its metrics."""
         assert self.is_done, f"the batch was taken while it was {self.state.value}"
         completed = self.carry_over.take_completed()
         batch = (*self.dynamic_sampling.take_batch(), *completed)
@@ -165,7 +169,7 @@ class BatchFill:
         )
 
     def _admit(self) -> None:
-        """Begin as many groups as dynamic sampling asks for: partial ones of the step before first."""
+        """Start as many groups as dynamic sampling needs, partial groups of the previous step first."""
         num = self.dynamic_sampling.num_to_admit()
         groups = self.leftovers.take_open(num)
         prompts = self.carry_over.take_prompts(num - len(groups))
@@ -177,7 +181,7 @@ class BatchFill:
             self.stream.open(prompt, self.stage.num_per_prompt, self.sampling, self.settings.deadline_s)
 
     def _settle(self, group: OpenGroup) -> None:
-        """Decide what becomes of a group of which nothing is out."""
+        """Close, complete, postpone or drop a group of which no rollout is being sampled."""
         if not self.carry_over.may_mix_versions:
             check_version(group, self.version)
         if group.partial:
@@ -191,12 +195,12 @@ class BatchFill:
         else:
             self.dynamic_sampling.offer(group.close())
             group.num_trained_chunks = len(group.scored_chunks) if group.partial else 0
-        # What is held, and the cut rollouts of a group that a step learns from, go on in the next step.
+        # The next step resumes postponed groups, and the cut rollouts of groups that a step trains on.
         if group.partial and is_resumed(self.settings):
             self.leftovers.put_back(group)
 
     def _complete_group(self, group: OpenGroup) -> None:
-        """Keep what has ended of a group since a step learned from it."""
+        """Keep the rollouts of a group that ended after a step trained on the group, for the next step."""
         if len(group.scored_chunks) == group.num_trained_chunks:
             return
         scored = replace(group.close(), train_indices=group.untrained_indices())
@@ -205,17 +209,17 @@ class BatchFill:
         group.num_trained_chunks = len(group.scored_chunks)
 
     def _withdraw(self, group: OpenGroup, reason: str) -> None:
-        if group.scored_chunks and reason not in POSTPONED:  # of these a later step has all
+        if group.scored_chunks and reason not in POSTPONED:  # a later step records postponed groups whole
             self.withdrawn.append(WithdrawnGroup(group.close(), reason))
         self.dynamic_sampling.withdraw(group.uid, reason, group.num_finished)
 
     def _drain_if_due(self) -> None:
-        """Stop filling when the batch is full or the deadline has passed."""
+        """Stop filling when the batch is full or the step's deadline has passed."""
         limit_s = self.settings.step_deadline_s
         seconds = time.monotonic() - self.filling_since
         is_overdue = limit_s is not None and seconds > limit_s
         if self.dynamic_sampling.is_full:
-            self._admit()  # what faster groups would have made room for
+            self._admit()  # groups that would have been admitted if groups had closed one at a time
         elif not is_overdue:
             return
         self.state = FillState.DRAINING
@@ -224,10 +228,10 @@ class BatchFill:
             self.stream.cut()
 
     def _end(self) -> None:
-        """Nothing is being sampled: teach what was seen, or fill on when the batch would be empty."""
+        """End a fill in which nothing is being sampled, or continue to fill if the batch would be empty."""
         if not self.dynamic_sampling.kept:
             limit_s = self.settings.step_deadline_s
-            log.warning("no informative group within rollouts.step_deadline_s=%s: sampling goes on", limit_s)
+            log.warning("rollouts.step_deadline_s=%s: no informative group so far, so sampling continues", limit_s)
             self.state = FillState.FILLING
             self.filling_since = time.monotonic()
             return

@@ -1,4 +1,4 @@
-"""The batches of a run, one after the other: the one that is being filled, and what is carried to the next."""
+"""The batches of a run: the one that is being filled, and what is carried over to the next."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nemo_brorl.rollouts.schedule import RolloutSchedule
 from nemo_brorl.rollouts.stream import TURN_S
 from nemo_brorl.types import FilledBatch, ScoredChunk, ScoredGroup, UpdatePlan, UpdateReport
 
-OVERLAP_TURN_S = 0.1  # while the policy learns: how late the end of its update may be noticed
+OVERLAP_TURN_S = 0.1  # longest delay until the end of an overlapped policy update is noticed
 
 
 class Batches:
-    """Owns the batch that no step has taken yet."""
+    """Owner of the batch that no step has taken yet."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Batches:
         self.fill: BatchFill | None = None
 
     def begin(self, version: int) -> BatchFill:
-        """Begin to fill the next batch under weights `version`."""
+        """Start to fill the next batch under weights `version`."""
         stage = self.schedule.stage
         num_rollouts = stage.num_per_prompt * stage.prompts_per_step
         chunk_size = fitting_chunk_size(num_rollouts, self.num_engines, self.settings.chunk_size)
@@ -47,8 +47,11 @@ class Batches:
         return self.fill
 
     def take_batch(self, version: int, check: Callable[[], None]) -> FilledBatch:
-        """Return the next batch, full. `check` is called at every turn and may raise. Raises StarvationError; what was
-        begun stays here until `complete`, `drop` or `cut`."""
+        """Return the next full batch.
+
+        `check` is called repeatedly while the batch is filled and may raise. Raises StarvationError. An unfinished
+        batch stays here until `complete`, `drop` or `cut`.
+        """
         fill = self.fill or self.begin(version)
         fill.complete(check)
         filled = fill.finish()
@@ -56,8 +59,10 @@ class Batches:
         return filled
 
     def fill_during_update(self, policy: Policy, plan: UpdatePlan, version: int) -> UpdateReport:
-        """Run the policy's update and fill the next batch meanwhile, under weights `version`, which are the ones before
-        the update. Returns when the update has ended; the batch may still be incomplete."""
+        """Run the policy's update while the next batch is filled under `version`, the weights before the update.
+
+        Returns when the update has ended. The batch may still be incomplete.
+        """
         fill = self.begin(version)
         policy.begin_update(plan)
         with self.sampler.stage("generate and update", policy.stalled):
@@ -66,26 +71,28 @@ class Batches:
                 if fill.is_done:
                     update = policy.finish_update(timeout_s=TURN_S)
                 else:
-                    # Short turns, so that the end of the update is noticed while rollouts still come in.
+                    # A short wait, so that the end of the update is noticed while rollouts still come in.
                     fill.advance(OVERLAP_TURN_S)
                     update = policy.finish_update(timeout_s=0.0)
         return update
 
     def complete(self) -> None:
-        """End what is being sampled, before a validation or a checkpoint; the next step takes the batch."""
+        """Finish filling the current batch, before a validation or a checkpoint. The next step takes it."""
         if self.fill is not None:
             self.fill.complete()
 
     def drop(self) -> list[ScoredGroup]:
-        """Give up the batch under way. Returns the groups that had closed."""
+        """Drop the batch that is being filled. Return the groups that had closed."""
         assert self.fill is not None, "no batch is being filled"
         sampled = self.fill.dynamic_sampling.sampled()
         self.fill = None
         return sampled
 
     def cut(self) -> tuple[SamplerState, tuple[ScoredChunk, ...]]:
-        """Give up the batch under way. Returns where sampling stood when it was begun, and the chunks that a run which
-        goes on from there may replay."""
+        """Drop the batch that is being filled. Return what a resumed run needs to fill it again.
+
+        This is the sampling state at its start, and the chunks that the resumed run may replay.
+        """
         assert self.fill is not None, "no batch is being filled"
         fill = self.fill
         self.fill = None

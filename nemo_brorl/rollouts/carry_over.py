@@ -1,8 +1,7 @@
-"""State of sampling that outlives a step: groups carried from one batch to the next, and what was learned of lengths,
-prompts and costs.
+"""State of sampling that outlives a step: carried groups, and estimates of lengths, prompts and costs.
 
-Partial groups and prompts to restart are those of its `Leftovers`, groups that are closed and kept those of its
-`DynamicSampling`. Forecasts change only between two steps, by `record_step`.
+`Leftovers` owns partial groups and prompts to restart, `DynamicSampling` closed groups that are kept. Forecasts change
+only between two steps, by `record_step`.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from nemo_brorl.types import Prompt, ScoredChunk, ScoredGroup
 
 @dataclass(frozen=True)
 class SamplerState:
-    """Where sampling stands between two steps: what a checkpoint holds of it."""
+    """State of sampling between two steps, as a checkpoint stores it."""
 
-    prompts: dict[str, Any]  # state of the stream
+    prompts: dict[str, Any]  # state of the prompt stream
     carry_over: dict[str, Any]  # JSON-able
     groups: CarriedGroups
 
 
 class CarryOver:
-    """All that a run's sampling takes from one step to the next."""
+    """Everything that sampling carries from one step to the next."""
 
     def __init__(
         self,
@@ -55,18 +54,18 @@ class CarryOver:
         self.lengths = LengthHistory()
         self.spent = Spent()
         self.num_sampled = 0  # rollouts of the run when the last batch was taken
-        self.is_batch_complete = False  # what is kept is the next step's batch; what was sampled for it is learnt
-        self.cut_step: tuple[ScoredChunk, ...] = ()  # what a step that was cut had sampled, until it begins anew
+        self.is_batch_complete = False  # the kept groups are the next step's batch, and already recorded
+        self.cut_step: tuple[ScoredChunk, ...] = ()  # chunks of a step that was cut, until it restarts
         self.may_mix_versions = rollouts.overlap or is_resumed(rollouts)
 
     def begin_step(self, stage: Stage, version: int) -> None:
-        """A batch is to be filled under weights `version`. Groups that are too old are given up."""
+        """Prepare for filling a batch under weights `version`. Groups that are too old are dropped."""
         self.pool.begin_step()
         self.dynamic_sampling.begin_step(version, stage.prompts_per_step, self.is_batch_complete)
         self.leftovers.drop_older(version - self.dynamic_sampling.config.max_staleness)
 
     def take_replay(self, version: int) -> ReplayCache:
-        """Chunks of the step that was cut, as far as a step under weights `version` may use them."""
+        """Return the chunks of the step that was cut, as far as a step under weights `version` may use them."""
         usable: list[ScoredChunk] = []
         for scored in self.cut_step:
             chunk = scored.chunk
@@ -76,12 +75,12 @@ class CarryOver:
         return ReplayCache(usable)
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """Prompts of `num` new groups: those to be restarted first; each is handed out once more."""
+        """Return prompts for `num` new groups. Prompts that must restart come first, each once."""
         restarted = self.leftovers.take_restarted(num)
         return restarted + self.pool.take_prompts(num - len(restarted))
 
     def take_completed(self) -> list[ScoredGroup]:
-        """Completed groups, as the batch is taken."""
+        """Return the completed groups when their batch is taken."""
         self.is_batch_complete = False
         self.num_sampled = self.spent.rollouts
         return self.leftovers.take_completed()
@@ -92,10 +91,13 @@ class CarryOver:
         cut: Sequence[OpenGroup],
         num_tokens: int,
     ) -> list[str]:
-        """Take in what a step has seen, once it is over: forecasts do not change while a batch is filled.
-        A batch that the run was stopped with has been learnt. Returns a line about each change of the prompts.
+        """Update forecasts, totals and prompts with the groups of a step that is over.
 
-        `sampled`: all groups that closed in it; `cut`: those of which rollouts were cut; `num_tokens`: sampled in it.
+        Forecasts do not change while a batch is filled. A batch with which the run was stopped has been recorded
+        already. Returns a log line for each change of difficulty.
+
+        `sampled`: all groups that closed in the step. `cut`: groups with rollouts that were cut. `num_tokens`: tokens
+        sampled in the step.
         """
         if self.is_batch_complete and not sampled:
             return []
@@ -115,11 +117,11 @@ class CarryOver:
                 self.lengths.observe(group.prompt.task, group.uid, block.lengths, is_cut)
 
     def metrics(self) -> dict[str, float]:
-        """What the run has spent so far, and prompts that were passed over."""
+        """Return metrics of what the run has sampled so far, and of the prompt pool."""
         return {**self.spent.metrics(), **self.pool.metrics()}
 
     def state(self) -> SamplerState:
-        """A copy of all that a checkpoint needs, whatever is sampled afterwards."""
+        """Return a copy of everything that a checkpoint needs."""
         groups = CarriedGroups(
             kept=tuple(self.dynamic_sampling.kept),
             partial=self.leftovers.copy_partial(),
@@ -144,7 +146,7 @@ class CarryOver:
         state: SamplerState,
         cut_step: tuple[ScoredChunk, ...] = (),
     ) -> None:
-        """Continue where `state` was taken; `cut_step`: what the step that was cut there had sampled."""
+        """Restore what `state` returned. `cut_step`: chunks of the step that was cut there."""
         own = state.carry_over
         groups = state.groups
         self.cut_step = cut_step
@@ -161,7 +163,7 @@ class CarryOver:
 
 
 def _prompt(record: Mapping[str, Any]) -> Prompt:
-    """A prompt from JSON, where a tuple has become a list and a value of the environment its name."""
+    """Rebuild a prompt from JSON, where tuples are lists and environment variables are names."""
     fields = restored(dict(record))
     fields["token_ids"] = tuple(record["token_ids"])
     fields["messages"] = tuple(record["messages"])

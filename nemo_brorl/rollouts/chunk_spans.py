@@ -1,4 +1,4 @@
-"""When chunks were asked for and came back, for the timeline."""
+"""Timeline spans of chunks: when they were requested, sampled and scored."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from nemo_brorl.types import (
 
 
 class ChunkSpans:
-    """When chunks were asked for and came back by the driver's clock, put together with what their workers say."""
+    """Recorder of chunk spans, which combines the driver's times with those that workers report."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._asked_at: dict[str, float] = {}  # by chunk; of its last question
+        self._asked_at: dict[str, float] = {}  # chunk key → time of its last request
 
     def note_requested(self, request: RolloutRequest) -> None:
-        """A chunk is asked of the engines, or of the verifiers."""
+        """Record that a chunk was requested from the engines or from the verifiers."""
         self._asked_at[_key(request)] = self._timeline.now()
 
     def note_sampled(self, chunk: RolloutChunk) -> None:
-        """An engine's answer has come."""
+        """Add the span of a chunk that an engine has returned."""
         details = {
             "num_rollouts": len(chunk.lengths),
             "tokens": int(chunk.lengths.sum()),
@@ -35,7 +35,7 @@ class ChunkSpans:
         self._add_span(f"engine {chunk.engine}", "sample", chunk.request, chunk.period, details)
 
     def note_scored(self, scored: ScoredChunk) -> None:
-        """A verifier's answer has come."""
+        """Add the span of a chunk that a verifier has scored."""
         details = {
             "num_rollouts": len(scored.rewards),
             "mean_reward": round(float(scored.rewards.mean()), 4) if len(scored.rewards) else 0.0,

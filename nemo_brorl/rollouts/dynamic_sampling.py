@@ -1,26 +1,26 @@
 """Dynamic sampling (DAPO, arXiv 2503.14476 section 3.2): train only on groups whose rollouts disagree.
 
 A group where every rollout earned the same raw reward has zero advantage everywhere and only dilutes the batch. Whole
-groups are kept or dropped, never single rollouts: at N = 512 a row filter would throw away the only success of a hard
+groups are kept or dropped, never single rollouts: at N = 512 a filter of rollouts would drop the only success of a hard
 prompt. The test is max − min of the raw reward, because a standard deviation in floating point is not zero for 512
-equal rewards of 0.3. Some tasks give 0.01 to a wrong answer and 0 to none: `min_reward_range` keeps such a difference,
-which an advantage would blow up to the size of one between right and wrong, from making a group informative.
+equal rewards of 0.3. Some tasks give 0.01 to a wrong answer and 0 to none. `min_reward_range` keeps such a difference
+from making a group informative, because an advantage would scale it up to that between right and wrong.
 
-**Fill.** Under `fill: full` a batch wants a fixed number of informative groups, as in DAPO: the harder the prompts, the
-more is sampled for one update. Under `samples` a step samples a fixed number of groups and learns from the informative
-ones, one at least; under `at_least` it goes on until it has `min_groups` of them. Batches then vary in size, and their
-loss is scaled by their share of the groups sampled (`share_of_step`): it is the mean over all of them, of which those
-that do not disagree have no gradient, and every informative group counts the same in whichever step it falls. The mean
-over a batch of k groups would let a step of few groups move the weights as far as one of many: over steps the squared
-signal-to-noise is lower by 1 / (E[k] E[1/k]), a quarter where k is 2 on average.
+**Fill.** Under `fill: full` a batch needs a fixed number of informative groups, as in DAPO: the harder the prompts, the
+more is sampled for one update. Under `samples` a step samples a fixed number of groups and trains on the informative
+ones, at least one. Under `at_least` it continues until it has `min_groups` informative groups. Batches then vary in
+size, and their loss is scaled by their share of the groups sampled (`share_of_step`). So the loss is the mean over all
+sampled groups. Groups that do not disagree have no gradient, and every informative group counts the same in any step.
+The mean over a batch of k groups would let a step of few groups move the weights as far as one of many. Over steps,
+that lowers the squared signal-to-noise ratio by 1 / (E[k] E[1/k]), a quarter where k is 2 on average.
 
 Groups are admitted one by one as others close: there are always as many in flight as the running keep rate says are
-needed to fill the batch. A group is judged when all admitted before it have been, so that which groups make the batch
-does not depend on which engine was faster, and nothing prefers short answers.
+needed to fill the batch. A group is judged once all groups admitted before it have been. So the batch does not depend
+on which engine was faster, and short answers are not preferred.
 
 Life of a group: admitted → closed and offered (or withdrawn) → kept or dropped (with a reason, counted) → taken by a
-step, oldest first → or, as surplus, carried to the next step until it is older than `max_staleness` updates, then
-dropped as stale.
+step, oldest first. Surplus groups are carried to the next step until they are older than `max_staleness` updates, and
+then dropped as stale.
 
 `DynamicSampling` is the only owner of the order of admission, of the groups that closed in this step, and of those that
 are kept for this step or the next.
@@ -38,25 +38,25 @@ from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.types import ScoredGroup
 
-KEEP_RATE_DECAY = 0.95  # of the running keep rate, per group
-MIN_KEEP_RATE = 0.25  # at most 1 / this times what is missing is in flight
+KEEP_RATE_DECAY = 0.95  # decay of the running keep rate for each group
+MIN_KEEP_RATE = 0.25  # lower bound: at most 1 / 0.25 times the missing groups are in flight
 
 KEPT = ("informative", "disabled")  # reasons to keep a group
-WORTHLESS = ("all_correct", "all_wrong", "all_equal")  # reasons of `judge` to drop one
-WASTED = (*WORTHLESS, "stale", "surplus", "timed_out", "dropped")  # no step learns from these groups
+WORTHLESS = ("all_correct", "all_wrong", "all_equal")  # reasons of `judge` to drop a group
+WASTED = (*WORTHLESS, "stale", "surplus", "timed_out", "dropped")  # no step trains on these groups
 POSTPONED = ("postponed",)  # a later step resumes these groups
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a group enters the batch, and why."""
+    """Decision whether a group enters the batch, with the reason."""
 
     keep: bool
     reason: str  # informative, all_correct, all_wrong, all_equal (or nearly), disabled
 
 
 def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
-    """Decide on one group by its raw rewards."""
+    """Decide by the raw rewards of a group whether to keep it."""
     if not config.enabled:
         return Decision(True, "disabled")
     if disagree(group.rewards, config.min_reward_range):
@@ -69,7 +69,7 @@ def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
 
 
 class DynamicSampling:
-    """Fills one batch after the other with informative groups and carries the surplus.
+    """Selection of the informative groups for one batch after the other. Surplus groups are carried over.
 
     sampling.begin_step(version=7, wanted=2)  # keep rate 1: two groups in flight fill it
     sampling.admit(["a", "b"])                # in flight a b
@@ -80,28 +80,31 @@ class DynamicSampling:
 
     def __init__(self, config: DynamicSamplingConfig) -> None:
         self.config = config
-        self.kept: list[ScoredGroup] = []  # closed, informative, not learnt from yet; oldest first
+        self.kept: list[ScoredGroup] = []  # closed, informative, not trained on yet; oldest first
         self._fills_up = config.fill == "full"
-        self.keep_rate = 1.0  # running estimate; part of the run state, since it decides how many groups are admitted
+        self.keep_rate = 1.0  # running estimate, saved in checkpoints because it decides how many groups are admitted
         self.wanted = 0
         self.is_complete = False
         self._reset()
 
     def _reset(self) -> None:
-        self.counts: Counter[str] = Counter()  # groups of the current step, by what became of them
-        self.rollouts: Counter[str] = Counter()  # their rollouts
+        self.counts: Counter[str] = Counter()  # groups of the current step, by outcome
+        self.rollouts: Counter[str] = Counter()  # rollouts of the current step, by outcome of their group
         self.num_carried = 0
         self._closed: list[ScoredGroup] = []
-        # admitted and not judged, in order; the group once it has closed
+        # Groups admitted and not judged, in order. The value is the group once it has closed.
         self._in_flight: dict[str, ScoredGroup | None] = {}
-        self._places: dict[str, int] = {}  # by uid: how many were admitted before
+        self._places: dict[str, int] = {}  # uid → number of groups admitted before
         self._num_admitted = 0
-        self._num_done = 0  # judged or withdrawn
-        self._target = 0  # groups to be admitted so far
+        self._num_done = 0  # groups judged or withdrawn
+        self._target = 0  # number of groups to admit so far
 
     def begin_step(self, version: int, wanted: int, is_complete: bool = False) -> None:
-        """Start to fill a batch of `wanted` groups for an update of weights `version`; carried groups that are too old
-        are dropped. `is_complete`: what is kept is a batch that the run was stopped with."""
+        """Start to fill a batch of `wanted` groups for an update of weights `version`.
+
+        Carried groups that are too old are dropped. `is_complete`: the kept groups are a batch with which the run was
+        stopped.
+        """
         self._reset()
         self.wanted = wanted
         self.is_complete = is_complete
@@ -117,28 +120,33 @@ class DynamicSampling:
 
     @property
     def is_full(self) -> bool:
-        """Whether the batch can be taken."""
+        """True if the batch can be taken."""
         return self._num_done >= self._least_sampled and len(self.kept) >= self._least_kept
 
     @property
     def _least_sampled(self) -> int:
-        """Groups that a step samples whatever becomes of them."""
+        """Number of groups that a step samples at least, whatever their rewards."""
         return 0 if self._fills_up or self.is_complete else self.wanted
 
     @property
     def _least_kept(self) -> int:
-        """Informative groups that a step goes on for."""
+        """Number of informative groups that a step needs."""
         return self.wanted if self._fills_up else self.config.min_groups
 
     def sampled(self) -> list[ScoredGroup]:
-        """Groups that closed in this step, informative or not, in the order of admission: nothing depends on which
-        closed first."""
+        """Return the groups that closed in this step, informative or not, in the order of admission.
+
+        So the order does not depend on which group closed first.
+        """
         return sorted(self._closed, key=lambda group: self._places[group.prompt.uid])
 
     def num_to_admit(self) -> int:
-        """Return how many more groups to begin now: for a batch that is full by now also those that would have been
-        begun before it was, had groups closed one at a time. Then what is sampled, and carried over, does not depend on
-        how many close at once. Raises StarvationError when `max_sampled` times the batch did not fill it."""
+        """Return how many more groups to start now.
+
+        For a batch that is already full these are groups that would have been started earlier, had groups closed one at
+        a time. So what is sampled and carried over does not depend on how many groups close at once. Raises
+        StarvationError when `max_sampled` times the batch size did not fill it.
+        """
         limit = math.ceil(self.wanted * self.config.max_sampled)
         is_exhausted = not self._in_flight and self._num_admitted >= limit
         if is_exhausted and not self.is_full:
@@ -147,21 +155,20 @@ class DynamicSampling:
         return max(target - self._num_admitted, 0)
 
     def admit(self, uids: Iterable[str]) -> None:
-        """Note groups that have begun, in order."""
+        """Record groups that have started, in order."""
         for uid in uids:
             self._in_flight[uid] = None
             self._places[uid] = self._num_admitted
             self._num_admitted += 1
 
     def offer(self, group: ScoredGroup) -> None:
-        """Take in a group that was admitted and has closed."""
+        """Add an admitted group that has closed, and judge all groups whose turn it is."""
         self._closed.append(group)
         self._in_flight[group.prompt.uid] = group
         self._judge_in_order()
 
     def withdraw(self, uid: str, reason: str, num_rollouts: int) -> None:
-        """Take out a group that was admitted and does not close in this step: it is counted under `reason`, with
-        rollouts that are wasted if so."""
+        """Remove an admitted group that does not close in this step, and count it under `reason`."""
         del self._in_flight[uid]
         self._count(reason, num_rollouts)
         self._num_done += 1
@@ -169,8 +176,10 @@ class DynamicSampling:
         self._judge_in_order()
 
     def take_batch(self) -> list[ScoredGroup]:
-        """The oldest of the kept groups, as many as wanted; the rest is carried over, or dropped as surplus where
-        `max_staleness` is 0. All of them where a batch is not filled up."""
+        """Return the `wanted` oldest kept groups. The others are carried over, or dropped if `max_staleness` is 0.
+
+        Unless `fill` is full, all kept groups are returned.
+        """
         if not self._fills_up:
             batch = self.kept
             self.kept = []
@@ -186,8 +195,10 @@ class DynamicSampling:
         return batch
 
     def share_of_step(self, batch: Sequence[ScoredGroup]) -> float:
-        """Size of a batch over the groups that a step samples, which its loss is to be scaled by; 1 where batches are
-        filled up. The rest of a group that was cut counts as its share of the group."""
+        """Return the factor of a batch's loss: its groups over the groups that a step samples. 1 if `fill` is full.
+
+        A group of which earlier steps have trained on some rollouts counts with the share of its remaining rollouts.
+        """
         if self._fills_up:
             return 1.0
         num_groups = 0.0
@@ -199,8 +210,11 @@ class DynamicSampling:
         return num_groups / self.wanted
 
     def metrics(self) -> dict[str, float]:
-        """Counts of the current step. `keep_rate` is the share among groups judged in this step, not the carried ones;
-        rollouts are wasted when no step learns from them."""
+        """Return the `dynamic_sampling/…` metrics of the current step.
+
+        `keep_rate` is the share among groups judged in this step, without carried groups. Rollouts are wasted if no
+        step trains on them.
+        """
         num_kept = sum(self.counts[reason] for reason in KEPT)
         kept_rollouts = sum(self.rollouts[reason] for reason in KEPT)
         judged_rollouts = kept_rollouts + sum(self.rollouts[reason] for reason in WORTHLESS)
@@ -238,8 +252,10 @@ class DynamicSampling:
         self._raise_target()
 
     def _raise_target(self) -> None:
-        """Evaluated after every single group, so that the number admitted does not depend on how many close at a
-        time."""
+        """Raise the number of groups to admit, after a single group was judged or withdrawn.
+
+        Running it after every group keeps the number independent of how many groups close at a time.
+        """
         missing = self._least_kept - len(self.kept)
         if self._num_done < self._least_sampled:
             self._target = max(self._target, self._least_sampled)
@@ -249,7 +265,7 @@ class DynamicSampling:
             self._target = max(self._target, self._num_done + needed)
 
     def _count(self, reason: str, num_rollouts: int) -> None:
-        """Count one group, and its rollouts, by what became of it."""
+        """Count one group and its rollouts under an outcome."""
         self.counts[reason] += 1
         self.rollouts[reason] += num_rollouts
 

@@ -1,4 +1,4 @@
-"""What becomes of a group of which nothing is being sampled any more."""
+"""The outcome of a group once none of its rollouts is being sampled."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from enum import Enum
 from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.rollouts.ledger import OpenGroup
 
-MIN_GROUP = 2  # rollouts: fewer cannot disagree
+MIN_GROUP = 2  # smallest number of rollouts that can disagree
 
 
 class Fate(Enum):
     """What `BatchFill` does with a group. Its partial rollouts are the ones that were cut."""
 
-    CLOSE = "close"  # judge it by all of its rollouts
-    CLOSE_CUT = "close_cut"  # judge it by those that have ended; the partial ones as `is_resumed` says
-    COMPLETE = "complete"  # a step has learned from it: what has ended since is learned next, within the whole group
-    POSTPONE = "postpone"  # all of it goes on in the next step
-    DROP = "drop"  # give it up: the batch is full
-    TIME_OUT = "time_out"  # give it up: too few rollouts ended in time
+    CLOSE = "close"  # judge the group by all of its rollouts
+    CLOSE_CUT = "close_cut"  # judge the group by the rollouts that ended; `is_resumed` decides on the partial ones
+    COMPLETE = "complete"  # a step has trained on the group; the next one trains on rollouts that have ended since
+    POSTPONE = "postpone"  # resume the whole group in the next step
+    DROP = "drop"  # drop the group, because the batch is full
+    TIME_OUT = "time_out"  # drop the group, because too few rollouts ended in time
 
 
 def is_resumed(settings: RolloutsConfig) -> bool:
-    """Return whether rollouts that were cut go on in the next step."""
+    """Return True if the next step resumes rollouts that were cut (rollouts.unfinished=resume)."""
     return settings.unfinished == "resume"
 
 
 def fate_of(group: OpenGroup, is_surplus: bool, settings: RolloutsConfig) -> Fate:
-    """Return what becomes of a settled group. `is_surplus`: it was cut because the batch is full, else by a deadline.
+    """Return the outcome of a group of which no rollout is being sampled.
 
-        learned from | partial rollouts | cut as surplus | enough ended | unfinished   | fate
+    `is_surplus`: its rollouts were cut because the batch is full, and not by a deadline.
+
+        trained on   | partial rollouts | cut as surplus | enough ended | unfinished   | fate
         yes          |                  |                |              |              | COMPLETE
         no           | none             |                |              |              | CLOSE
         no           | some             | yes            |              | resume       | POSTPONE
@@ -39,7 +41,7 @@ def fate_of(group: OpenGroup, is_surplus: bool, settings: RolloutsConfig) -> Fat
         no           | some             | no             | no           | resume       | POSTPONE
         no           | some             | no             | no           | finish, drop | TIME_OUT
 
-    Enough is `rollouts.min_fraction` of the group, two at least. Under `finish` nothing is cut as surplus.
+    Enough is `rollouts.min_fraction` of the group, and at least two. Under `finish` nothing is cut as surplus.
     """
     if group.is_closed:
         return Fate.COMPLETE

@@ -1,9 +1,9 @@
-"""Ledger of the groups that are being sampled: which rollouts are out, which have come back scored, which were cut.
+"""Ledger of the groups that are being sampled: which rollouts are out, finished or cut.
 
-The ledger is the only owner of a group between its first request and its last answer. It moves no tokens and knows no
-engine. A rollout that was cut is *partial*: its tokens so far wait in `OpenGroup.partial` until it is asked for again.
+The ledger is the only owner of a group between its first request and its last reply. It moves no tokens and knows no
+engine. A rollout that was cut is *partial*: its tokens so far are in `OpenGroup.partial` until it is requested again.
 
-A group's N rollouts are requested in chunks, each with the group's seed and its place in the group.
+A group's N rollouts are requested in chunks, each with the group's seed and its index in the group.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nemo_brorl.types import (
     UInt64,
 )
 
-MIN_CHUNK = 8  # rollouts
+MIN_CHUNK = 8  # smallest chunk that is worth its calls, in rollouts
 NO_ENGINE = -1
 
 SEED_BITS = 48  # leaves room to add N and stay a positive signed 64-bit number
@@ -42,13 +42,13 @@ SEED_BITS = 48  # leaves room to add N and stay a positive signed 64-bit number
 
 @dataclass
 class OpenGroup:
-    """One prompt's rollouts while they are sampled."""
+    """The rollouts of one prompt while they are sampled."""
 
     prompt: Prompt
     sampling: Sampling
-    deadline_s: float | None = None  # of each of its requests
-    scored_chunks: list[ScoredChunk] = field(default_factory=list)  # finished and scored
-    partial: list[PartialRollouts] = field(default_factory=list)  # cut, not asked for again
+    deadline_s: float | None = None  # deadline of each request
+    scored_chunks: list[ScoredChunk] = field(default_factory=list)  # chunks of finished rollouts
+    partial: list[PartialRollouts] = field(default_factory=list)  # rollouts that were cut and not requested again
     num_trained_chunks: int = 0  # chunks that an earlier step has trained on; they come first
 
     @property
@@ -57,7 +57,7 @@ class OpenGroup:
 
     @property
     def is_closed(self) -> bool:
-        """Whether a step has learnt from the group already: only its partial rollouts are sampled on."""
+        """True if a step has trained on the group already. Then only its partial rollouts are resumed."""
         return self.num_trained_chunks > 0
 
     @property
@@ -70,38 +70,40 @@ class OpenGroup:
 
     @property
     def num_rollouts(self) -> int:
-        """Number of rollouts that have come back, finished or cut: all that were asked for once the group is
-        settled."""
+        """Number of rollouts that have come back, finished or cut.
+
+        Once no rollout of the group is out, these are all rollouts that were requested.
+        """
         return self.num_finished + self.num_partial
 
     @property
     def oldest_version(self) -> int | None:
-        """Oldest policy version that sampled one of its tokens; None when there are none."""
+        """Oldest policy version that sampled a token of the group, or None if it has no token."""
         versions = [scored.chunk.version for scored in self.scored_chunks]
         for block in self.partial:
-            # A rollout that was cut before its first token belongs to no version yet
+            # A rollout that was cut before its first token belongs to no version yet.
             if block.lengths.any():
                 versions.append(block.version)
         return min(versions, default=None)
 
     @property
     def rewards(self) -> Float32:
-        """Raw rewards of the finished rollouts, [finished], by place in the group."""
+        """Raw rewards of the finished rollouts, [finished], in the order of their index in the group."""
         rewards = [scored.rewards for scored in in_order(self.scored_chunks)]
         return np.concatenate(rewards)
 
     @property
     def lengths(self) -> Int32:
-        """Response tokens of the finished rollouts, [finished], by place in the group."""
+        """Response tokens of the finished rollouts, [finished], in the order of their index in the group."""
         lengths = [scored.chunk.lengths for scored in in_order(self.scored_chunks)]
         return np.concatenate(lengths)
 
     def close(self) -> ScoredGroup:
-        """Return the group of the finished rollouts; partial ones are not in it."""
+        """Build the group from its finished rollouts. Partial rollouts are left out."""
         return close_group(self.prompt, self.scored_chunks)
 
     def untrained_indices(self) -> Int64:
-        """Places within the closed group of the rollouts that no step has learnt from, ascending."""
+        """Return the indices, within the closed group, of rollouts that no step has trained on, ascending."""
         trained: set[int] = set()
         for scored in self.scored_chunks[: self.num_trained_chunks]:
             trained.update(scored.chunk.indices.tolist())
@@ -116,9 +118,9 @@ class OpenGroup:
 
 
 class GroupLedger:
-    """The groups that are being sampled, by uid, in the order they were opened.
+    """The groups that are being sampled, by uid, in the order in which they were opened.
 
-    ledger.open(group)                  # train/7: nothing asked for
+    ledger.open(group)                  # train/7: nothing requested
     ledger.ask("train/7", range(4))     # out 0 1 2 3
     ledger.receive(chunk of 0 1)        # out 2 3
     ledger.receive(chunk of 2, 3 cut)   # out nothing: 3 finished, 1 partial  settled
@@ -126,13 +128,13 @@ class GroupLedger:
     ledger.receive(chunk of 3)          # out nothing: 4 finished             settled
     ledger.release("train/7")           # forgotten
 
-    Every rollout that was asked for comes back exactly once, or `receive` refuses it. A trajectory that goes on comes
-    back partial, with what its environment said, and is asked for again.
+    Every rollout that was requested comes back exactly once, or `receive` raises. A trajectory that has not ended comes
+    back partial, with the observation of its environment, and is requested again.
     """
 
     def __init__(self) -> None:
         self.groups: dict[str, OpenGroup] = {}
-        self._out: dict[str, set[int]] = {}  # by uid: indices of rollouts that have not come back
+        self._out: dict[str, set[int]] = {}  # uid → indices of rollouts that have not come back
 
     @property
     def num_out(self) -> int:
@@ -140,7 +142,7 @@ class GroupLedger:
         return sum(map(len, self._out.values()))
 
     def unsettled(self) -> list[str]:
-        """Uids of the groups with rollouts that have not come back."""
+        """Return the uids of the groups with rollouts that have not come back."""
         uids: list[str] = []
         for uid, out in self._out.items():
             if out:
@@ -148,13 +150,13 @@ class GroupLedger:
         return uids
 
     def open(self, group: OpenGroup) -> None:
-        """Follow a group; nothing of it is out yet."""
+        """Add a group to the ledger. None of its rollouts is out yet."""
         assert group.uid not in self.groups, f"group {group.uid} is being sampled already"
         self.groups[group.uid] = group
         self._out[group.uid] = set()
 
     def ask(self, uid: str, indices: Iterable[int]) -> None:
-        """Note rollouts that were asked for; those that were partial no longer are."""
+        """Record that rollouts were requested. Partial ones among them are no longer partial."""
         asked = set(indices)
         group = self.groups[uid]
         left: list[PartialRollouts] = []
@@ -165,7 +167,7 @@ class GroupLedger:
         self._out[uid] |= asked
 
     def receive(self, chunk: RolloutChunk, scored: ScoredChunk | None) -> None:
-        """Note what a request came back with; `scored` is None for a chunk that no verifier has seen."""
+        """Record the reply to a request. `scored` is None for a chunk that no verifier has seen."""
         uid = chunk.request.prompt.uid
         group = self.groups[uid]
         out = self._out[uid]
@@ -175,27 +177,30 @@ class GroupLedger:
             if block is not None:
                 indices += block.indices.tolist()
                 group.partial.append(block)
-        # A rollout that came back twice would weigh twice in the loss
+        # A rollout that came back twice would count twice in the loss.
         for index in indices:
             assert index in out, f"rollout {index} of {uid} came back twice"
             out.remove(index)
-        # A chunk of which every rollout was cut has nothing to learn from
+        # A chunk of which every rollout was cut has nothing to train on.
         if scored is not None and len(chunk.indices):
             group.scored_chunks.append(scored)
 
     def is_settled(self, uid: str) -> bool:
-        """Whether nothing of a group is out."""
+        """Return True if all requested rollouts of a group have come back."""
         return not self._out[uid]
 
     def release(self, uid: str) -> OpenGroup:
-        """Stop following a settled group."""
+        """Remove and return a group of which no rollout is out."""
         assert not self._out[uid], f"{len(self._out[uid])} rollouts of {uid} are still out"
         del self._out[uid]
         return self.groups.pop(uid)
 
 
 def _is_resumed(block: PartialRollouts, asked: set[int]) -> bool:
-    """Whether partial rollouts are asked for again: all of a block or none, as its data is one block."""
+    """Return True if a set of partial rollouts was requested again, which must be all of them or none.
+
+    They are resumed together, because their tokens are one object.
+    """
     indices = block.indices.tolist()
     num_asked = len(asked.intersection(indices))
     assert num_asked in (0, len(indices)), "partial rollouts of one chunk must be resumed together"
@@ -203,7 +208,7 @@ def _is_resumed(block: PartialRollouts, asked: set[int]) -> bool:
 
 
 def check_version(group: OpenGroup, version: int) -> None:
-    """Raises GenerationError when one of its tokens was sampled under other weights than those of the step."""
+    """Raise GenerationError if a token of the group was sampled under other weights than those of the step."""
     for scored in group.scored_chunks:
         chunk = scored.chunk
         versions = {chunk.version, chunk.newest_version}
@@ -215,7 +220,7 @@ def check_version(group: OpenGroup, version: int) -> None:
 
 
 def close_group(prompt: Prompt, scored_chunks: Iterable[ScoredChunk]) -> ScoredGroup:
-    """One group from its scored chunks, none of them empty, in any order."""
+    """Build one group from its scored chunks, none of them empty, in any order."""
     ordered = in_order(scored_chunks)
     chunks = tuple(scored.chunk for scored in ordered)
     rewards = np.concatenate([scored.rewards for scored in ordered])
@@ -237,7 +242,7 @@ def close_group(prompt: Prompt, scored_chunks: Iterable[ScoredChunk]) -> ScoredG
 
 
 def in_order(scored_chunks: Iterable[ScoredChunk]) -> list[ScoredChunk]:
-    """Chunks by the place of their first rollout in the group, whichever came first."""
+    """Return chunks sorted by the index of their first rollout in the group."""
     return sorted(scored_chunks, key=_first_index)
 
 
@@ -246,7 +251,7 @@ def _first_index(scored: ScoredChunk) -> int:
 
 
 def _joined_answers(scored_chunks: Sequence[ScoredChunk]) -> tuple[str | None, ...] | None:
-    """Answers of all chunks; None unless they are known of every chunk."""
+    """Return the answers of all chunks, or None unless every chunk has them."""
     answers: list[str | None] = []
     for scored in scored_chunks:
         if scored.answers is None:
@@ -256,7 +261,7 @@ def _joined_answers(scored_chunks: Sequence[ScoredChunk]) -> tuple[str | None, .
 
 
 def _joined_reasons(scored_chunks: Sequence[ScoredChunk]) -> tuple[str, ...]:
-    """Reasons of all chunks; none where no chunk has one."""
+    """Return the verifiers' reasons for the rollouts of all chunks, or () if no chunk has any."""
     if not any(scored.reasons for scored in scored_chunks):
         return ()
     reasons: list[str] = []
@@ -266,7 +271,7 @@ def _joined_reasons(scored_chunks: Sequence[ScoredChunk]) -> tuple[str, ...]:
 
 
 def _records(scored_chunks: Sequence[ScoredChunk]) -> tuple[TurnRecord | None, ...]:
-    """Records of the chunks' turns; none where no chunk has one."""
+    """Return the turn record of each chunk, or () if no chunk has one."""
     records: list[TurnRecord | None] = []
     num_kept = 0
     for scored in scored_chunks:
@@ -276,11 +281,13 @@ def _records(scored_chunks: Sequence[ScoredChunk]) -> tuple[TurnRecord | None, .
 
 
 def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledMass:
-    """Probability that a group's rollouts have seen, whole responses taken as the tokens of the theory
-    (`docs/explanation/theory.md`): from every rollout's key, log-prob and reward, [N] each. Equal responses are taken
-    to have equal rewards."""
+    """Return the probability mass that the rollouts of a group have covered.
+
+    Whole responses take the role of the theory's tokens (`docs/explanation/theory.md`). `keys`, `log_probs` and
+    `rewards` are [N]. Equal responses have equal keys, and are assumed to have equal rewards.
+    """
     _, first, counts = np.unique(keys, return_index=True, return_counts=True)
-    # The square of a long response's probability is zero in float32
+    # The square of a long response's probability is zero in float32.
     different = log_probs[first].astype(np.float64)
     probabilities = np.exp(different)
     is_correct = rewards[first] >= SUCCESS_REWARD
@@ -297,9 +304,11 @@ def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledM
 
 
 def group_seed(run_seed: int, prompt_uid: str) -> int:
-    """The seed of a prompt's group: a pure function of the run's seed and the prompt, so a restart draws the same
-    rollouts."""
-    # Python's own `hash` of a text differs from process to process
+    """Return the seed of a prompt's group.
+
+    It depends on the run's seed and the prompt's uid alone, so a restart samples the same rollouts.
+    """
+    # Python's own `hash` of a text differs between processes.
     digest = hashlib.blake2b(f"{run_seed}/{prompt_uid}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
 
@@ -312,7 +321,10 @@ def requests_for(
     run_seed: int,
     deadline_s: float | None = None,
 ) -> list[RolloutRequest]:
-    """Requests for `num_per_prompt` rollouts of each prompt; in order, the last chunk of a group possibly smaller."""
+    """Return requests for `num_per_prompt` rollouts of each prompt, in order, in chunks of `chunk_size`.
+
+    The last chunk of a group may be smaller.
+    """
     requests: list[RolloutRequest] = []
     for prompt in prompts:
         seed = group_seed(run_seed, prompt.uid)
@@ -324,8 +336,10 @@ def requests_for(
 
 
 def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
-    """Requests that go on with a group's partial rollouts, one for each block of them. Engines have forgotten their
-    tokens by now."""
+    """Return requests that resume all partial rollouts of a group.
+
+    Engines no longer have their tokens.
+    """
     requests: list[RolloutRequest] = []
     for block in group.partial:
         elsewhere = replace(block, engine=NO_ENGINE)
@@ -334,7 +348,7 @@ def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
 
 
 def request_to_go_on(group: OpenGroup, block: PartialRollouts, run_seed: int) -> RolloutRequest:
-    """The request that goes on with one block of a group's partial rollouts."""
+    """Return the request that resumes one set of partial rollouts of a group."""
     return RolloutRequest(
         group.prompt,
         int(block.indices[0]),
@@ -352,9 +366,11 @@ def fitting_chunk_size(
     chunk_size: int,
     chunks_per_engine: int = 16,
 ) -> int:
-    """`chunk_size`, or less where rollouts are so few that engines would get fewer than `chunks_per_engine` chunks
-    each: what an engine has begun cannot be moved, so balance needs many prompts on each. Never below `MIN_CHUNK`:
-    every chunk costs its calls."""
+    """Return the number of rollouts in a chunk: at most `chunk_size`, less if engines would get too few chunks.
+
+    Each engine should get at least `chunks_per_engine` chunks, because started chunks cannot be moved, so balance needs
+    many of them. A chunk has at least `MIN_CHUNK` rollouts, because every chunk costs its calls.
+    """
     smallest = min(chunk_size, MIN_CHUNK)
     balanced = math.ceil(num_rollouts / (num_engines * chunks_per_engine))
     return max(smallest, min(chunk_size, balanced))

@@ -1,10 +1,9 @@
-"""Metrics of a step's sampling: rewards and lengths of its groups, their mass balance, the engines; of groups of which
-rollouts were cut; and pass@k while training.
+"""Metrics of a step's sampling: rewards, lengths, pass@k, mass balance, and the bias of cutting slow rollouts.
 
-In pass@k every group sampled in a step counts, informative or not: kept ones alone would never be all wrong. A step
-whose batch is filled up ends with an informative group, so that these means lean towards such by about one group in all
-that were sampled. The prompts are those of training; what is learnt of them by heart shows here and not on held-out
-ones.
+In pass@k every group sampled in a step counts, informative or not, because kept groups alone would never be all wrong.
+A step with `fill: full` ends with an informative group, so these means are biased towards informative groups by about
+one group in all that were sampled. The prompts are training prompts. Memorised answers raise these metrics, but not
+those on held-out prompts.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from nemo_brorl.algorithm.pass_at_k import pass_at_k
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Int32, ScoredGroup
 
-SUCCESS_BUCKETS = ("0", "1", "2_to_5", "more", "all")  # at large N the first ones hold the hard prompts
+SUCCESS_BUCKETS = ("0", "1", "2_to_5", "more", "all")  # at large N, hard prompts are in the first buckets
 MASS_BALANCE = (
     "unsampled_mass",
     "unsampled_mass_good_turing",
@@ -28,15 +27,17 @@ MASS_BALANCE = (
 
 
 def cut_metrics(groups: Sequence[OpenGroup]) -> dict[str, float]:
-    """All of them; nothing when nothing was cut."""
+    """Return the metrics of the bias from cutting rollouts. Empty when nothing was cut."""
     metrics = length_bias(groups)
     metrics.update(straggler_bias(groups))
     return metrics
 
 
 def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
-    """How much shorter finished responses are than all that were begun, over groups that were cut; partial ones count
-    with the tokens they had, so the true bias is larger. Empty when nothing was cut."""
+    """Return metrics of how much shorter finished responses are than all started ones, in groups that were cut.
+
+    Partial rollouts count with the tokens that they had, so the true bias is larger. Empty when nothing was cut.
+    """
     finished: list[int] = []
     partial: list[int] = []
     for group in groups:
@@ -58,11 +59,13 @@ def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
 
 
 def straggler_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
-    """What cutting slow rollouts does to rewards and to the weights of prompts, at least: the missing rollouts of a
-    group are taken to be worth what the longest of its finished ones are. Empty when nothing was cut.
+    """Return lower bounds of what cutting slow rollouts does to rewards and to the weights of prompts.
 
-    straggler_reward_bias   mean reward of finished rollouts less that of all
-    straggler_weight_ratio  weight of the prompts of cut groups, p (1 − p), by their finished rollouts over that by all
+    The missing rollouts of a group are assumed to have the rewards of its longest finished ones. Empty when nothing was
+    cut.
+
+    straggler_reward_bias   mean reward of finished rollouts minus that of all
+    straggler_weight_ratio  weight p (1 − p) of the prompts of cut groups, by finished rollouts over that by all
     """
     biases: list[float] = []
     seen_weight = 0.0
@@ -90,12 +93,12 @@ def straggler_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
 
 
 def coverage_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """pass@k for k = 1, 2, 4, … up to the largest group, each over the groups that have k rollouts."""
+    """Return pass@k for k = 1, 2, 4, … up to the largest group, each over the groups that have k rollouts."""
     return {f"rollouts/pass_at_{k}": value for k, value in mean_pass_at(groups).items()}
 
 
 def mean_pass_at(groups: Sequence[ScoredGroup]) -> dict[int, float]:
-    """Return the mean unbiased pass@k by k, powers of two."""
+    """Return the mean unbiased pass@k over groups, by k, for powers of two."""
     values: dict[int, list[float]] = {}
     for group in groups:
         is_correct = group.rewards >= SUCCESS_REWARD
@@ -109,7 +112,7 @@ def mean_pass_at(groups: Sequence[ScoredGroup]) -> dict[int, float]:
 
 
 def group_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[str, float]:
-    """All metrics of the groups sampled in a step; nothing without one."""
+    """Return all metrics of the groups sampled in a step. Empty without a group."""
     if not groups:
         return {}
     metrics = reward_metrics(groups)
@@ -122,7 +125,7 @@ def group_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[st
 
 
 def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Rewards, lengths and successes of all groups sampled in a step, informative or not."""
+    """Return metrics of rewards, lengths and successes of all groups sampled in a step, informative or not."""
     rewards = _rewards(groups)
     lengths = _lengths(groups)
     num_failed = sum(group.num_failed for group in groups)
@@ -143,7 +146,7 @@ def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def trajectory_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Turns, mistakes and observations of the groups that an environment answered; nothing without one."""
+    """Return metrics of the turns, tool errors and observations of groups with an environment. Empty without one."""
     num_turns = 0
     num_errors = 0
     num_observed = 0
@@ -170,7 +173,7 @@ def trajectory_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Metrics of the groups of each domain of a mixture, whose tasks may be many; nothing without one."""
+    """Return metrics of the groups of each domain of a mixture. Empty without a mixture."""
     metrics: dict[str, float] = {}
     domains = [group.prompt.domain for group in groups]
     for domain, own in _grouped(domains, groups).items():
@@ -189,7 +192,7 @@ def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def success_histogram(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Share of groups by their number of correct rollouts: 0, 1, 2–5, more, all."""
+    """Return the share of groups by their number of correct rollouts: 0, 1, 2–5, more, all."""
     counts = dict.fromkeys(SUCCESS_BUCKETS, 0)
     for group in groups:
         num_successes = int((group.rewards >= SUCCESS_REWARD).sum())
@@ -210,19 +213,20 @@ def _bucket(successes: int, num_rollouts: int) -> str:
 
 
 def mass_balance_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Terms of BroRL's mass balance (arXiv 2510.01180, Theorem 1), a whole response taken as one token: means over all
-    groups sampled in a step, informative or not; rewards taken as ±1, η = 1.
+    """Return the terms of BroRL's mass balance (arXiv 2510.01180, Theorem 1), averaged over groups.
 
-    unsampled_mass              1 − probability of the responses drawn
-    unsampled_mass_good_turing  the same from counts alone: the share of rollouts whose response was drawn once (Good
-    1953)
-    distinct_responses          different responses over rollouts
+    A whole response is one token of the theorem. All groups sampled in a step count, informative or not. Rewards are
+    taken as ±1, and η = 1.
+
+    unsampled_mass              1 − probability of the sampled responses
+    unsampled_mass_good_turing  estimate from counts: share of rollouts whose response was sampled once (Good 1953)
+    distinct_responses          number of different responses over rollouts
     sampled_gain                first two terms of Theorem 1, never negative
-    unsampled_coupling_bound    the third term at most: its Σ p² over what was not drawn is below unsampled_mass²
+    unsampled_coupling_bound    bound of the third term: its Σ p² over unsampled responses is below unsampled_mass²
 
-    For short answers a group of 512 sees most of the distribution and the terms mean what the theory says. For long
-    ones every response is new, the unsampled mass is about 1, and only the trend with N is of use. The measured
-    counterpart, the change of the expected advantage after an update, is `policy/update.py`.
+    For short answers a group of 512 sees most of the distribution, and the terms mean what the theory says. For long
+    ones every response is new and the unsampled mass is about 1. Then only the trend with N is of use.
+    `policy/update.py` measures the counterpart, the change of the expected advantage after an update.
     """
     totals = dict.fromkeys(MASS_BALANCE, 0.0)
     for group in groups:
@@ -235,14 +239,14 @@ def mass_balance_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def _mass_balance_terms(group: ScoredGroup) -> dict[str, float]:
-    """Terms of one group, by name."""
+    """Return the mass-balance terms of one group, by name."""
     mass = group.mass
     num = len(group.rewards)
     success_rate = float((group.rewards >= SUCCESS_REWARD).mean())
     failure_rate = 1 - success_rate
     mood = mass.correct - mass.wrong
     unsampled = 1.0 - mass.correct - mass.wrong
-    unsampled = min(max(unsampled, 0.0), 1.0)  # rounding apart
+    unsampled = min(max(unsampled, 0.0), 1.0)  # rounding may leave [0, 1]
     gain_of_correct = (1 - mood) * failure_rate * mass.correct_squares
     gain_of_wrong = (1 + mood) * success_rate * mass.wrong_squares
     bound = abs(mood) * max(success_rate, failure_rate) * unsampled**2
@@ -256,7 +260,7 @@ def _mass_balance_terms(group: ScoredGroup) -> dict[str, float]:
 
 
 def _grouped(names: Sequence[str], groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:
-    """Groups by name, in the order in which names first come."""
+    """Collect groups by name, in the order in which names first occur."""
     found: dict[str, list[ScoredGroup]] = {}
     for name, group in zip(names, groups, strict=True):
         found.setdefault(name, []).append(group)

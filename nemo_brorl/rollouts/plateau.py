@@ -1,11 +1,12 @@
-"""Detect that validation has stopped rising.
+"""Detection of a plateau: validation scores have stopped rising.
 
-`rollouts.schedule.kind=on_plateau` asks for a test: a straight line is fitted to the
-last `window` validations. They count as rising when its slope is above `min_gain` with the asked confidence (one-sided
-t-test on the slope; its error comes from the scatter around the line, since the held-out prompts are the same every
-time and their own differences cancel). A plateau is `patience` validations in a row that are not rising. So a flat or
-falling curve is found within window − 1 + patience validations (of a flat one, chance makes a few windows look like
-rising: those start the count again), and a curve that rises by much less than its own noise looks like a plateau, and
+For `rollouts.schedule.kind=on_plateau` a straight line is fitted to the last `window` validations. They count as rising
+when its slope is above `min_gain` with the given confidence. This is a one-sided t-test on the slope, with the error
+from the scatter around the line: the held-out prompts are the same every time, so their differences cancel. A plateau
+is `patience` validations in a row that are not rising.
+
+So a falling curve is found within window − 1 + patience validations. In a flat one, chance makes a few windows look
+like rising, which restarts the count. A curve that rises by much less than its own noise counts as a plateau, as it
 should.
 """
 
@@ -24,11 +25,11 @@ from nemo_brorl.config.rollouts import PlateauConfig
 
 @dataclass(frozen=True)
 class Trend:
-    """A line through the last validations."""
+    """A straight line through the last validations."""
 
-    slope: float  # of the score per validation
+    slope: float  # change of the score per validation
     error: float  # standard error of the slope
-    threshold: float  # what the slope must exceed to count as rising
+    threshold: float  # a slope above it counts as rising
 
     @property
     def is_rising(self) -> bool:
@@ -39,7 +40,7 @@ class Trend:
 
 
 def trend(scores: Sequence[float], config: PlateauConfig) -> Trend:
-    """Line through scores at equal distances, at least three. On an exact line the error is 0."""
+    """Fit a line through at least three scores at equal distances. On an exact line the error is 0."""
     y = np.asarray(scores, float)
     x = np.arange(len(y)) - (len(y) - 1) / 2
     spread = float(x @ x)
@@ -53,14 +54,14 @@ def trend(scores: Sequence[float], config: PlateauConfig) -> Trend:
 
 @dataclass
 class PlateauDetector:
-    """Fed one validation after the other; says why once it is a plateau."""
+    """Detector of a plateau, which gets one validation score after the other."""
 
     config: PlateauConfig
     scores: list[float] = field(default_factory=list)
     num_not_rising: int = 0
 
     def observe(self, score: float) -> str | None:
-        """The reason, when this validation completes a plateau. Not-a-number counts as no validation."""
+        """Add a validation score. Return the reason if it completes a plateau, else None. NaN is ignored."""
         if math.isnan(score):
             return None
         self.scores.append(score)
@@ -76,7 +77,7 @@ class PlateauDetector:
         return f"no rise in {self.num_not_rising} validations in a row: {found} over the last {self.config.window}"
 
     def reset(self) -> None:
-        """Start over, as after a switch: what was before says nothing about the new regime."""
+        """Start over after a switch: earlier scores say nothing about the new stage."""
         self.scores = []
         self.num_not_rising = 0
 

@@ -1,4 +1,4 @@
-"""Which prompts of the stream are asked: all of them, or those that a pool of the user's chooses."""
+"""The pool that chooses which prompts of the stream are sampled: all of them, or those of the user's pool."""
 
 from __future__ import annotations
 
@@ -14,39 +14,36 @@ from nemo_brorl.types import Prompt, ScoredGroup
 NAME = "rollouts.prompt_pool.name"
 PARAMS = "rollouts.prompt_pool.params"
 
-MakePool = Callable[[PromptSource, int], PromptPool]  # of a stream, with the run's seed
+MakePool = Callable[[PromptSource, int], PromptPool]  # (prompt stream, run's seed) → pool
 
 
 class EveryPrompt:
-    """The pool that asks every prompt."""
+    """The pool that samples every prompt."""
 
     def __init__(self, prompts: PromptSource, seed: int) -> None:
         self.prompts = prompts
 
     def begin_step(self) -> None:
-        """See `PromptPool.begin_step`."""
+        """Do nothing: this pool counts nothing."""
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """See `PromptPool.take_prompts`."""
         return self.prompts.take_prompts(num)
 
     def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
-        """See `PromptPool.record_groups`."""
+        """Ignore the groups: this pool samples every prompt, whatever its rewards."""
 
     def metrics(self) -> dict[str, float]:
-        """See `PromptPool.metrics`."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """See `PromptPool.state_dict`."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `PromptPool.load_state_dict`."""
+        """Restore nothing: this pool has no state."""
 
 
 def find_pool(config: PromptPoolConfig) -> MakePool:
-    """Return what makes the pool that the settings name. Raises ConfigError."""
+    """Return the function that makes the pool named by `rollouts.prompt_pool`. Raises ConfigError."""
     if config.name is None:
         return EveryPrompt
     function = find_function(NAME, config.name, {})

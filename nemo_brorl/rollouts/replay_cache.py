@@ -1,4 +1,4 @@
-"""Keep the chunks of a step that was cut, so that the run which resumes does not sample them again."""
+"""Cache of the chunks of a step that was cut, so that a resumed run does not sample them again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReplayCache:
     """
 
     def __init__(self, chunks: Iterable[ScoredChunk] = ()) -> None:
-        self.num_taken = 0  # rollouts
+        self.num_taken = 0  # replayed rollouts
         self._new: list[ScoredChunk] = []
         self._old: dict[ReplayKey, ScoredChunk] = {}
         for scored in chunks:
@@ -35,12 +35,14 @@ class ReplayCache:
 
     @property
     def chunks(self) -> tuple[ScoredChunk, ...]:
-        """Chunks that a later step may replay if this one is cut now."""
+        """Chunks that a later step may replay if this step is cut now."""
         return (*self._new, *self._old.values())
 
     def take_chunk(self, request: RolloutRequest) -> ScoredChunk | None:
-        """The answer to a request; None where it must be sampled. One to another question (other settings, or another
-        prompt) is none."""
+        """Return the stored chunk that answers a request, or None if it must be sampled.
+
+        A chunk that was sampled with other settings or for another prompt is not used.
+        """
         found = self._old.pop(_replay_key(request), None)
         if found is None:
             return None
@@ -50,13 +52,16 @@ class ReplayCache:
         return found
 
     def add_chunk(self, scored: ScoredChunk) -> None:
-        """Keep a chunk that has come back, if it is whole."""
+        """Store a chunk that has come back, unless it was cut."""
         if scored.chunk.partial is None:
             self._new.append(scored)
 
 
 def _replay_key(request: RolloutRequest) -> ReplayKey:
-    """Prompt, rollouts, and what they go on from: a trajectory is asked for once a turn."""
+    """Return the prompt uid, the rollout indices and the lengths that a request resumes from.
+
+    The lengths are needed because a trajectory is requested once for each turn.
+    """
     lengths = b""
     if request.partial is not None:
         lengths = request.partial.lengths.tobytes()
@@ -65,7 +70,7 @@ def _replay_key(request: RolloutRequest) -> ReplayKey:
 
 
 def _is_same(old: RolloutRequest, new: RolloutRequest) -> bool:
-    """Whether both ask for the same tokens."""
+    """Return True if two requests sample the same tokens."""
     is_same_prompt = old.prompt.token_ids == new.prompt.token_ids
     is_same_verifier = old.prompt.verifier == new.prompt.verifier
     is_same_draw = old.seed == new.seed and old.sampling == new.sampling

@@ -1,5 +1,6 @@
-"""Sample and score whole groups of a fixed size. Validation and the warm-up's probes come through here; training and
-evaluation open a stream (`stream.py`).
+"""Sampling and scoring of whole groups of a fixed size, for validation and the probes of `brorl base`.
+
+Training and evaluation open a stream (`stream.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from contextlib import AbstractContextManager, closing
 
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.stall_watch import Heartbeat, Stalled
-from nemo_brorl.ports import Forecast, Generator, Verifier
+from nemo_brorl.ports import ChunkScorer, Forecast, Generator
 from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.rollouts.stream import RolloutStream
 from nemo_brorl.types import (
@@ -21,12 +22,12 @@ from nemo_brorl.types import (
 
 
 class Sampler:
-    """Draws and scores whole groups of a fixed size."""
+    """Sampler and scorer of whole groups of a fixed size."""
 
     def __init__(
         self,
         generator: Generator,
-        verifier: Verifier,
+        verifier: ChunkScorer,
         console: Console,
         chunk_size: int,
         seed: int,
@@ -40,7 +41,7 @@ class Sampler:
         self.heartbeat = heartbeat or Heartbeat()
 
     def stage(self, name: str, *others: Stalled) -> AbstractContextManager[None]:
-        """Inside, the run waits for engines, verifiers and those that `others` name."""
+        """Return a context manager for a stage in which the run waits for engines, verifiers and `others`."""
         return self.heartbeat.stage(name, self.generator.stalled, self.verifier.stalled, *others)
 
     def open_stream(
@@ -49,7 +50,7 @@ class Sampler:
         chunk_size: int | None = None,
         replay_cache: ReplayCache | None = None,
     ) -> RolloutStream:
-        """Stream of groups that are begun, extended and cut one by one. One stream at a time."""
+        """Open a stream of groups that are started, resumed and cut one by one. One stream may be open at a time."""
         return RolloutStream(
             self.generator,
             self.verifier,
@@ -67,7 +68,7 @@ class Sampler:
         sampling: Sampling,
         stage: str,
     ) -> list[ScoredGroup]:
-        """`num_per_prompt` rollouts of each prompt, in the order of the prompts, whichever engine was faster."""
+        """Return a group of `num_per_prompt` scored rollouts for each prompt, in the order of the prompts."""
         start = time.monotonic()
         self.console.begin()
         stream = self.open_stream()

@@ -1,9 +1,10 @@
-"""Schedule of N, of the prompts of a step and of the learning rate, over training.
+"""Schedule over training of N, of the prompts per step and of the learning rate.
 
-Stages follow one another: `constant` has one, `staged` moves on after each stage's steps, `budget` after each stage's
-sampled rollouts (the best N grows with what is spent, IsoCompute, arXiv 2603.12151), `on_plateau` when validation has
-stopped rising (ProRL → BroRL). A stage's N sets its prompts per step under the sample budget, and the batch of rollouts
-sets the learning rate: by default with its square root, as BroRL does (η = η₀ √(B / B₀), arXiv 2510.01180 section 4.2).
+Stages follow one another. `constant` has one stage. `staged` moves on after each stage's steps, and `budget` after each
+stage's sampled rollouts (the best N grows with the budget, IsoCompute, arXiv 2603.12151). `on_plateau` moves on when
+validation has stopped rising (ProRL → BroRL). A stage's N sets its prompts per step under the sample budget. The batch
+of B rollouts sets the learning rate, by default with its square root, as BroRL does (η = η₀ √(B / B₀), arXiv 2510.01180
+section 4.2).
 """
 
 from __future__ import annotations
@@ -21,29 +22,32 @@ _EXPONENTS = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}
 
 @dataclass(frozen=True)
 class Stage:
-    """What a step samples and how fast it learns."""
+    """Batch sizes and learning rate of one stage of the schedule."""
 
     index: int
     num_per_prompt: int  # N
     prompts_per_step: int
-    learning_rate_factor: float  # of policy.optim.lr
+    learning_rate_factor: float  # factor of policy.optim.lr
 
 
 class RolloutSchedule:
-    """Which stage a run is in. `before_step` and `after_validation` say why when a new one begins."""
+    """The stage that a run is in.
+
+    `before_step` and `after_validation` move to the next stage and return the reason.
+    """
 
     def __init__(self, rollouts: RolloutsConfig, optim: OptimConfig) -> None:
         self.rollouts = rollouts
         self.optim = optim
         self.settings = rollouts.schedule
         self.index = 0
-        self.stage_start = 0  # steps done when the current stage began
-        self.rollouts_before = 0  # sampled when it began
+        self.stage_start = 0  # steps done when the current stage started
+        self.rollouts_before = 0  # rollouts sampled when the current stage started
         self.detector = PlateauDetector(self.settings.plateau)
 
     @property
     def stage(self) -> Stage:
-        """The current stage."""
+        """Current stage of the schedule, with its N, prompts per step and learning rate factor."""
         num_per_prompt, prompts = self.rollouts.stage_sizes()[self.index]
         exponent = _EXPONENTS[self.settings.learning_rate_scaling]
         base = self.rollouts.stage_samples()[0]
@@ -56,12 +60,12 @@ class RolloutSchedule:
         )
 
     def learning_rate(self, step: int) -> float:
-        """Learning rate of a step, counted from 1, under the current stage."""
+        """Return the learning rate of a step, counted from 1, under the current stage."""
         base = learning_rate(self.optim, step)
         return base * self.stage.learning_rate_factor
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Size and learning rate of a step."""
+        """Return metrics of a step's batch size and learning rate."""
         stage = self.stage
         return {
             "policy/learning_rate": self.learning_rate(step),
@@ -70,8 +74,10 @@ class RolloutSchedule:
         }
 
     def before_step(self, steps_done: int, num_sampled: int = 0) -> str | None:
-        """Move on when a stage of fixed length is over; `num_sampled`: rollouts of the run, for all batches that were
-        taken."""
+        """Move to the next stage if the current one is over by its steps or rollouts. Return the reason, or None.
+
+        `num_sampled`: rollouts that the run has sampled for all batches taken so far.
+        """
         if self._is_last:
             return None
         reason = None
@@ -89,7 +95,7 @@ class RolloutSchedule:
         return self._advance(steps_done, reason)
 
     def after_validation(self, steps_done: int, score: float) -> str | None:
-        """Move on when validation has stopped rising."""
+        """Move to the next stage if validation has stopped rising. Return the reason, or None."""
         if self.settings.kind != "on_plateau" or self._is_last:
             return None
         reason = self.detector.observe(score)
@@ -116,12 +122,12 @@ class RolloutSchedule:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises CheckpointError when the run was in a stage that the settings no longer have."""
+        """Restore the stage of a run. Raises CheckpointError if the settings no longer have it."""
         stages = len(self.rollouts.stage_sizes())
         if state["index"] >= stages:
             raise CheckpointError(
-                f"the run was in stage {state['index'] + 1} of its schedule and the settings have {stages}: write the"
-                " same rollouts.schedule.stages as before, with new ones only at the end"
+                f"the run was in stage {state['index'] + 1} of its schedule and the settings have {stages}. Set the"
+                " same rollouts.schedule.stages as before, with new ones only at the end."
             )
         self.index = state["index"]
         self.stage_start = state["stage_start"]
@@ -130,5 +136,8 @@ class RolloutSchedule:
 
 
 def learning_rate(optim: OptimConfig, step: int) -> float:
-    """Learning rate of step 1, 2, …: linear warm-up over `warmup_steps`, then constant (as in ProRLv2 and BroRL)."""
+    """Return the learning rate of step 1, 2, …: linear warm-up over `warmup_steps`, then constant.
+
+    This is the schedule of ProRLv2 and BroRL.
+    """
     return optim.lr * min(1.0, step / (optim.warmup_steps + 1))

@@ -1,4 +1,4 @@
-"""What a run has spent on rollouts, and what its prompts came to."""
+"""Totals of what a run has sampled, and success rates of its prompts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
 
 @dataclass(frozen=True)
 class Spent:
-    """Totals of a run up to now; part of its state."""
+    """Totals of what a run has sampled so far, saved in checkpoints."""
 
-    generated_tokens: int = 0  # response tokens, of groups that were not used too
+    generated_tokens: int = 0  # response tokens, also of groups that were not used
     informative_groups: int = 0
-    rollouts: int = 0  # of groups that have closed
+    rollouts: int = 0  # rollouts of closed groups
 
     @staticmethod
     def of_step(sampled: Sequence[ScoredGroup], num_tokens: int, config: DynamicSamplingConfig) -> Spent:
-        """Return what a step has spent: on all groups that closed in it, and the tokens that were sampled in it."""
+        """Return the totals of one step: its closed groups, and the tokens that were sampled in it."""
         decisions = [judge(scored, config) for scored in sampled]
         return Spent(
             generated_tokens=num_tokens,
@@ -29,7 +29,7 @@ class Spent:
         )
 
     def plus(self, other: Spent) -> Spent:
-        """Return the totals after another step."""
+        """Return the sum of two totals."""
         return Spent(
             generated_tokens=self.generated_tokens + other.generated_tokens,
             informative_groups=self.informative_groups + other.informative_groups,
@@ -37,7 +37,7 @@ class Spent:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of the whole run so far."""
+        """Return metrics of what the whole run has sampled so far."""
         per_million = 0.0
         if self.generated_tokens:
             per_million = self.informative_groups / (self.generated_tokens / 1e6)
@@ -52,12 +52,12 @@ class Spent:
 
     @staticmethod
     def from_state(state: Mapping[str, int]) -> Spent:
-        """Make the totals that `state_dict` gave."""
+        """Build the totals from what `state_dict` returned."""
         return Spent(**state)
 
 
 def outcomes(groups: Sequence[ScoredGroup]) -> list[tuple[Prompt, float]]:
-    """Return prompts, by their uids, each with the share of its rollouts that are correct."""
+    """Return each group's prompt with its share of correct rollouts, sorted by prompt uid."""
     found = []
     for group in sorted(groups, key=lambda group: group.prompt.uid):
         is_correct = group.rewards >= SUCCESS_REWARD

@@ -1,4 +1,4 @@
-"""Sample and score groups: requests go out, scored chunks come back, settled groups come out."""
+"""A stream that samples and scores groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.core.stall_watch import Heartbeat
-from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
+from nemo_brorl.ports import ChunkScorer, Forecast, GenerationSession, Generator
 from nemo_brorl.rollouts.chunk_spans import ChunkSpans
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup, request_to_go_on, requests_for, requests_to_resume
 from nemo_brorl.rollouts.replay_cache import ReplayCache
@@ -20,28 +20,28 @@ from nemo_brorl.types import (
     ScoredChunk,
 )
 
-TURN_S = 1.0  # a wait for news ends after this long, so that deadlines and stop requests are looked at
+TURN_S = 1.0  # longest wait for results, so that deadlines and stop requests are checked
 
 
 class RolloutStream:
-    """Groups being sampled: requests go out, scored chunks come back, settled groups come out. Scoring overlaps
-    sampling. Trajectories whose environment has answered are asked for again at once, until the group is cut.
+    """Groups being sampled: requests go out, scored chunks come back, finished groups come out.
 
-    Only small objects pass through here. The order in which groups settle depends on which engine was faster; what is
-    sampled does not.
+    Scoring overlaps sampling. Trajectories whose environment has replied are requested again at once, until their group
+    is cut. Only small objects pass through here. The order in which groups finish depends on which engine was faster.
+    What is sampled does not.
     """
 
     def __init__(
         self,
         generator: Generator,
-        verifier: Verifier,
+        verifier: ChunkScorer,
         chunk_size: int,
         seed: int,
         heartbeat: Heartbeat,
         forecast: Forecast | None = None,
         replay_cache: ReplayCache | None = None,
     ) -> None:
-        """`replay_cache`: what is in it is not sampled, and what comes back is noted there."""
+        """Open a sampling session. Chunks in `replay_cache` are not sampled, and new chunks are added to it."""
         self.session: GenerationSession = generator.open_session(forecast)
         self.verifier = verifier
         self.chunk_size = chunk_size
@@ -49,18 +49,18 @@ class RolloutStream:
         self.heartbeat = heartbeat
         self.replay_cache = replay_cache
         self.ledger = GroupLedger()
-        self.num_asked = 0  # rollouts, ever
+        self.num_asked = 0  # rollouts requested so far
         self.num_settled = 0  # rollouts that came back
-        self.num_tokens = 0  # sampled here, also of rollouts that were cut
-        self.sampled_at = time.monotonic()  # when the last of them was
-        self._cut: set[str] = set()  # groups whose trajectories do not go on
-        self._num_sampling = 0  # rollouts that no engine has answered for
-        self._replayed: list[ScoredChunk] = []  # for the next turn
+        self.num_tokens = 0  # tokens sampled by this stream, also of rollouts that were cut
+        self.sampled_at = time.monotonic()  # time when no rollout was left to sample
+        self._cut: set[str] = set()  # groups whose trajectories are not resumed
+        self._num_sampling = 0  # rollouts that no engine has returned
+        self._replayed: list[ScoredChunk] = []  # replayed chunks for the next `advance`
         self._spans = ChunkSpans(heartbeat.timeline)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no rollout is out."""
+        """True if no rollout is out."""
         return self.ledger.num_out == 0
 
     def open(
@@ -70,7 +70,7 @@ class RolloutStream:
         sampling: Sampling,
         deadline_s: float | None = None,
     ) -> None:
-        """Begin a group of `num_rollouts`; `deadline_s` is of each of its requests."""
+        """Start a group of `num_rollouts`. `deadline_s` is the deadline of each of its requests."""
         self._cut.discard(prompt.uid)
         self.ledger.open(OpenGroup(prompt, sampling, deadline_s))
         self.ledger.ask(prompt.uid, range(num_rollouts))
@@ -86,7 +86,7 @@ class RolloutStream:
         self._submit(requests)
 
     def resume(self, group: OpenGroup) -> None:
-        """Go on with a group that was cut: its partial rollouts are asked for again."""
+        """Resume a group that was cut: its partial rollouts are requested again."""
         self._cut.discard(group.uid)
         self.ledger.open(group)
         self.num_asked += group.num_partial
@@ -96,18 +96,21 @@ class RolloutStream:
         self._submit(requests)
 
     def cut(self) -> None:
-        """End all rollouts that are out now; their groups settle soon."""
+        """End all rollouts that are out now. Their groups are returned by a later `advance`."""
         unsettled = self.ledger.unsettled()
         self._cut.update(unsettled)
         self.session.cut(unsettled)
 
     def advance(self, timeout_s: float = TURN_S) -> list[OpenGroup]:
-        """Wait for news, at most `timeout_s`; groups that have settled since, in the order they did. The stream follows
-        them until `release`. Raises StallError when the run was given up."""
+        """Wait at most `timeout_s` for results. Return the groups that have no rollout out any more.
+
+        Groups are in the order in which they finished, and stay in the ledger until `release`. Raises StallError when
+        the run was stopped because it stalled.
+        """
         self.heartbeat.check()
         pending = [*self.session.pending(), *self.verifier.pending()]
         if self._replayed:
-            timeout_s = 0.0  # there is news already
+            timeout_s = 0.0  # replayed chunks are results already
         wait_any(pending, timeout_s)
         chunks = self.session.poll()
         scores = [*self._replayed, *self.verifier.poll()]
@@ -131,11 +134,11 @@ class RolloutStream:
         return settled
 
     def release(self, uid: str) -> OpenGroup:
-        """Stop following a settled group."""
+        """Remove and return a group of which no rollout is out."""
         return self.ledger.release(uid)
 
     def close(self) -> None:
-        """Drop what is being sampled."""
+        """Drop everything that is being sampled or scored."""
         self.session.close()
         self.verifier.forget()
 
@@ -155,13 +158,13 @@ class RolloutStream:
             settled.append(group)
 
     def _go_on(self, group: OpenGroup, block: PartialRollouts) -> None:
-        """Ask for the next turn of trajectories."""
+        """Request the next turn of unfinished trajectories."""
         self.num_settled -= len(block.indices)
         self.ledger.ask(group.uid, block.indices.tolist())
         self._submit([request_to_go_on(group, block, self.seed)])
 
     def _submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """Send requests to the engines, but for those whose answer is there already: it comes back in the next turn."""
+        """Send requests to the engines. A request with a replayed answer is answered in the next `advance`."""
         to_sample: list[RolloutRequest] = []
         for request in requests:
             self._num_sampling += len(request.indices)

@@ -1,1 +1,1 @@
-"""The processes that run verifiers under deadlines."""
+"""Scoring of responses: verifiers and environments in worker processes, under deadlines."""

@@ -1,6 +1,6 @@
-"""Evidence against rewards: what a watch over a run (`brorl_lab.observers.reward_watch`) wants to know of a chunk.
+"""Evidence against rewards of a chunk, for the observer `brorl_lab.observers.reward_watch`.
 
-It stays small, whatever the number of responses: counts, the answers that earned most often, and one example.
+It stays small for any number of responses: counts, the answers that were rewarded most often, and one example.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from brorl_graders.environments.protocol import EpisodeOutcome
 
 from nemo_brorl.types import PaidAnswer, RewardEvidence
 
-EARNS = 0.5  # a response earns from here on
-MAX_PAID = 4  # answers that are named
+EARNS = 0.5  # smallest score of a rewarded response
+MAX_PAID = 4  # number of rewarded answers that are named
 MAX_ANSWER = 80  # characters
-MAX_EXAMPLE = 400
+MAX_EXAMPLE = 400  # characters
 
 
 def evidence_of(
@@ -28,7 +28,11 @@ def evidence_of(
     verdicts: Verdicts,
     counts: Mapping[str, int],
 ) -> RewardEvidence:
-    """Return what speaks against the rewards of different `texts`; `counts` says how many responses each one is."""
+    """Return signs that the rewards of some texts are wrong: late or failed verifiers, and rewards without an answer.
+
+    `texts` are different from each other, and `counts` gives the number of responses with each text. `verdicts` are the
+    verifier's scores and reasons for the texts.
+    """
     answers = answers_of(verifier, payload)
     example = ""
     num_without_answer = 0
@@ -63,7 +67,7 @@ def evidence_of(
 
 
 def evidence_of_episodes(outcomes: Sequence[EpisodeOutcome]) -> RewardEvidence:
-    """Return what speaks against the rewards of an environment: steps that failed."""
+    """Return signs that the rewards of an environment are wrong: steps that failed or were late."""
     errors = [outcome.error for outcome in outcomes if outcome.error]
     num_late = sum(LATE in error for error in errors)
     example = errors[0] if errors else ""

@@ -1,4 +1,4 @@
-"""What the graders are told, made of the settings of a run."""
+"""Settings of the graders (verifiers, services, environments, sandbox), built from the settings of a run."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from nemo_brorl.config.schema import BroRLConfig
 
 
 def configure(config: BroRLConfig) -> None:
-    """Let this process, and those that it starts from now on, use the names that the settings of a run give.
+    """Allow the verifiers, services and environments of a run's settings in this process and in its children.
 
-    Imports none of them; `check_params` does. Raises ConfigError where a service has the name of a verifier of ours.
+    Imports none of them. `check_params` does. Raises ConfigError where a service has the name of a built-in verifier.
     """
     use_names(names_of(config))
 
 
 def names_of(config: BroRLConfig) -> Names:
-    """Collect the names that the settings of a run give."""
+    """Return the names of verifiers, services, environments and variables in the settings of a run."""
     environments: dict[str, set[str]] = {}
     for _, source in all_sources(config):
         if source.environment is not None:
@@ -44,22 +44,22 @@ def names_of(config: BroRLConfig) -> Names:
 
 
 def deadlines_of(rewards: RewardsConfig) -> Deadlines:
-    """Return the seconds that a response may take, by verifier."""
+    """Return the seconds that scoring a response may take, by verifier."""
     return Deadlines(rewards.timeout_s, dict(rewards.timeouts))
 
 
 def endpoint_of(config: EndpointConfig) -> Endpoint:
-    """Return whom to ask, and how."""
+    """Return the address and the parameters of one service or judge."""
     return Endpoint(**asdict(config))
 
 
 def service_limits(config: ServicesConfig) -> ServiceLimits:
-    """Return how services are asked."""
+    """Return the limits of requests to services."""
     return ServiceLimits(**{field.name: getattr(config, field.name) for field in fields(ServiceLimits)})
 
 
 def host_limits(config: EnvironmentsConfig, tool_format: str) -> HostLimits:
-    """Return the limits of episodes, for a model that calls tools in this format."""
+    """Return the limits of episodes with environments, for a model that calls tools in `tool_format`."""
     return HostLimits(
         step_s=config.step_timeout_s,
         episode_s=config.episode_timeout_s,
@@ -70,17 +70,17 @@ def host_limits(config: EnvironmentsConfig, tool_format: str) -> HostLimits:
 
 
 def service_folder(run_folder: Path) -> Path:
-    """Return the folder of a run in which answers of services are kept."""
+    """Return the folder of a run that stores the replies of services."""
     return run_folder.absolute() / FOLDER
 
 
 def code_limits(config: CodeConfig) -> CodeLimits:
-    """Return what programs may use."""
+    """Return the limits of programs that the sandbox runs."""
     return CodeLimits(**asdict(config))
 
 
 def configure_code(rewards: RewardsConfig) -> None:
-    """Let the verifier `code` run programs within these settings, in this process and those that it starts."""
+    """Set the limits under which the verifier `code` runs programs, in this process and in its children."""
     code.configure(code_limits(rewards.code), deadlines_of(rewards).seconds("code", {}))
 
 

@@ -1,5 +1,7 @@
-"""Verifier port over Ray actors, each with processes made to be killed. The driver hands on references and never holds
-tokens."""
+"""The ChunkScorer port over Ray actors, whose child processes may hang or crash.
+
+The driver passes references on and never holds tokens.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.turns import ResponseScores
 from nemo_brorl.types import RolloutChunk, ScoredChunk
 
-CPUS_PER_WORKER = 0.1  # placement only: scoring takes turns with sampling on a small machine
-MAX_RESTARTS = 3  # of a worker that died as a whole
-CHUNKS_AT_ONCE = 16  # that a worker has begun: while one waits for a slow verifier's deadline, the others are scored
-HOME_ADVANTAGE = 64  # responses
+CPUS_PER_WORKER = 0.1  # a reservation for Ray's placement only: on a small machine scoring and sampling share cores
+MAX_RESTARTS = 3  # restarts of a worker that died
+CHUNKS_AT_ONCE = 16  # running chunks of a worker, so that one slow verifier does not block the other chunks
+HOME_ADVANTAGE = 64  # responses that a prompt's own worker may have more than the least busy one
 SERVICE_COUNTS = (
     "responses",
     "asked",
@@ -34,9 +36,11 @@ SERVICE_COUNTS = (
     "prompt_tokens",
     "completion_tokens",
 )
-WAIT_S = 10.0  # `score` looks again after this long
+WAIT_S = 10.0  # longest wait of `score` between two polls
 NO_NUMBERS = np.zeros(0, np.float32)
-NO_SCORES = ResponseScores(NO_NUMBERS, 0, NO_NUMBERS, np.zeros(0, np.uint64), NO_NUMBERS)  # of no responses
+NO_SCORES = ResponseScores(
+    NO_NUMBERS, 0, NO_NUMBERS, np.zeros(0, np.uint64), NO_NUMBERS
+)  # scores of a chunk without responses
 
 
 def scored_chunk(
@@ -79,27 +83,28 @@ def scored_chunk(
 
 
 def _key(first_index: int, chunk: RolloutChunk) -> tuple[str, int]:
-    """What a continuation is known by: it has the indices of those that go on."""
+    """Return the key of unfinished trajectories: their prompt's uid and the index of the first one."""
     return chunk.request.prompt.uid, first_index
 
 
 class Submission(NamedTuple):
-    """A chunk that is being scored, or waits for its worker."""
+    """A chunk that is being scored or waits for its worker."""
 
     chunk: RolloutChunk
     worker: int
-    ended: Any  # reference to the arrays of the responses that ended, where some did not
-    unfinished: Any  # reference to the arrays of those that go on
+    ended: Any  # reference to the arrays of the ended responses, if some have not ended
+    unfinished: Any  # reference to the arrays of the unfinished responses
 
 
 class VerifierPool:
-    """Scores chunks on `rewards.num_workers` workers while later chunks are still being sampled.
+    """A pool of `rewards.num_workers` workers that score chunks while later chunks are still being sampled.
 
-    The constructor starts the workers and returns at once; `wait_ready` waits for them. Then `submit` and `poll` in any
-    order, or `score`, which does both. `verifiers` are loaded before `wait_ready` returns, others when a prompt first
-    asks for them. `with_answers`: chunks come back with their answers. `record_folder`: where answers of services are
-    kept. Prompts may use the names that this process may (`graders/brorl_graders/base/names.py`). Raises ConfigError
-    for another one, ModelError when the tokenizer is unusable.
+    The constructor starts the workers and returns at once. `wait_ready` waits for them. Then call `submit` and `poll`
+    in any order, or `score`, which does both. `verifiers` are loaded before `wait_ready` returns, and others when a
+    prompt first needs them. With `with_answers`, scored chunks have their answers. `record_folder` stores the replies
+    of services. Prompts may use the names that are allowed in this process (`graders/brorl_graders/base/names.py`).
+
+    Raises ConfigError for a name that is not allowed, and ModelError when the tokenizer is unusable.
     """
 
     def __init__(
@@ -116,7 +121,7 @@ class VerifierPool:
 
         for verifier in verifiers:
             check_name(verifier)
-        load_tokenizer(model_folder)  # a wrong folder is refused here, with its own message, and not by a dead actor
+        load_tokenizer(model_folder)  # a wrong folder raises here, and not in an actor
         options = {"num_cpus": CPUS_PER_WORKER, "max_concurrency": CHUNKS_AT_ONCE}
         actor: Any = ray.remote(max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS, **options)(VerifierWorker)
         shaping = config.shaping
@@ -135,16 +140,20 @@ class VerifierPool:
         for index in range(config.num_workers):
             worker = actor.remote(*arguments, index)
             self.workers.append(worker)
-        self._usage: dict[str, float] = {}  # of services, since it was last asked for
+        self._usage: dict[str, float] = {}  # use of services since the last call of `metrics`
         self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker
-        self._moved_at = [time.monotonic()] * len(self.workers)  # when each began to have work, or finished a chunk
-        self._scoring: dict[Any, Submission] = {}  # by reference to the scores, oldest first
+        self._moved_at = [time.monotonic()] * len(
+            self.workers
+        )  # time when each worker last got work after idling, or finished a chunk
+        self._scoring: dict[Any, Submission] = {}  # key: reference to the scores; oldest first
         self._empty: list[ScoredChunk] = []
-        self._holders: dict[tuple[str, int], int] = {}  # worker with the environments of trajectories that go on
+        self._holders: dict[tuple[str, int], int] = {}  # unfinished trajectories → worker with their environments
 
     def wait_ready(self) -> None:
-        """Return once every worker can score. Raises ConfigError when a verifier cannot be loaded, ResourceError when a
-        worker cannot start."""
+        """Block until every worker can score.
+
+        Raises ConfigError when a verifier cannot be loaded, and ResourceError when a worker cannot start.
+        """
         self._get([worker.wait_ready.remote() for worker in self.workers])
 
     def submit(
@@ -152,10 +161,14 @@ class VerifierPool:
         chunk: RolloutChunk,
         places: Sequence[int] | None = None,
     ) -> None:
-        """Hand a chunk to the worker that has its environments, or else to the one with the least to do, in one Ray
-        call; of about equal ones to the one that has the prompt's other chunks, and its verdicts on their answers:
-        always to that one where a service is asked, so that it is asked once. One without responses goes to no worker:
-        the next `poll` returns it. `places`: of the responses to score, the others get 0; None: all."""
+        """Send a chunk to a worker, in one Ray call.
+
+        The worker is the one with the chunk's environments, or else the one with the least work. Among about equal ones
+        it is the worker that scored the prompt's other chunks and knows their verdicts. A prompt whose verifier is a
+        service always goes to that worker, so that each text is sent to the service once. A chunk without responses
+        goes to no worker, and the next `poll` returns it. `places`: rows of the responses to score, the others get 0.
+        None: all.
+        """
         if not len(chunk.lengths):
             self._empty.append(scored_chunk(chunk, NO_SCORES))
             return
@@ -164,7 +177,7 @@ class VerifierPool:
             index = self._home(repr(prompt.token_ids))
         else:
             index = self._holders.pop(_key(chunk.request.first_index, chunk), self._least_busy(prompt.uid))
-        # As an argument of its own the reference is resolved on the worker's side.
+        # The reference is an argument of its own, so Ray fetches the tokens on the worker's side.
         judge = self.workers[index].judge.options(num_returns=3)
         without_data = replace(chunk, data=None, partial=None)
         reference, ended, unfinished = judge.remote(without_data, chunk.data, places)
@@ -180,13 +193,15 @@ class VerifierPool:
         return cost.index(min(cost))
 
     def _home(self, name: str) -> int:
-        """One of the workers, always the same for a name."""
+        """Return the index of the worker that is assigned to a name, always the same one."""
         digest = zlib.crc32(name.encode())
         return digest % len(self.workers)
 
     def poll(self) -> list[ScoredChunk]:
-        """What was submitted and has been scored since the last poll: at most two Ray calls. Raises ResourceError when
-        a worker cannot be kept alive."""
+        """Return the chunks that were scored since the last poll, in at most two Ray calls.
+
+        Raises ResourceError when a worker died too often.
+        """
         import ray
 
         scored = self._empty
@@ -209,7 +224,7 @@ class VerifierPool:
         return scored
 
     def metrics(self) -> dict[str, float]:
-        """What services were asked, of the chunks polled since the last call; nothing where there are none."""
+        """Return metrics of requests to services, for the chunks polled since the last call. Empty without services."""
         usage = self._usage
         self._usage = {}
         if not usage:
@@ -222,12 +237,14 @@ class VerifierPool:
         return found
 
     def pending(self) -> list[Any]:
-        """References, one of which resolves when `poll` may have news."""
+        """Return references, one of which resolves when `poll` may have news."""
         return list(self._scoring)
 
     def stalled(self, seconds: float) -> list[str]:
-        """Workers that have finished no chunk for longer than this although they have some, as a message names them.
-        May be called from another thread."""
+        """Describe each worker that has chunks and has finished none for longer than `seconds`.
+
+        Safe to call from any thread.
+        """
         import ray
 
         scoring = dict(self._scoring)
@@ -243,8 +260,10 @@ class VerifierPool:
         return late
 
     def forget(self) -> None:
-        """Give up what was submitted and not polled: no later `poll` returns it. Environments of trajectories under way
-        end; whoever goes on with one has it made anew."""
+        """Drop all chunks that were submitted and not polled. No later `poll` returns them.
+
+        Environments of unfinished trajectories end. They are made again if the trajectory is resumed.
+        """
         self._empty = []
         holders = set(self._holders.values())
         for reference in list(self._scoring):
@@ -254,8 +273,10 @@ class VerifierPool:
             self.workers[worker].end_episodes.remote()
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
-        """Scored chunks in the order they finish; each is submitted as soon as `chunks` gives it. Nothing else may be
-        submitted meanwhile, and what was before is forgotten."""
+        """Yield scored chunks in the order in which they finish. Each chunk is submitted once `chunks` yields it.
+
+        No other chunk may be submitted meanwhile. Chunks that were submitted before are dropped.
+        """
         self.forget()
         try:
             for chunk in chunks:
@@ -268,7 +289,7 @@ class VerifierPool:
             self.forget()
 
     def close(self) -> None:
-        """Stop all workers; their children go with them."""
+        """Stop all workers and their child processes."""
         import ray
 
         for worker in self.workers:
@@ -276,7 +297,7 @@ class VerifierPool:
         self.workers = []
 
     def _end(self, reference: Any) -> Submission:
-        """Take a chunk off the books."""
+        """Remove a chunk from the chunks that are being scored."""
         submission = self._scoring.pop(reference)
         self._moved_at[submission.worker] = time.monotonic()
         self._load[submission.worker] -= len(submission.chunk.lengths)

@@ -1,4 +1,4 @@
-"""Checks of verifiers before anything expensive starts: services answer, and programs can be held."""
+"""Checks of verifiers before a run starts: services answer, and the sandbox can isolate programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nemo_brorl.scoring.grader_settings import configure_code
 
 
 def check_verifiers(rewards: RewardsConfig, verifiers: Sequence[str]) -> None:
-    """Check that services answer. Raises ConfigError, and as `prepare_sandbox`."""
+    """Check that services answer and that the sandbox works. Raises ConfigError or ResourceError."""
     if rewards.services.replay is None:
         endpoints = allowed().endpoints
         for name in filter(endpoints.__contains__, verifiers):
@@ -22,7 +22,7 @@ def check_verifiers(rewards: RewardsConfig, verifiers: Sequence[str]) -> None:
 
 
 def prepare_sandbox(rewards: RewardsConfig, verifiers: Collection[str]) -> None:
-    """Check that programs can be held where a verifier runs some. Raises ResourceError."""
+    """Check that the sandbox can isolate programs, if a verifier runs some. Raises ResourceError."""
     if "code" in verifiers:
         configure_code(rewards)
         code.load()

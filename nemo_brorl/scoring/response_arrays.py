@@ -1,6 +1,8 @@
-"""Arrays of a chunk's responses: cut into turns, put together anew, with what environments said behind them. Keys of
-their tokens: which responses are the same, and how much one repeats itself (the share of its n-grams that it has said
-before, arXiv 2502.03373 section 5.2)."""
+"""Arrays of a chunk's responses: their turns, subsets with observations appended, hashes and repetition.
+
+A hash of a response's tokens shows which responses are equal. Repetition is the share of its n-grams that occurred
+before in the response (arXiv 2502.03373 section 5.2).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ import numpy as np
 
 from nemo_brorl.types import NO_ROUTE, ChunkArrays, Float32, Int32, Int64, Routes, TurnEnds, UInt64
 
-_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying by it loses nothing modulo 2^64
-NO_LOG_PROB = 0.0  # of a token that was not sampled
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplication by it is invertible modulo 2^64
+NO_LOG_PROB = 0.0  # log-prob of tokens that were not sampled
 
 
 def turn_bounds(data: ChunkArrays, start: int, end: int) -> list[tuple[int, int]]:
-    """Where the turns of the response in [start, end) lie: its stretches of sampled tokens, one at least."""
+    """Return (start, end) of the turns of the response in [start, end): its runs of sampled tokens, at least one."""
     if data.is_sampled is None or start == end:
         return [(start, end)]
     is_sampled = data.is_sampled[start:end]
@@ -25,13 +27,13 @@ def turn_bounds(data: ChunkArrays, start: int, end: int) -> list[tuple[int, int]
 
 
 def split(data: ChunkArrays, values: np.ndarray) -> Iterator[np.ndarray]:
-    """Values of the tokens of each response."""
+    """Yield the slice of a per-token array that belongs to each response."""
     for start, end in pairwise(data.offsets.tolist()):
         yield values[start:end]
 
 
 def with_observations(data: ChunkArrays, observations: Sequence[Sequence[int]]) -> ChunkArrays:
-    """Responses, each with its observation behind it."""
+    """Return all responses of a chunk, each followed by the tokens of its observation."""
     rows = range(len(observations))
     return taken(data, rows, observations)
 
@@ -41,11 +43,11 @@ def taken(
     rows: Sequence[int],
     observations: Sequence[Sequence[int]] = (),
 ) -> ChunkArrays:
-    """Some responses of a chunk; with `observations`, by row, each with its own behind it."""
+    """Return the responses in `rows` of a chunk. With `observations`, by row, each is followed by its own."""
     token_ids: list[int] = []
     log_probs: list[float] = []
     is_sampled: list[bool] = []
-    places: list[int] = []  # of each token in `data`; -1: observed now
+    places: list[int] = []  # position of each token in `data`; -1: token of an observation
     offsets = [0]
     masks = data.is_sampled
     if masks is None:
@@ -75,7 +77,7 @@ def taken(
 
 
 def _routes_at(places: Sequence[int], routes: Routes | None) -> Routes | None:
-    """Routes of the tokens at these places; at -1 a route that is not known."""
+    """Return the expert routes of the tokens at these positions, NO_ROUTE for position -1."""
     if routes is None:
         return None
     shape = (1, *routes.shape[1:])
@@ -85,7 +87,10 @@ def _routes_at(places: Sequence[int], routes: Routes | None) -> Routes | None:
 
 
 def repetition_of(data: ChunkArrays, ngram: int) -> Float32:
-    """[n] per response of a chunk, from 0 to below 1; all 0 for `ngram=0`. Observations are left out."""
+    """Return the share of repeated n-grams of each response, [n] in [0, 1). All 0 for `ngram=0`.
+
+    Observations are left out.
+    """
     bounds = data.offsets.tolist()
     shares = np.zeros(len(bounds) - 1, np.float32)
     if ngram == 0:
@@ -99,13 +104,15 @@ def repetition_of(data: ChunkArrays, ngram: int) -> Float32:
 
 
 def response_keys(data: ChunkArrays) -> UInt64:
-    """[n] per response of a chunk: a hash of its tokens t and their number n, n b^n + Σ (t_i + 1) b^(n − 1 − i) modulo
-    2^64."""
+    """Return a hash [n] of each response.
+
+    For its n tokens t it is n b^n + Σ (t_i + 1) b^(n − 1 − i) modulo 2^64.
+    """
     starts = data.offsets[:-1]
     ends = data.offsets[1:]
     lengths = ends - starts
     powers = _powers(lengths)
-    last_positions = np.repeat(ends - 1, lengths)  # per token, of its response
+    last_positions = np.repeat(ends - 1, lengths)  # last position of each token's response
     exponents = last_positions - np.arange(len(data.token_ids))
     sums = _sums_before(data, powers[exponents])
     factors = lengths.astype(np.uint64)
@@ -114,18 +121,20 @@ def response_keys(data: ChunkArrays) -> UInt64:
 
 
 def turn_ends(data: ChunkArrays, num_turns: int) -> TurnEnds:
-    """Of responses with so many turns at most: where the next turn begins, and at last where the response ends. A key
-    is Σ (t_i + 1) b^i modulo 2^64 over its tokens."""
+    """Return where each response's later turns start, and where the response ends, with hashes up to there.
+
+    Responses have at most `num_turns` turns. A hash is Σ (t_i + 1) b^i modulo 2^64 over the tokens up to that position.
+    """
     starts = data.offsets[:-1]
     lengths = np.diff(data.offsets)
     powers = _powers(lengths)
-    places = np.arange(len(data.token_ids)) - np.repeat(starts, lengths)  # of each token in its response
+    places = np.arange(len(data.token_ids)) - np.repeat(starts, lengths)  # position of each token in its response
     sums = _sums_before(data, powers[places])
     ends = np.repeat(lengths[:, None], num_turns, axis=1)
     if data.is_sampled is not None:
         was_sampled = np.append(False, data.is_sampled[:-1])
         begins = data.is_sampled & ~was_sampled & (places > 0)
-        tokens = np.flatnonzero(begins)  # the first of each later turn
+        tokens = np.flatnonzero(begins)  # first token of each later turn
         rows = np.searchsorted(data.offsets, tokens, side="right") - 1
         all_rows = np.arange(len(lengths))
         first_of_row = np.searchsorted(rows, all_rows)
@@ -139,7 +148,7 @@ def turn_ends(data: ChunkArrays, num_turns: int) -> TurnEnds:
 
 
 def _powers(lengths: Int64) -> UInt64:
-    """b^0, b^1, … up to the longest response's length."""
+    """Return b^0, b^1, … up to the length of the longest response."""
     longest = int(lengths.max(initial=0))
     powers = np.ones(longest + 1, np.uint64)
     bases = np.full(longest, _BASE)
@@ -148,8 +157,10 @@ def _powers(lengths: Int64) -> UInt64:
 
 
 def _sums_before(data: ChunkArrays, powers: UInt64) -> UInt64:
-    """[T + 1] for each token of a chunk, and its end: Σ (t_i + 1) b^(e_i) of all tokens before it, given their powers
-    b^(e_i) [T]."""
+    """Return Σ (t_i + 1) b^(e_i) over all tokens before each position of a chunk, [T + 1], modulo 2^64.
+
+    `powers` are b^(e_i), [T].
+    """
     digits = data.token_ids.astype(np.uint64) + np.uint64(1)
     sums = np.zeros(len(digits) + 1, np.uint64)
     np.cumsum(digits * powers, out=sums[1:])
@@ -157,12 +168,12 @@ def _sums_before(data: ChunkArrays, powers: UInt64) -> UInt64:
 
 
 def repeated_share(token_ids: Int32, ngram: int) -> float:
-    """1 − different n-grams / n-grams; 0 for a response shorter than two of them."""
+    """Return 1 − (different n-grams) / (n-grams) of a response, 0 if it has fewer than two n-grams."""
     num_windows = len(token_ids) - ngram + 1
     if num_windows < 2:
         return 0.0
     ids = token_ids.astype(np.uint64)
-    hashes = np.zeros(num_windows, np.uint64)  # a polynomial of each window's tokens: equal windows have equal ones
+    hashes = np.zeros(num_windows, np.uint64)  # polynomial hash of each window's tokens
     for offset in range(ngram):
         hashes *= _BASE
         end = offset + num_windows

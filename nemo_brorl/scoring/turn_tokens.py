@@ -1,10 +1,10 @@
-"""Tokens between two turns of the model, by its chat template: the end of its message, what it is told, and the
-beginning of its next message.
+"""Tokens between two turns of the model under its chat template.
 
-They are the difference between two renderings of a conversation, with and without the observation; what the model
-wrote is never rendered, so it is never tokenised again. That is right for templates which only append. One that changes
-earlier turns (drops their thinking, say) would show the model, in use, another text than the one it was trained on: it
-is refused before a run.
+These are the end of the assistant's message, the observation, and the start of its next message. They are the
+difference between two renderings of a conversation, with and without the observation. What the model wrote is never
+rendered, so it is never tokenised again. That is correct for templates that only append. A template that changes
+earlier turns (for example drops their thinking) would show the model other text in use than in training. Such a
+template raises before a run.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.tokenizer import ChatTokenizer, Messages, Tools
 
-MARK = "brorl7a1c"  # stands for what the model wrote; no template has it
+MARK = "brorl7a1c"  # placeholder for the model's text; no template contains it
 QUESTION = ({"role": "user", "content": "a question"},)
 THOUGHT = f"<think>\nof {MARK}\n</think>\n\nanswer {MARK}"
 MAX_SHOWN = 60  # characters
-WITHOUT_TEMPLATE = "\n\n{}\n"  # as `ChatTokenizer.prompt_ids` puts messages together
+WITHOUT_TEMPLATE = "\n\n{}\n"  # the format of `ChatTokenizer.prompt_ids`
 
 
 class TurnTokens:
-    """For one model. Threads may share it."""
+    """Tokens between turns for one model. Safe to share between threads."""
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self.tokenizer = tokenizer
 
     @property
     def tool_format(self) -> str:
-        """The format in which the model calls tools; of a model without tools, any."""
+        """Format in which the model calls tools. For a model without tools, any format."""
         template = self.tokenizer.chat_template or ""
         return tool_calls.find_format(template) or tool_calls.ANY_FORMAT
 
@@ -44,9 +44,12 @@ class TurnTokens:
         is_stopped: bool,
         observation: Messages,
     ) -> list[int]:
-        """Tokens that follow a turn. `messages` are the prompt's, `response_ids` all behind the prompt so far, the stop
-        token included where it was sampled (`is_stopped`); it is not repeated. Raises ModelError when the template
-        refuses the observation."""
+        """Return the tokens that follow a turn of the model.
+
+        `messages` are the prompt's. `response_ids` are all tokens after the prompt so far. A sampled stop token
+        (`is_stopped`) is included in them and not repeated. Raises ModelError when the template rejects the
+        observation.
+        """
         if self.tokenizer.chat_template is None:
             told = "\n\n".join(message["content"] for message in observation)
             return self.tokenizer.encode(WITHOUT_TEMPLATE.format(told))
@@ -56,8 +59,10 @@ class TurnTokens:
         return tokens
 
     def check(self, tools: Tools, roles: Sequence[str] = ("user",)) -> None:
-        """Raise ModelError, with the reason, unless the template only appends: for observations of these roles, and
-        has a place for tools where there are some, in a format whose calls can be read."""
+        """Raise ModelError, with the reason, unless the chat template only appends observations of these roles.
+
+        Also raised if there are tools and the template has no place for them, or writes calls in an unknown format.
+        """
         template = self.tokenizer.chat_template
         if template is None:
             if tools:
@@ -94,7 +99,7 @@ class TurnTokens:
             )
 
     def _check_appends(self, role: str, text: str, tools: Tools) -> None:
-        """Two turns with observations of a role, each a beginning of what comes after it."""
+        """Raise ModelError unless each of two turns with observations of a role only extends the text before it."""
         messages: list[dict[str, Any]] = list(map(dict, QUESTION))
         before = self.tokenizer.render(messages, tools=tools)
         for number in range(2):
@@ -117,7 +122,7 @@ class TurnTokens:
 
 
 def check_environment(source: SourceConfig, tokenizer: ChatTokenizer) -> None:
-    """Raise ConfigError or ModelError unless the environment of a source is one that the model can talk to."""
+    """Raise ConfigError or ModelError unless the model can take part in the environment of a source."""
     if source.environment is None:
         return
     environment = registry.make_environment(source.environment, source.environment_settings)
@@ -126,14 +131,14 @@ def check_environment(source: SourceConfig, tokenizer: ChatTokenizer) -> None:
 
 
 class QuestionCheck:
-    """Checks questions of environments, since an agent's tools are not known before."""
+    """Check of single questions, for agents whose tools are not known before."""
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self.turn_tokens = TurnTokens(tokenizer)
         self._passed: set[str] = set()
 
     def check(self, tools: Tools) -> None:
-        """Raise ModelError unless the model can take part with these tools."""
+        """Raise ModelError unless the model can take part in an episode with these tools."""
         written = repr(tools)
         if written not in self._passed:
             self.turn_tokens.check(tools, ["tool"] if tools else ["user"])
@@ -141,7 +146,7 @@ class QuestionCheck:
 
 
 def _common(text: str, other: str) -> int:
-    """Length of the beginning that two texts share."""
+    """Return the length of the longest common prefix of two texts."""
     num = 0
     for letter, its in zip(text, other, strict=False):
         if letter != its:

@@ -1,8 +1,8 @@
-"""Judging of turns: what the environments of a chunk's trajectories say to their newest turns, and which of them go on.
+"""Judging of turns: environments reply to the newest turn of each trajectory, and some trajectories continue.
 
-A trajectory's response is `turn 1 | observation 1 | turn 2 | …`. It goes on when its environment has answered and the
-response has room for the answer and one more token. Then the observation's tokens follow what was sampled, which is
-never tokenised again. A verifier that only scores is the trivial case, in which every response ends at its first turn.
+A trajectory's response is `turn 1 | observation 1 | turn 2 | …`. It continues when its environment has replied, and the
+response has room for the observation and one more token. The observation's tokens are then appended to the sampled
+ones, which are never tokenised again. With a verifier that only scores, every response ends with its first turn.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SEEDS = 2**31
 
 
 class ResponseScores(NamedTuple):
-    """What is found out about the responses of a chunk that have ended; fields as in `types.ScoredChunk`."""
+    """Scores of the responses of a chunk that have ended. Fields are as in `types.ScoredChunk`."""
 
     rewards: Float32
     num_failed: int
@@ -51,20 +51,20 @@ class ResponseScores(NamedTuple):
     answers: tuple[str | None, ...] | None = None
     evidence: RewardEvidence | None = None
     turns: TurnRecord | None = None
-    usage: Mapping[str, float] | None = None  # of services, since the last chunk (`Pool.take_usage`)
-    unfinished: PartialRollouts | None = None  # without its data
+    usage: Mapping[str, float] | None = None  # use of services since the last chunk (`Pool.take_usage`)
+    unfinished: PartialRollouts | None = None  # its data is sent apart
     ended: Int64 | None = None  # rows of the chunk that have ended; None: all
-    is_stopped: Bool | None = None  # of these; None: as they came
+    is_stopped: Bool | None = None  # [ended] whether each stopped by itself; None: as sampled
     period: Period | None = None
     reasons: tuple[str, ...] = ()
 
 
-# Of a chunk; arrays of the responses that have ended where some have not; arrays of those that go on.
+# Scores, arrays of the ended responses if some have not ended, and arrays of the unfinished responses.
 Judged = tuple[ResponseScores, ChunkArrays | None, ChunkArrays | None]
 
 
 def kept_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Reasons as they travel with a chunk: shortened, without what no file can hold; none where all are empty."""
+    """Return reasons as they are stored with a chunk: shortened and valid UTF-8. Empty if all are empty."""
     kept: list[str] = []
     for reason in reasons:
         text = reason[:MAX_REASON].encode("utf-8", "replace")
@@ -73,7 +73,7 @@ def kept_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
 
 
 class TurnJudge:
-    """Takes trajectories a turn further. Any thread may call `judge`."""
+    """Judge that takes trajectories one turn further. `judge` may be called from any thread."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class TurnJudge:
         if settings.shaping.repetition_penalty > 0:
             self.ngram = settings.shaping.repetition_ngram
         self.sums_rewards = settings.trajectory_reward == "sum"
-        self._open: set[str] = set()  # episodes that the host may hold
+        self._open: set[str] = set()  # episodes that may be running in the host
         self._lock = threading.Lock()
 
     def judge(self, chunk: RolloutChunk, data: ChunkArrays) -> Judged:
-        """Scores of the trajectories that end with this turn, and the tokens of the others with their observations."""
+        """Return the scores of trajectories that end with this turn, and the tokens of the others with observations."""
         steps = list(self._steps(chunk, data))
         outcomes = self._stepped(steps)
         record = _extended(chunk, data, outcomes)
@@ -144,9 +144,9 @@ class TurnJudge:
         turns: TurnRecord,
         outcomes: Sequence[EpisodeOutcome],
     ) -> ResponseScores:
-        """Of trajectories that have ended, by what their environments said last."""
+        """Return the scores of trajectories that have ended, from the last outcomes of their environments."""
         has_failed = np.array([bool(outcome.error) for outcome in outcomes], bool)
-        # A trajectory whose environment failed earns nothing, for its earlier turns neither.
+        # A trajectory whose environment failed gets no reward, not even for its earlier turns.
         turn_rewards = np.where(has_failed[:, None], np.float32(0), turns.rewards)
         rewards = turn_rewards[:, -1]
         if self.sums_rewards:
@@ -164,7 +164,7 @@ class TurnJudge:
         )
 
     def end_all(self) -> None:
-        """Forget every trajectory that goes on."""
+        """End the episodes of all unfinished trajectories."""
         with self._lock:
             episodes = list(self._open)
         self._end(episodes)
@@ -205,7 +205,7 @@ class TurnJudge:
         before: int,
         turn: slice,
     ) -> TurnSize:
-        """Of a turn that comes after `before` tokens of its response."""
+        """Return the size of a turn that starts after `before` tokens of its response."""
         limits = request.sampling
         num_sampled = turn.stop - turn.start
         is_full = before + num_sampled >= limits.max_tokens
@@ -225,7 +225,7 @@ class TurnJudge:
         data: ChunkArrays,
         outcomes: Sequence[EpisodeOutcome],
     ) -> list[list[int]]:
-        """Tokens of each trajectory's observation; none of one that ends here."""
+        """Return the tokens of each trajectory's observation, empty for a trajectory that ends here."""
         prompt = chunk.request.prompt
         limit = chunk.request.sampling.max_tokens
         observations: list[list[int]] = []
@@ -247,7 +247,7 @@ class TurnJudge:
 
 
 def _extended(chunk: RolloutChunk, data: ChunkArrays, outcomes: Sequence[EpisodeOutcome]) -> TurnRecord:
-    """The record of the trajectories with their newest turn."""
+    """Return the turn records of a chunk's trajectories, extended by their newest turn."""
     newest: list[float] = []
     errors: list[bool] = []
     for outcome in outcomes:
@@ -256,7 +256,7 @@ def _extended(chunk: RolloutChunk, data: ChunkArrays, outcomes: Sequence[Episode
     rewards = np.array(newest, np.float32)[:, None]
     is_tool_error = np.array(errors, bool)[:, None]
     partial = chunk.request.partial
-    if partial is None or data.is_sampled is None:  # its first turn, or its tokens were lost and it began anew
+    if partial is None or data.is_sampled is None:  # first turn, or a restart after the tokens were lost
         return TurnRecord(rewards, is_tool_error)
     places = np.searchsorted(partial.indices, chunk.indices)
     if partial.turns is not None:

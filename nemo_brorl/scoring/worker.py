@@ -1,4 +1,4 @@
-"""Ray actor that scores the responses of chunks, several at a time, in processes that may hang or crash."""
+"""Ray actor that scores the responses of several chunks at a time, in child processes that may hang or crash."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.scoring.turns import Judged, ResponseScores, TurnJudge, kept_reasons
 from nemo_brorl.types import ChunkArrays, Period, RolloutChunk
 
-LIGHTEST = "exact_match"  # loads nothing: shows that processes can be started
+LIGHTEST = "exact_match"  # verifier that loads nothing, to check that processes can be started
 
 
 class VerifierWorker:
-    """Owns a process pool. `score` may run in several threads at once."""
+    """A worker that owns a pool of scoring processes. `score` may run in several threads at once."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class VerifierWorker:
         names: Names | None = None,
         index: int = 0,
     ) -> None:
-        """Start a worker.
+        """Start a scoring worker with its pool of child processes.
 
-        `verifiers` are loaded by `wait_ready`, others when first needed. `repetition_ngram` tokens make an n-gram; 0:
-        repetition is not looked for. `rewards` are the settings of verifiers that have some; None: the defaults.
-        `with_answers`: read them too. `record_folder`: where answers of services are kept, by `index` of the worker;
-        None: nowhere. `names` are those that prompts may use; None: those that this process has.
+        `verifiers` are loaded by `wait_ready`, and others when first needed. `repetition_ngram`: tokens of an n-gram, 0
+        to skip repetition. `rewards`: settings of verifiers, None for the defaults. `with_answers`: return the answers,
+        too. `record_folder`: where replies of services are stored, under the worker's `index`, None for nowhere.
+        `names`: names that prompts may use, None for those allowed in this process.
         """
         if names is not None:
             allow(names)
@@ -61,7 +61,7 @@ class VerifierWorker:
         self.with_answers = with_answers
         self.rewards = rewards or RewardsConfig()
         self._lock = threading.Lock()
-        self.turn_judge: TurnJudge | None = None  # None: no environment has been asked
+        self.turn_judge: TurnJudge | None = None  # None: no environment was needed so far
         self.pool = Pool(
             timeout_s if rewards is None else deadlines_of(rewards),
             services=service_limits(self.rewards.services),
@@ -75,8 +75,11 @@ class VerifierWorker:
         data: ChunkArrays,
         places: Sequence[int] | None = None,
     ) -> Judged:
-        """What becomes of a chunk's responses, as `TurnJudge.judge`; a verifier that only scores ends all of them.
-        `chunk` is without its data; `places` as of `score`, which says what is raised."""
+        """Score the responses of a chunk, or take its trajectories one turn further (`TurnJudge.judge`).
+
+        With a verifier that only scores, all responses end. `chunk` comes without its data. `places` and the errors
+        raised are those of `score`.
+        """
         began_at = time.time()
         prompt = chunk.request.prompt
         if prompt.has_episodes:
@@ -88,7 +91,7 @@ class VerifierWorker:
         return scores._replace(period=period), ended, unfinished
 
     def _judge_of_turns(self) -> TurnJudge:
-        """Made when an environment is first asked."""
+        """Return the judge of turns, which is made when an environment is first needed."""
         with self._lock:
             if self.turn_judge is None:
                 tokens = TurnTokens(self.tokenizer)
@@ -98,7 +101,7 @@ class VerifierWorker:
             return self.turn_judge
 
     def end_episodes(self) -> None:
-        """Forget every trajectory under way: nobody waits for it any more."""
+        """End the episodes of all unfinished trajectories, because the driver dropped them."""
         if self.turn_judge is not None:
             self.turn_judge.end_all()
 
@@ -110,9 +113,11 @@ class VerifierWorker:
         prompt: Sequence[Mapping[str, str]] = (),
         places: Sequence[int] | None = None,
     ) -> ResponseScores:
-        """Equal texts are scored once; a failing one counts for each response. `prompt`: its messages, which services
-        are told; `places`: of the responses that are to be scored, the others get 0; None: all. Raises as
-        `Pool.judge`."""
+        """Return the scores of a chunk's responses. Equal texts are scored once, and a failure counts for each.
+
+        `prompt`: messages of the prompt, which services see. `places`: rows of the responses to score, the others get
+        0. None: all. Raises what `Pool.judge` raises.
+        """
         texts: list[str] = []
         log_probs: list[float] = []
         for start, end in pairwise(data.offsets.tolist()):
@@ -147,15 +152,17 @@ class VerifierWorker:
         )
 
     def wait_ready(self) -> None:
-        """Return once the verifiers are loaded. Raises ConfigError when one cannot be, ResourceError when no process
-        can start."""
+        """Block until the verifiers are loaded.
+
+        Raises ConfigError when one cannot be loaded, and ResourceError when no process can start.
+        """
         for verifier in self.verifiers or (LIGHTEST,):
             self.pool.load(verifier)
 
     def _answers(
         self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]
     ) -> tuple[str | None, ...] | None:
-        """Answer of each text; None where nobody asks for answers, or the verifier knows of none."""
+        """Return the answer in each text, or None if answers are off or the verifier cannot read any."""
         answers = answers_of(verifier, payload) if self.with_answers else None
         if answers is None:
             return None
@@ -163,11 +170,11 @@ class VerifierWorker:
         return tuple(answer_of[text] for text in texts)
 
     def close(self) -> None:
-        """Kill all processes, and end what services are asked."""
+        """Kill all child processes and end requests to services."""
         if self.turn_judge is not None:
             self.turn_judge.host.close()
         self.pool.close()
 
     def child_pids(self) -> list[int]:
-        """Process ids of the current children."""
+        """Return the process ids of the current child processes."""
         return self.pool.child_pids()

@@ -1,1 +1,1 @@
-"""The training loop, its checkpoints, the parity gate, and the small base model."""
+"""The training loop, its checkpoints, the parity gate, the rollout store, and supervised fine-tuning."""

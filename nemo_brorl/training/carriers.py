@@ -1,8 +1,8 @@
-"""Carriers on disk: frozen dataclasses as JSON with their arrays beside them in one npz file, no pickle.
+"""Dataclasses on disk: JSON with the arrays in one npz file, without pickle.
 
-A value is written with its type's name and read back by it, so a carrier that grows a field needs no change here.
-References into the object store are fetched; what is read has tokens in the object store again, where Ray is up, so
-that only who needs them gets them.
+A value is written with the name of its type and read back by it, so new fields need no change here. References into the
+object store are resolved. When a file is read, tokens go into the object store again (if Ray runs), so that only
+processes that need them get them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
-    """Write dataclasses of `types.py`, and dataclasses, sequences and mappings of such."""
+    """Write dataclasses of `types.py`, also nested in dataclasses, sequences and mappings."""
     arrays: dict[str, Any] = {}
     records = [_record(carrier, arrays) for carrier in carriers]
     text = json.dumps(records).encode()
@@ -33,8 +33,11 @@ def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
 
 
 def load_carriers(path: Path, *kinds: type) -> list[Any]:
-    """Read what `save_carriers` wrote; `kinds` are dataclasses in it that are not of `types.py`. Raises CheckpointError
-    for a file of another version of this program, and for a damaged one."""
+    """Read what `save_carriers` wrote.
+
+    `kinds` are dataclasses in the file that are not in `types.py`. Raises CheckpointError for a damaged file, or one of
+    another version of this program.
+    """
     known = _own_kinds()
     for kind in kinds:
         known[kind.__name__] = kind
@@ -52,7 +55,10 @@ def load_carriers(path: Path, *kinds: type) -> list[Any]:
 
 
 def _record(value: Any, arrays: dict[str, Any]) -> Any:
-    """A value as JSON, texts from the environment as they were written; its arrays are added to `arrays`."""
+    """Convert a value to JSON and add its arrays to `arrays`.
+
+    Texts that came from environment variables are written as `${oc.env:NAME}`.
+    """
     if isinstance(value, str):
         return as_written(value)
     if isinstance(value, _PLAIN):
@@ -62,7 +68,7 @@ def _record(value: Any, arrays: dict[str, Any]) -> Any:
         arrays[name] = value
         return {"array": name}
     if dataclasses.is_dataclass(value):
-        # Cached properties live in the instance's dict too; only the fields are its state.
+        # Cached properties are in the instance's dict, too. Only the fields are its state.
         fields: dict[str, Any] = {}
         for field in dataclasses.fields(value):
             fields[field.name] = _record(getattr(value, field.name), arrays)
@@ -85,7 +91,7 @@ def _value(
     known: Mapping[str, type],
     arrays: Any,
 ) -> Any:
-    """The value that `_record` wrote."""
+    """Rebuild the value that `_record` wrote."""
     if isinstance(record, str):
         return restored(record)
     if isinstance(record, _PLAIN):
@@ -108,7 +114,7 @@ def _value(
 
 
 def _own_kinds() -> dict[str, type]:
-    """The dataclasses of `types.py` by name."""
+    """Return the dataclasses of `types.py`, by name."""
     found: dict[str, type] = {}
     for kind in vars(types).values():
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):

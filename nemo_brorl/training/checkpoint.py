@@ -1,13 +1,13 @@
-"""Checkpoints of a run, with the policy's own files, the run state, and the groups between two steps.
+"""Checkpoints of a run: the policy's files, the run's state, and the groups between two steps.
 
-    checkpoints/step_K/policy/      Megatron dist_checkpointing (weights, optimizer, reference), and checksums of it
+    checkpoints/step_K/policy/      Megatron dist_checkpointing (weights, optimizer, reference), with checksums
                        state.json   step, prompt stream, counters
                        groups.npz   groups carried between two steps, with their rollouts
-                       COMPLETE     written last: names, sizes and checksums of all files above
-                cut_step.npz        what the step after the newest checkpoint had sampled, if it was cut
+                       COMPLETE     written last: names, sizes and checksums of all other files
+                cut_step.npz        chunks of the step after the newest checkpoint, if it was cut
 
-A folder is written under another name and renamed; without a marker that fits its files it does not count as a
-checkpoint. A crash in between leaves a partial folder, which the next run names in a warning and the next save deletes.
+A folder is written under another name and renamed. Without a marker that fits its files it is no checkpoint. A crash
+leaves a partial folder, which the next run names in a warning and the next save deletes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from nemo_brorl.training.carriers import load_carriers, save_carriers
 from nemo_brorl.training.marker import check_sums, is_complete, write_marker
 from nemo_brorl.types import ScoredChunk
 
-UNFINISHED = ".partial"  # end of the name of a folder that is being written
+UNFINISHED = ".partial"  # suffix of a folder that is being written
 STATE = "state.json"
 GROUPS = "groups.npz"
 CUT_STEP = "cut_step.npz"
-# rollouts of a cut step that have not come by then are taken for lost: the time that is left for them is short
+# Rollouts of a cut step that are not fetched within this time are treated as lost, because the run has to end soon.
 FETCH_S = 60.0
 
 log = get_logger(__name__)
@@ -42,7 +42,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run needs besides the policy to go on exactly where it was."""
+    """Everything besides the policy that a run needs to continue exactly where it was."""
 
     step: int
     state: dict[str, Any]  # JSON-able, by owner
@@ -51,27 +51,29 @@ class RunState:
 
 @dataclass(frozen=True)
 class CutStep:
-    """Whole chunks of a step that was cut."""
+    """The finished chunks of a step that was cut."""
 
-    step: int  # the last one before it
+    step: int  # last step before the cut one
     chunks: tuple[ScoredChunk, ...]
 
 
 class Checkpoints:
-    """The checkpoints of one run folder; keeps the newest `keep`."""
+    """The checkpoints of one run folder. Only the newest `keep` are kept."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
         self.keep = keep
-        # Found so by `load_newest`, until they are written anew: a marker that fits says nothing of the bytes inside.
+        # Folders that `load_newest` could not read, until they are written again. Their marker may still fit.
         self.unreadable: set[Path] = set()
 
     def begin(self, run: RunState) -> Path:
-        """Write everything but the policy; its files go into the folder that is returned. Deletes what was never
-        finished. Raises ResourceError."""
+        """Write everything of a checkpoint but the policy. Return the folder for the policy's files.
+
+        Deletes unfinished checkpoints. Raises ResourceError.
+        """
         folder = self.folder / f"step_{run.step}{UNFINISHED}"
         with naming(folder):
-            # Left by a crash: the room may be wanted, and a second half of a checkpoint must not meet a first.
+            # Folders left by a crash take room, and must not be mixed with this checkpoint.
             for unfinished in self._unfinished():
                 shutil.rmtree(unfinished)
             policy_folder = folder / "policy"
@@ -83,48 +85,54 @@ class Checkpoints:
         return policy_folder
 
     def abandon(self) -> None:
-        """Delete what was begun and will not be finished, as far as the disk lets: the room may be wanted."""
+        """Delete the unfinished checkpoint, as far as the disk allows."""
         for unfinished in self._unfinished():
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def commit(self, step: int) -> Path:
-        """Make what `begin` started a checkpoint, then delete the oldest. Returns its folder. Raises ResourceError."""
+        """Complete the checkpoint that `begin` started, and delete the oldest. Return its folder.
+
+        Raises ResourceError.
+        """
         final = self.folder / f"step_{step}"
         with naming(final):
             shutil.rmtree(final, ignore_errors=True)
             (self.folder / f"step_{step}{UNFINISHED}").rename(final)
-            # The marker last and the folder's names behind it: what has a marker survives a loss of power whole.
+            # The marker comes last, then the folder is synced, so a checkpoint with a marker survives a power loss.
             write_marker(final)
             sync(self.folder)
         self.unreadable.discard(final)
-        # Older ones go only now that the new one is complete.
+        # Older checkpoints are deleted only now that the new one is complete.
         for old in self.complete()[self.keep :]:
             shutil.rmtree(old)
         (self.folder / CUT_STEP).unlink(missing_ok=True)
         return final
 
     def save_cut_step(self, cut: CutStep) -> int:
-        """Keep what the step after the newest checkpoint had sampled, until there is a newer one. Returns the number of
-        rollouts kept; none, with a warning, when they cannot be written: they will be sampled again."""
+        """Save the chunks of the step after the newest checkpoint. Return the number of saved rollouts.
+
+        They are kept until there is a newer checkpoint. If they cannot be written, a warning says so, 0 is returned,
+        and the step will be sampled again.
+        """
         path = self.folder / CUT_STEP
         chunks = tuple(_with_arrays(cut.chunks))
         try:
             with replacing(path) as aside:
                 save_carriers(aside, [CutStep(cut.step, chunks)])
         except OSError as error:
-            log.warning("%s was not written (%s): its step will be sampled again", path, error)
+            log.warning("%s was not written (%s). Its step will be sampled again.", path, error)
             return 0
         return sum(len(scored.rewards) for scored in chunks)
 
     def load_cut_step(self, step: int) -> tuple[ScoredChunk, ...]:
-        """What was kept of the step after this one, if that was cut."""
+        """Return the saved chunks of the step after `step`, or () if it was not cut."""
         path = self.folder / CUT_STEP
         if not path.exists():
             return ()
         try:
             cut: CutStep = load_carriers(path, CutStep)[0]
         except (CheckpointError, OSError) as error:
-            log.warning("%s: the step that was cut is sampled again", error)
+            log.warning("%s: the step that was cut will be sampled again", error)
             return ()
         return cut.chunks if cut.step == step else ()
 
@@ -132,26 +140,28 @@ class Checkpoints:
         return sorted(self.folder.glob(f"step_*{UNFINISHED}"))
 
     def complete(self) -> list[Path]:
-        """Checkpoint folders whose marker fits their files' sizes, newest first, but for those that could not be read;
-        the others are named in a warning."""
+        """Return the checkpoint folders whose marker fits their files' sizes, newest first.
+
+        Folders that could not be read are left out. Others without a fitting marker are named in a warning.
+        """
         folders = [folder for folder in self.folder.glob("step_*[0-9]") if folder not in self.unreadable]
         folders.sort(key=step_of, reverse=True)
         return [folder for folder in folders if is_complete(folder)]
 
     def load_newest(self, read_policy: Callable[[Path], None]) -> RunState | None:
-        """Load the newest checkpoint that can be read, falling back to older ones; None when there has never been one.
+        """Load the newest readable checkpoint and fall back to older ones. None if there are no checkpoints.
 
         Raises CheckpointError when there are checkpoints but none can be read.
         """
         for unfinished in self._unfinished():
-            log.warning("%s was not finished: left out", unfinished)
+            log.warning("%s was not finished and is ignored", unfinished)
         folders = self.complete()
         for folder in folders:
             try:
                 check_sums(folder)
                 run = self._read(folder)
                 read_policy(folder / "policy")
-            # Whatever a damaged or older file makes its reader raise: the checkpoint before may be whole.
+            # All errors that a damaged or older file can cause. The checkpoint before may be intact.
             except (CheckpointError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 log.warning("checkpoint %s cannot be read (%s); trying the one before", folder, error)
                 self.unreadable.add(folder)
@@ -159,8 +169,8 @@ class Checkpoints:
                 return run
         if folders:
             raise CheckpointError(
-                f"none of the {len(folders)} checkpoints in {self.folder} can be read; delete that folder to start"
-                " over, or choose another exp_manager.explicit_log_dir"
+                f"none of the {len(folders)} checkpoints in {self.folder} can be read. Delete that folder to start"
+                " over, or set another exp_manager.explicit_log_dir."
             )
         return None
 
@@ -172,7 +182,10 @@ class Checkpoints:
 
 
 def _with_arrays(chunks: Iterable[ScoredChunk]) -> Iterator[ScoredChunk]:
-    """Chunks with their tokens, without those whose node is gone: it may be why the run was told to stop."""
+    """Yield chunks with their tokens, without chunks whose node was lost.
+
+    A lost node may be the reason why the run has to stop.
+    """
     until = time.monotonic() + FETCH_S
     for scored in chunks:
         left_s = max(0.0, until - time.monotonic())
@@ -191,5 +204,5 @@ def check_state_keys(state: Mapping[str, Any], wanted: Collection[str]) -> None:
 
 
 def step_of(folder: Path) -> int:
-    """Step of a checkpoint's folder."""
+    """Return the step of a checkpoint folder."""
     return int(folder.name.removeprefix("step_"))

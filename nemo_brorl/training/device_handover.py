@@ -1,15 +1,15 @@
-"""Handover of the devices between engines and policy, and publication of the weights on the way: engines have them
-while rollouts are sampled, the policy while it learns. One place for the order of the steps.
+"""Handover of the devices between engines and policy, with the weight sync in between.
 
-Between turns of the policy the engines are awake and the policy is offloaded, as far as `generation.sleep` and
-`policy.offload` say; where roles have devices of their own both say nothing, and every step here is a no-op. A turn
-goes in stages, so that at no time both need all of their memory:
+Engines use the devices while rollouts are sampled, and the policy while it trains. Between phases of the policy the
+engines are awake and the policy is offloaded, as far as `generation.sleep` and `policy.offload` say. Where engines and
+policy have devices of their own, both settings are off and every step here is a no-op. A phase of the policy goes in
+stages, so that at no time both need all of their memory:
 
-    engines sleep → policy onload → … learn … → policy release → engines wake for weights → publish → policy offload →
+    engines sleep → policy onload → … update … → policy release → engines wake for weights → publish → policy offload →
     engines wake their cache
 
-The policy's `release` gives back memory that its allocator keeps (activations, gathered tensors, buckets), whatever is
-offloaded: an engine that wakes cannot make another process give it up. `offload` ends with one, too.
+The policy's `release` returns memory that its allocator keeps (activations, gathered tensors, buckets), whatever is
+offloaded, because an engine that wakes cannot make another process return memory. `offload` ends with a `release`, too.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from nemo_brorl.weights.publication import SyncReport, publish
 
 
 class DeviceHandover:
-    """Hands the devices from one role to the other."""
+    """Owner of the order in which engines and policy use their devices."""
 
     def __init__(self, policy: Policy, generator: Generator, heartbeat: Heartbeat | None = None) -> None:
-        """`heartbeat` hears when weights are on their way."""
+        """Start with the engines on their devices. `heartbeat` records when weights are published."""
         self.policy = policy
         self.generator = generator
         self.heartbeat = heartbeat or Heartbeat()
-        self.version = 0  # that the engines have
+        self.version = 0  # policy version of the engines' weights
         self.last_sync: SyncReport | None = None
-        self.residual: Mapping[str, float] = {}  # what sleeping engines still held, as metrics
+        self.residual: Mapping[str, float] = {}  # metrics of the memory that sleeping engines still held
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the policy's last turn."""
+        """Return metrics of the policy's last phase: memory of sleeping engines, and the weight sync."""
         metrics = dict(self.residual)
         if self.last_sync is not None:
             metrics.update(self.last_sync.metrics())
         return metrics
 
     def begin(self, version: int, is_published: bool) -> None:
-        """Both roles are on their devices, after start-up or a resume: the engines get the weights unless they have
-        them, and the devices."""
+        """Publish the weights unless the engines have them, and offload the policy.
+
+        Called after start-up or a resume, when engines and policy are both on their devices.
+        """
         self.version = version
         if not is_published:
             self._publish(version)
@@ -78,11 +80,11 @@ class DeviceHandover:
 
 
 class PolicyPhase:
-    """What the policy did with its turn."""
+    """One phase in which the policy has the devices. It records whether new weights were made."""
 
     def __init__(self, version: int) -> None:
         self.version = version
 
     def set_version(self, version: int) -> None:
-        """There are new weights."""
+        """Record that the policy has new weights of this version."""
         self.version = version

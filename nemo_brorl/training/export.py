@@ -1,4 +1,4 @@
-"""Conversion of checkpoints to Hugging Face folders: which checkpoint, and whether a folder holds it already."""
+"""Conversion of checkpoints to Hugging Face folders: which checkpoint, and whether a folder already holds it."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.marker import MARKER
 
-RECORD = "converted.json"  # in the folder: which checkpoint it was made of
+RECORD = "converted.json"  # file in the folder that names its checkpoint
 
 
 def newest_checkpoint(folder: Path, setting: str) -> Path:
-    """A step_K folder itself, or the newest complete one in a checkpoints folder. Raises CheckpointError when it is not
-    complete, or there is none."""
+    """Return a step_K folder itself, or the newest complete one in a folder of checkpoints.
+
+    Raises CheckpointError when it is not complete, or there is none.
+    """
     is_step = (folder / MARKER).is_file()
     checkpoints = Checkpoints(folder.parent if is_step else folder, keep=1)
     for checkpoint in checkpoints.complete():
         if not is_step or checkpoint.name == folder.name:
             return checkpoint
-    raise CheckpointError(f"{folder} holds no complete checkpoint: write {setting}=RUN/checkpoints/step_K")
+    raise CheckpointError(f"{folder} holds no complete checkpoint. Set {setting}=RUN/checkpoints/step_K.")
 
 
 def empty(folder: Path, setting: str) -> Path:
-    """The folder, if nothing is in it. Raises CheckpointError."""
+    """Return the folder if it is empty or missing. Raises CheckpointError otherwise."""
     if folder.exists() and any(folder.iterdir()):
-        raise CheckpointError(f"{setting}={folder} is there and not empty: delete it or write another folder")
+        raise CheckpointError(f"{setting}={folder}: this folder is not empty. Delete it, or set another folder.")
     return folder
 
 
 def is_converted(checkpoint: Path, folder: Path) -> bool:
-    """Whether `folder` was made of this checkpoint, and not of another one of the same name."""
+    """Return True if `folder` was made from this checkpoint, and not from another one of the same name."""
     try:
         record = json.loads((folder / RECORD).read_text())
         return record == _identity(checkpoint)
@@ -48,21 +50,20 @@ def convert_into(
     folder: Path,
     export: Callable[[Path], None],
 ) -> None:
-    """Have the weights written beside `folder`, then put in its place: a conversion that is stopped leaves nothing
-    there."""
+    """Export weights next to `folder` and then move them there, so that an interrupted conversion leaves nothing."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     export(partial)
     record = json.dumps(_identity(checkpoint), indent=1)
     (partial / RECORD).write_text(record + "\n")
     if folder.exists():
-        # `empty` has looked: there is nothing in it.
+        # `empty` has checked that the folder is empty.
         folder.rmdir()
     os.replace(partial, folder)
 
 
 def _identity(checkpoint: Path) -> dict[str, str]:
-    """Path of a checkpoint and a digest of its marker: one that is made anew has another marker."""
+    """Return a checkpoint's path and a digest of its marker. A checkpoint that is written again has another digest."""
     marker = checkpoint / MARKER
     digest = hashlib.blake2b(marker.read_bytes(), digest_size=16)
     written_at = marker.stat().st_mtime_ns

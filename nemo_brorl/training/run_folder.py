@@ -1,4 +1,4 @@
-"""Run folder, with the configuration and code revision it belongs to, and the refusal to mix two runs in it."""
+"""The run folder: it records the settings and the code revision, and never mixes two runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nemo_brorl.core.files import naming, write_atomically
 from nemo_brorl.training.machine_record import note_machine
 
 PRIVATE = 0o700
-FROZEN_REVISION = "REVISION"  # beside the package, in code that the launcher has frozen
+FROZEN_REVISION = "REVISION"  # file next to the package, in code that the launcher has frozen
 
 
 def claim_run_folder(config: BroRLConfig) -> Path:
-    """Create the run folder, or check that an existing one belongs to this configuration.
+    """Create the run folder, or check that an existing one belongs to these settings.
 
-    Raises CheckpointError naming the settings that differ, or when the folder may not be resumed; ResourceError when
-    it cannot be written.
+    Raises CheckpointError that names the differing settings, or when the folder may not be resumed. Raises
+    ResourceError when it cannot be written.
     """
     folder = Path(config.exp_manager.explicit_log_dir)
     if not check_same_run(config):
@@ -34,10 +34,10 @@ def claim_run_folder(config: BroRLConfig) -> Path:
 
 
 def code_revision() -> str:
-    """The git commit of this source tree, with a mark when it has uncommitted changes; "unknown" outside git."""
+    """Return the git commit of this source tree, marked if it has uncommitted changes. "unknown" outside git."""
     root = Path(__file__).parents[1]
     frozen = root.parent / FROZEN_REVISION
-    # Frozen code lies in a run folder, which may lie inside a checkout of another revision: git would name that.
+    # Frozen code is in a run folder, which may be inside a checkout of another revision, which git would name.
     if frozen.is_file():
         return frozen.read_text(encoding="utf-8").strip()
     try:
@@ -49,7 +49,7 @@ def code_revision() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    # A full disk would leave git's lock in somebody's repository.
+    # On a full disk git would leave its lock in the repository.
     command = ["git", "--no-optional-locks", *arguments]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     return done.stdout

@@ -1,4 +1,4 @@
-"""The observers that every run has: its files, its alarms, and the line of each step."""
+"""The observers that every run has: its files, its alarms, and the console line of each step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 
 class StoredRollouts(Observer):
-    """Hands the groups of every step to the rollout store."""
+    """Observer that passes the groups of every step to the rollout store."""
 
     def __init__(self, store: RolloutStore, sampling: DynamicSamplingConfig) -> None:
         self.store = store
@@ -41,8 +41,10 @@ class StoredRollouts(Observer):
 
 
 class Events(Observer):
-    """Writes what happens rarely to `events.jsonl`, one {"step", "event", "reason", "value"} a line; no file before the
-    first event."""
+    """Observer that writes rare events to `events.jsonl`, one {"step", "event", "reason", "value"} per line.
+
+    The file is created with the first event.
+    """
 
     def __init__(self, run_folder: Path) -> None:
         self.path = run_folder / "events.jsonl"
@@ -61,14 +63,14 @@ class Events(Observer):
 
 
 class MassBalanceMetrics(Observer):
-    """Reports the terms of BroRL's mass balance for the groups that a step sampled."""
+    """Observer that reports the terms of BroRL's mass balance for the groups that a step sampled."""
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
         return mass_balance_metrics(made.filled.sampled) if made.filled.sampled else {}
 
 
 class StepLine(Observer):
-    """Prints one line a step, and warns where log-probs of policy and engines are too far apart."""
+    """Observer that prints one line per step, and warns if log-probs of policy and engines differ too much."""
 
     def __init__(self, console: Console, max_steps: int, parity: ParityConfig) -> None:
         self.console = console

@@ -1,4 +1,4 @@
-"""A few rollouts of a step as text, to read what the model does."""
+"""Samples of each step: a few rollouts as text, to read what the model writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nemo_brorl.types import ScoredGroup, TrainBatch
 
 
 class Samples(Observer):
-    """Writes a few responses of every step as text, and shows some when no batch can be filled."""
+    """Observer that writes a few responses of every step as text, and prints some when no batch can be filled."""
 
     def __init__(self, run_folder: Path, num_samples: int, decode: Decode, console: Console) -> None:
         self.run_folder = run_folder

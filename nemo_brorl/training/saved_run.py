@@ -1,4 +1,4 @@
-"""The state of a run in its checkpoints: everything that is saved and resumed is listed here once."""
+"""The state of a run in its checkpoints: the one list of everything that is saved and resumed."""
 
 from __future__ import annotations
 
@@ -18,38 +18,37 @@ from nemo_brorl.training.saver import Saver
 
 
 class Stateful(Protocol):
-    """A part of the loop with a state of its own."""
+    """A part of the training loop that has a state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, JSON-able."""
+        """Return the state of this part, JSON-able."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore the state that `state_dict` returned."""
 
 
 @dataclass
 class Progress:
-    """How far a run is."""
+    """Progress of a run: the version of its weights, and its skipped updates."""
 
-    version: int = 0  # of the weights
-    num_skipped: int = 0  # mini-batches that were not finite
+    version: int = 0  # version of the policy's weights
+    num_skipped: int = 0  # mini-batches with a non-finite loss or gradient
 
     def metrics(self) -> dict[str, float]:
-        """Counts of the whole run."""
+        """Return the number of skipped mini-batches of the whole run, as a metric."""
         return {"policy/num_skipped": float(self.num_skipped)}
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able state."""
         return asdict(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Restore what `state_dict` returned."""
         self.version = state["version"]
         self.num_skipped = state["num_skipped"]
 
 
 class SavedRun:
-    """Writes the checkpoints of a run, and finds the one that it resumes from."""
+    """Writer of a run's checkpoints, and finder of the one to resume from."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class SavedRun:
         handover: DeviceHandover,
         stateful: Mapping[str, Stateful],
     ) -> None:
-        """`stateful`: by name, parts of the loop beside its batches and observers."""
+        """Collect what is saved. `stateful`: parts of the loop besides batches and observers, by name."""
         self.parts = parts
         self.batches = batches
         self.observers = observers
@@ -69,8 +68,10 @@ class SavedRun:
         self.saver = Saver(parts.checkpoints, parts.policy, in_background=settings.async_save)
 
     def save(self, step: int, wait: bool, at: SamplerState | None = None) -> None:
-        """Write a checkpoint of step `step`, of sampling as it stood `at` (None: as it stands); with `wait`, return
-        once it is complete. Raises CheckpointError."""
+        """Write a checkpoint of step `step`. With `wait`, return once it is complete.
+
+        `at` is the state of sampling to save, None for the current one. Raises CheckpointError.
+        """
         self.batches.complete()
         self.observers.before_save()
         sampling = at or self.batches.carry_over.state()
@@ -80,18 +81,17 @@ class SavedRun:
         with self.handover.policy_phase(Stopwatch(self.parts.sampler.heartbeat.timeline)):
             self.saver.save(RunState(step, state, sampling.groups), wait)
 
-    def save_before_cut_step(self, step: int, why: str) -> None:
-        """Save the run as it stood after step `step`, when the one that was cut began, and the rollouts that this one
-        had sampled."""
+    def save_before_cut_step(self, step: int, reason: str) -> None:
+        """Save the run as it was after step `step`, with the rollouts of the next step, which was cut."""
         state_before, chunks = self.batches.cut()
         self.save(step, wait=True, at=state_before)
         num_kept = self.parts.checkpoints.save_cut_step(CutStep(step, chunks))
         self.parts.console.line(
-            f"step {step + 1} was given up {why}; it will begin anew, with its {num_kept:,} rollouts"
+            f"step {step + 1} stopped: {reason}. {num_kept:,} rollouts were saved, and the step will restart with them."
         )
 
     def resume(self) -> int | None:
-        """Load the newest usable checkpoint. Returns its step; None when there is none. Raises CheckpointError."""
+        """Load the newest usable checkpoint. Return its step, or None when there is none. Raises CheckpointError."""
         run = self.parts.checkpoints.load_newest(self.parts.policy.load)
         if run is None:
             self.observers.resume(None, {})

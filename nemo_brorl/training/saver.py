@@ -1,6 +1,6 @@
-"""Saves a run while it goes on: the policy's files are written in the background.
+"""Saving of a run in the background: the policy's files are written while training continues.
 
-A checkpoint is then under way from one step to a later one:
+The stages of a checkpoint, from one step to a later one:
 
     begin (policy state copied)  →  step_K.partial/  →  finish (all files are there)  →  step_K/  →  COMPLETE  →  older
     ones deleted
@@ -17,33 +17,32 @@ from nemo_brorl.core.errors import CheckpointError, ResourceError
 from nemo_brorl.ports import Policy
 from nemo_brorl.training.checkpoint import Checkpoints, RunState
 
-MAX_FAILED_SAVES = 2  # in a row
+MAX_FAILED_SAVES = 2  # failed saves in a row that end a run
 
 log = get_logger(__name__)
 
 
 class Saver:
-    """Saves a run, one checkpoint at a time; in the background the policy's files are written while training goes on.
+    """Writer of one checkpoint at a time, in the background or not.
 
-    A save that fails costs nothing older and is a warning, as the next one may succeed. The second one in a row is an
-    error, and so is a last one (`wait`).
+    A failed save leaves older checkpoints intact and is a warning, because the next one may succeed. A second failure
+    in a row is an error, and so is a failure of the last save (`wait`).
     """
 
     def __init__(self, checkpoints: Checkpoints, policy: Policy, in_background: bool) -> None:
         self.checkpoints = checkpoints
         self.policy = policy
         self.in_background = in_background
-        self.pending: int | None = None  # step of the checkpoint under way
-        self.num_failed = 0  # in a row
-        self.seconds: dict[str, float] = {}  # for the next row of metrics
+        self.pending: int | None = None  # step of the checkpoint that is being written
+        self.num_failed = 0  # failed saves in a row
+        self.seconds: dict[str, float] = {}  # durations for the next row of metrics
 
     def save(self, run: RunState, wait: bool) -> None:
-        """Save a step, unless it has a checkpoint already; return once the state is copied, or with `wait` once it is
-        complete.
+        """Save a step unless it has a checkpoint. Return once the state is copied, or with `wait` once it is complete.
 
         Raises CheckpointError.
         """
-        # One at a time: each has a copy of the ranks' state in memory until it is written.
+        # One checkpoint at a time, because each has a copy of the ranks' state in memory until it is written.
         self.finish(wait=True)
         if self.checkpoints.folder / f"step_{run.step}" in self.checkpoints.complete():
             return
@@ -52,7 +51,10 @@ class Saver:
             self.finish(wait=True, may_fail=not wait)
 
     def finish(self, wait: bool, may_fail: bool = True) -> None:
-        """Complete the checkpoint under way, where there is one and its files are written. Raises CheckpointError."""
+        """Complete the pending checkpoint if its files are written. Raises CheckpointError.
+
+        With `wait`, block until they are.
+        """
         if self.pending is None:
             return
         try:
@@ -70,8 +72,10 @@ class Saver:
         self.pending = None
 
     def take_seconds(self) -> dict[str, float]:
-        """Metrics of saving since the last call: `time/save_s`, how long a step waited; `time/save_background_s`,
-        writing."""
+        """Return metrics of saving since the last call.
+
+        `time/save_s`: how long a step waited. `time/save_background_s`: how long writing took.
+        """
         seconds = self.seconds
         self.seconds = {}
         return seconds
@@ -97,7 +101,5 @@ class Saver:
         self.pending = None
         self.checkpoints.abandon()
         if not may_fail or self.num_failed >= MAX_FAILED_SAVES:
-            raise CheckpointError(
-                f"{error}; older checkpoints in {self.checkpoints.folder} are as they were"
-            ) from error
-        log.warning("%s; older checkpoints are as they were, and training goes on without this one", error)
+            raise CheckpointError(f"{error}; older checkpoints in {self.checkpoints.folder} are intact") from error
+        log.warning("%s; older checkpoints are intact, and training continues without this one", error)

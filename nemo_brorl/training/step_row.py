@@ -1,4 +1,4 @@
-"""The row of metrics of the step under way."""
+"""The row of metrics of the current step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from nemo_brorl.ports import MetricSink
 
 
 class StepRow:
-    """Metrics of the step under way.
+    """Metrics of the current step.
 
-    row.add(update.metrics, prompts.metrics())   # metrics: what both say
+    row.add(update.metrics, prompts.metrics())   # metrics of both
     row.add_seconds({"sync": 0.2})               # and time/sync_s
     row.write(7)                                 # one row for step 7; the next one is empty
     """
@@ -20,17 +20,19 @@ class StepRow:
         self.metrics: dict[str, float] = {}
 
     def add(self, *sources: Mapping[str, float]) -> None:
-        """Take in metrics, by name; a later value of the same name replaces the earlier one."""
+        """Add metrics by name. A later value replaces an earlier one of the same name."""
         for metrics in sources:
             self.metrics.update(metrics)
 
     def add_seconds(self, seconds: Mapping[str, float]) -> None:
-        """Take in durations as `time/NAME_s`."""
+        """Add durations as metrics `time/NAME_s`."""
         for name, value in seconds.items():
             self.metrics[f"time/{name}_s"] = value
 
     def write(self, step: int) -> None:
-        """Hand the row to the sinks and begin another: one row a step, before its checkpoint, so that a resumed run has
-        them all."""
+        """Pass the row to the sinks and start an empty one.
+
+        A step's row is written before its checkpoint, so that a resumed run has all rows.
+        """
         self.sink.write(step, self.metrics)
         self.metrics = {}

@@ -1,5 +1,4 @@
-"""Timeline of the loop's steps: from the first span of a step to its file, with the rollouts that each mini-batch
-learns from."""
+"""Timeline files of the steps, with the rollouts that each mini-batch trains on."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from nemo_brorl.training.observers import Observer
 from nemo_brorl.training.trace_files import TraceFiles
 from nemo_brorl.types import MicroBatch, TrainBatch, UpdatePlan
 
-Part = tuple[int, int]  # mini-batch, data-parallel rank
+Part = tuple[int, int]  # (mini-batch, data-parallel rank)
 
 
 class Timelines(Observer):
-    """Writes the timeline of every step, with the rollouts that each mini-batch learns from."""
+    """Observer that writes the timeline of every step, with the rollouts that each mini-batch trains on."""
 
     def __init__(
         self,
@@ -53,8 +52,11 @@ def chunks_by_part(
     plan: UpdatePlan,
     batch: TrainBatch,
 ) -> dict[Part, tuple[str, ...]]:
-    """Chunks of which a data-parallel rank learns in a mini-batch, each where its first rollout is learnt from."""
-    keys: list[list[str]] = []  # by group, of every rollout
+    """Return the chunks that each data-parallel rank trains on in each mini-batch.
+
+    A chunk is listed only where the first of its rollouts is trained on.
+    """
+    keys: list[list[str]] = []  # chunk key of every rollout, by group
     for scored in batch.groups:
         of_group: list[str] = []
         for chunk in scored.group.chunks:
@@ -65,7 +67,7 @@ def chunks_by_part(
     seen: set[str] = set()
     for mini_batch, ranks in enumerate(plan.mini_batches):
         for data_rank, micro_batches in enumerate(ranks):
-            # A dict keeps the order in which rollouts are learnt from, a set would not.
+            # A dict keeps the order in which rollouts are trained on. A set would not.
             chunks = dict.fromkeys(_chunks_of(micro_batches, keys))
             found[mini_batch, data_rank] = tuple(key for key in chunks if key not in seen)
             seen.update(chunks)
@@ -76,7 +78,7 @@ def _chunks_of(
     micro_batches: Sequence[MicroBatch],
     keys: Sequence[Sequence[str]],
 ) -> Iterator[str]:
-    """Chunk of every rollout in micro-batches."""
+    """Yield the chunk key of every rollout in micro-batches."""
     for micro_batch in micro_batches:
         for group_slice in micro_batch.slices:
             of_group = keys[group_slice.group]
@@ -88,7 +90,10 @@ def with_rollouts(
     spans: tuple[TimelineSpan, ...],
     learnt_from: Mapping[Part, tuple[str, ...]],
 ) -> tuple[TimelineSpan, ...]:
-    """Spans of mini-batches with their chunks; of ranks that share a data-parallel rank, on the first one."""
+    """Return the spans with the chunks of each mini-batch added.
+
+    If several ranks share a data-parallel rank, the first one gets them.
+    """
     left: dict[Any, tuple[str, ...]] = dict(learnt_from)
     filled: list[TimelineSpan] = []
     for span in spans:

@@ -1,4 +1,4 @@
-"""Tables at the end of a run, and the line of a step, made of metrics."""
+"""Tables for the end of a run, and the console line of a step, made from metrics."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 PASS_AT_1 = "validation/pass_at_1"
-CURVE_WIDTH = 60  # characters of a bar that stands for 100 %
+CURVE_WIDTH = 60  # characters of a bar of 100 %
 STAGES = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
 
 
 def change_rows(before: Mapping[str, float], after: Mapping[str, float]) -> list[list[str]]:
-    """pass@1 per task and over all, before and after, from two validation rows; last, what the best constant answer
-    would earn."""
+    """Return table rows of pass@1 before and after, for each task and all tasks, from two validation rows.
+
+    The last column is what the best constant answer would earn.
+    """
     prefix = f"{PASS_AT_1}/"
     names = [name for name in sorted(after) if name.startswith(prefix)]
     rows: list[list[str]] = []
@@ -30,7 +32,7 @@ def change_rows(before: Mapping[str, float], after: Mapping[str, float]) -> list
 
 
 def curve_lines(validations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Step, pass@1 and a bar as long as pass@1, for every validation of a run."""
+    """Return a line for every validation of a run: step, pass@1 and a bar of that length."""
     lines: list[str] = []
     for row in validations:
         found = row[PASS_AT_1]
@@ -40,7 +42,7 @@ def curve_lines(validations: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def time_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Seconds by stage over all steps, with their share of the sum."""
+    """Return table rows of the seconds of each stage over all steps, with their share of the sum."""
     seconds: dict[str, float] = {}
     for stage in STAGES:
         seconds[stage] = sum(row.get(f"time/{stage}_s") or 0.0 for row in rows)
@@ -49,7 +51,7 @@ def time_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def sampling_line(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Keep rate, prefix-cache hits and throughput over all steps of a run."""
+    """Return a line with the keep rate, throughput and prefix-cache hit rate over all steps of a run."""
     steps = [row for row in rows if row.get("dynamic_sampling/num_groups")]
     if not steps:
         return "no groups were sampled"
@@ -71,21 +73,21 @@ def step_line(
     max_steps: int,
     metrics: Mapping[str, float],
 ) -> str:
-    """The one-line summary of a training step, from its row of metrics."""
-    reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward carried"
+    """Return the one-line summary of a training step, from its row of metrics."""
+    reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward – (no group sampled)"
     mismatch = metrics["policy/log_prob_mismatch"]
     update_s = metrics["time/log_prob_s"] + metrics["time/update_s"]
     fields = [
         f"step {step}/{max_steps}",
         reward,
-        f"kept {metrics['dynamic_sampling/keep_rate']:.0%}",
+        f"informative {metrics['dynamic_sampling/keep_rate']:.0%}",
         f"{metrics['generation/samples_per_s']:,.0f} samples/s",
-        f"kl {metrics.get('policy/kl_to_reference', 0.0):.4f}",
-        f"grad {metrics['policy/grad_norm']:.2f}",
+        f"KL {metrics.get('policy/kl_to_reference', 0.0):.4f}",
+        f"grad norm {metrics['policy/grad_norm']:.2f}",
     ]
-    # Not known where every rollout is older than the weights that learnt from it.
+    # NaN if all rollouts of the batch were sampled by older weights than those that were updated.
     if not np.isnan(mismatch):
-        fields.append(f"mismatch {mismatch:.0e}")
+        fields.append(f"mismatch {mismatch:.0e} nats")
     fields.append(f"generate {metrics['time/generate_s']:.1f} s")
     fields.append(f"update {update_s:.1f} s")
     fields.append(f"sync {metrics['time/sync_s']:.2f} s")

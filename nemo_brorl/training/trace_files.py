@@ -1,10 +1,10 @@
-"""Files of the timeline, in the trace event format that Perfetto and Chrome open.
+"""Files of the timeline, in the trace event format of Perfetto and Chrome.
 
     timeline/step_000007.trace.json.gz
 
-Spans are complete events (X), in microseconds of Unix time; a process and a lane are a pid and a tid with names of
-their own (M). What became of a chunk's rollouts is a flow from span to span (s, t, f). `otherData` has what the format
-has no place for: the step, when it began, how well clocks agree. Format: "Trace Event Format", Google, 2016.
+Spans are complete events (X), in microseconds of Unix time. A process and a lane are a pid and a tid with names (M).
+The path of a chunk's rollouts is a flow from span to span (s, t, f). `otherData` has what the format has no place for:
+the step, its start, and the agreement of clocks. Format: "Trace Event Format", Google, 2016.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import replacing
 from nemo_brorl.core.timeline import DRIVER, StepTimeline, TimelineSpan
 
-FOLDER = "timeline"  # in the run folder
+FOLDER = "timeline"  # folder in the run folder
 PREFIX = "step_"
 SUFFIX = ".trace.json.gz"
 FORMAT = 1
 MICRO = 1e6
-COMPRESSION = 1  # a trace shrinks to a tenth at the least effort
-ROLLOUTS = "rollouts"  # name and category of flows; also the argument that holds the keys
+COMPRESSION = 1  # gzip level; a trace shrinks to a tenth at the lowest one
+ROLLOUTS = "rollouts"  # name and category of flows, and name of the argument with the chunk keys
 
 Event = dict[str, Any]
 Lane = tuple[str, str]  # process, lane
@@ -35,7 +35,7 @@ log = get_logger(__name__)
 
 
 class TraceFiles:
-    """The ring of a run folder's traces."""
+    """The timeline files of a run folder. Only those of the newest steps are kept."""
 
     def __init__(
         self,
@@ -46,8 +46,10 @@ class TraceFiles:
         self.keep_steps = keep_steps
 
     def write(self, timeline: StepTimeline) -> None:
-        """Write a step and delete those beyond the newest `keep_steps`. A disk that refuses costs the file, not the
-        run."""
+        """Write the file of a step and delete those beyond the newest `keep_steps`.
+
+        If the disk refuses, only this file is lost, with a warning.
+        """
         path = self.folder / file_name(timeline.step)
         try:
             self.folder.mkdir(exist_ok=True)
@@ -59,24 +61,24 @@ class TraceFiles:
             log.warning("%s was not written: %s", path, error)
 
     def drop_after(self, step: int | None) -> None:
-        """Remove later steps, which a resumed run comes to again; all of them for a run that starts anew (None)."""
+        """Delete the files of later steps, which a resumed run repeats, or all files for a new run (None)."""
         for found in steps_in(self.folder):
             if step is None or found > step:
                 (self.folder / file_name(found)).unlink(missing_ok=True)
 
 
 def micros(seconds: float) -> int:
-    """Microseconds, as the format has them."""
+    """Convert seconds to microseconds, the unit of the format."""
     return round(seconds * MICRO)
 
 
 def file_name(step: int) -> str:
-    """Name of a step's file."""
+    """Return the name of a step's timeline file."""
     return f"{PREFIX}{step:06d}{SUFFIX}"
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Steps that have a file in a folder, ascending."""
+    """Return the steps that have a timeline file in a folder, ascending."""
     steps: list[int] = []
     for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
         number = path.name.removeprefix(PREFIX).removesuffix(SUFFIX)
@@ -86,10 +88,10 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def trace_events(timeline: StepTimeline) -> list[Event]:
-    """A step as trace events."""
+    """Convert the timeline of a step to trace events."""
     places = _places(timeline.spans)
     events = list(_names(places))
-    flows: dict[str, list[Event]] = {}  # spans by chunk
+    flows: dict[str, list[Event]] = {}  # chunk key → its spans
     zero = micros(timeline.began_at)
     for span in timeline.spans:
         start = zero + micros(span.start_s)
@@ -141,7 +143,7 @@ def _write(
 
 
 def _places(spans: Sequence[TimelineSpan]) -> Places:
-    """(pid, tid) of every lane: the driver first, then processes by name."""
+    """Return the (pid, tid) of every lane: the driver first, then processes by name."""
     found = {(span.process, span.lane) for span in spans}
     numbers: Places = {}
     processes: list[str] = []
@@ -158,12 +160,12 @@ def _lane_order(lane: Lane) -> tuple[bool, list[tuple[int, str]], list[tuple[int
 
 
 def _words(name: str) -> list[tuple[int, str]]:
-    """Words to sort by: engine 2 before engine 10."""
+    """Split a name into words that sort numbers by value: engine 2 before engine 10."""
     return [(int(word), "") if word.isdigit() else (-1, word) for word in name.split()]
 
 
 def _names(places: Places) -> Iterator[Event]:
-    """Names and order of processes and lanes."""
+    """Yield the events that name and order processes and lanes."""
     for (process, lane), (pid, tid) in places.items():
         yield _named("process_name", pid, tid, {"name": process})
         yield _named("process_sort_index", pid, tid, {"sort_index": pid})
@@ -185,7 +187,7 @@ def _flow(
     chunk: str,
     path: Sequence[Event],
 ) -> Iterator[Event]:
-    """Arrows along a chunk's spans, in their order: from the end of the first to the beginnings of the others."""
+    """Yield arrows along a chunk's spans, from the end of the first span to the start of each later one."""
     last = len(path) - 1
     if last == 0:
         return
@@ -194,7 +196,7 @@ def _flow(
         time = span["ts"]
         if place == 0:
             phase = "s"
-            # Inside the span, and not behind the one it leads to: viewers drop arrows that go back in time.
+            # A time inside the span and not after the next one starts, because viewers drop arrows back in time.
             time = min(time + span["dur"] - 1, path[1]["ts"])
         yield {
             "ph": phase,

@@ -1,4 +1,7 @@
-"""The BroRL loop, fill a batch → learn → publish → record. No branch on backend, parallelism or hardware in here."""
+"""The BroRL training loop: fill a batch → update the policy → publish the weights → record.
+
+It has no branch on backend, parallelism or hardware.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from nemo_brorl.types import FilledBatch, TrainBatch, UpdatePlan, UpdateReport
 
 
 class BroRLTrainer:
-    """Owns the step and the weight version of a run; its parts own the rest of its state."""
+    """The training loop of one run. It owns the step and the weight version, and its parts own all other state."""
 
     def __init__(self, config: BroRLConfig, parts: Parts, stop: StopRequest) -> None:
         self.config = config
@@ -57,9 +60,9 @@ class BroRLTrainer:
         return self.progress.version
 
     def fit(self) -> None:
-        """Train up to max_steps, or until asked to stop; the state is saved either way."""
+        """Train up to `trainer.max_steps`, or until asked to stop. The state is saved in both cases."""
         if self.stop.reason is not None and not self.validations.history and self.step_number == 0:
-            return  # asked to stop while it started: there is nothing to save yet
+            return  # asked to stop during start-up: there is nothing to save yet
         self.handover.begin(self.version, is_published=self.version == 0)
         if not self.validations.history:
             self.observers.step_begins(self.step_number)
@@ -75,16 +78,18 @@ class BroRLTrainer:
                 self.observers.interval_ended()
                 self.stop.step_ended()
         except StepCut:
-            self.saved.save_before_cut_step(self.step_number, "for want of time")
+            self.saved.save_before_cut_step(self.step_number, "not enough time")
         if self.stop.reason is not None:
             self.saved.save(self.step_number, wait=True)
             self.parts.console.line(
-                f"stopped after step {self.step_number} ({self.stop.reason}); the same command goes on from here"
+                f"stopped after step {self.step_number} ({self.stop.reason}). Run the same command to resume."
             )
 
     def step(self) -> None:
-        """One BroRL update: fill a batch with informative groups, learn from it, hand out the new weights. Raises
-        StarvationError, or StepCut when there is no time for it."""
+        """Run one BroRL update: fill a batch with informative groups, train on it, publish the new weights.
+
+        Raises StarvationError, or StepCut when there is not enough time for the step.
+        """
         watch = Stopwatch(self.timeline)
         with watch.measure("collect"):
             filled = self.fill_batch()
@@ -113,7 +118,7 @@ class BroRLTrainer:
             self.record(StepMade(self.step_number, filled, batch, plan, update), watch)
 
     def record(self, made: StepMade, watch: Stopwatch) -> None:
-        """Note the metrics of a step that has ended."""
+        """Add the metrics of a finished step to its row, and pass them to the observers."""
         counts = {
             "policy/num_updates": float(made.update.num_updates),
             "policy/num_skipped": float(self.progress.num_skipped),
@@ -127,27 +132,27 @@ class BroRLTrainer:
         self.observers.row_complete(made.step, self.row.metrics)
 
     def fill_batch(self) -> FilledBatch:
-        """A full batch of informative groups. Raises StarvationError, or StepCut when there is no time for it."""
+        """Return a full batch of informative groups. Raises StarvationError, or StepCut if time runs out."""
         try:
             return self.batches.take_batch(self.version, self.stop.check)
         except StarvationError:
             self.observers.starved(self.batches.drop())
-            # What was sampled and learned so far is kept for other settings.
+            # The state is saved, so that the run can continue with other settings.
             self.saved.save(self.step_number, wait=True)
             raise
         except ServiceError:
-            self.saved.save_before_cut_step(self.step_number, "as a verifier's service failed")
+            self.saved.save_before_cut_step(self.step_number, "a verifier's service failed")
             raise
 
     def update_policy(self, plan: UpdatePlan) -> UpdateReport:
-        """Run the update; with `rollouts.overlap`, sample the next batch meanwhile."""
+        """Run the policy's update. With `rollouts.overlap` the next batch is sampled meanwhile."""
         is_last = self.step_number + 1 >= self.config.trainer.max_steps
         if is_last or not self.config.rollouts.overlap:
             return self.parts.policy.update(plan)
         return self.batches.fill_during_update(self.parts.policy, plan, self.version)
 
     def plan(self, batch: TrainBatch) -> UpdatePlan:
-        """The update's layout for the policy's data-parallel ranks."""
+        """Return the plan of an update: how its rollouts are distributed to data-parallel ranks."""
         return plan_step(
             batch,
             self.config.algorithm,
@@ -160,8 +165,10 @@ class BroRLTrainer:
         )
 
     def after_step(self) -> None:
-        """What is due between steps: validation, reference reset, checkpoint. Raises TrainingError after too many
-        non-finite updates."""
+        """Do what is due between steps: validation, next stage, reference reset, metrics, checkpoint.
+
+        Raises TrainingError after too many non-finite updates.
+        """
         step, settings = self.step_number, self.config.trainer
         is_last = step == settings.max_steps
         if is_last or is_due(step, settings.val_interval):
@@ -180,11 +187,11 @@ class BroRLTrainer:
             self.saved.saver.finish(wait=True)
             raise TrainingError(
                 f"{num_skipped} mini-batches had a non-finite loss or gradient (trainer.max_skipped_updates="
-                f"{settings.max_skipped_updates}): lower policy.optim.lr, or look at policy/log_prob_mismatch"
+                f"{settings.max_skipped_updates}). Lower policy.optim.lr, or check the metric policy/log_prob_mismatch."
             )
 
     def begin_stage(self, reason: str | None) -> None:
-        """Say that the schedule of N has moved on, if it has."""
+        """Report that the schedule of N has moved to another stage, if `reason` is not None."""
         if reason is None:
             return
         stage = self.schedule.stage
@@ -195,7 +202,7 @@ class BroRLTrainer:
         )
 
     def reset_reference(self) -> None:
-        """Make the current weights the reference of the KL term when one of the settings asks for it."""
+        """Make the current weights the reference of the KL term if a setting requires it now."""
         reset = self.resets.due(self.step_number, self.row.metrics)
         if reset:
             with self.timeline.stage("reference reset"), self.handover.policy_phase(Stopwatch(self.timeline)):
@@ -206,7 +213,7 @@ class BroRLTrainer:
         self.row.add(self.resets.metrics(self.step_number))
 
     def validate(self) -> float:
-        """Evaluate on the held-out prompts; pass@1. The best weights so far are exported."""
+        """Evaluate on the held-out prompts and return pass@1. The best weights so far are exported."""
         self.batches.complete()
         pass_at_1, metrics = self.validations.evaluate(self.step_number)
         self.resets.note_validation(pass_at_1)
@@ -214,7 +221,7 @@ class BroRLTrainer:
         return pass_at_1
 
     def resume(self) -> bool:
-        """Continue from the newest usable checkpoint; False when there is none."""
+        """Continue from the newest usable checkpoint. Return False when there is none."""
         step = self.saved.resume()
         if step is None:
             return False

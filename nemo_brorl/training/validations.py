@@ -1,4 +1,4 @@
-"""Validations of a run: their results over time, and the best weights so far as a Hugging Face folder."""
+"""Validations of a run: their history, and the best weights so far as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from nemo_brorl.training.parts import Parts
 
 
 class Validations:
-    """Evaluates on the held-out prompts and exports weights that are better than all before."""
+    """Evaluator on the held-out prompts, which exports the weights with the best pass@1 so far."""
 
     def __init__(self, parts: Parts, handover: DeviceHandover) -> None:
         self.parts = parts
         self.handover = handover
         self.best_pass_at_1 = -1.0
-        self.history: list[dict[str, float]] = []  # metrics of each, with their step
+        self.history: list[dict[str, float]] = []  # metrics of each validation, with their step
 
     def evaluate(self, step: int) -> tuple[float, dict[str, float]]:
-        """Evaluate after step `step`. Returns pass@1, and the metrics. The weights before the first step are not
-        exported: they are the model's own."""
+        """Evaluate after step `step`. Return pass@1 and all metrics.
+
+        The weights before the first step are not exported, because they are the model's own.
+        """
         timeline = self.parts.sampler.heartbeat.timeline
         watch = Stopwatch(timeline)
         with watch.measure("validate"):
@@ -37,10 +39,9 @@ class Validations:
         return overall.pass_at_1, metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able state."""
         return {"best_pass_at_1": self.best_pass_at_1, "history": self.history}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Restore what `state_dict` returned."""
         self.best_pass_at_1 = state["best_pass_at_1"]
         self.history = list(state["history"])

@@ -1,2 +1,4 @@
-"""A publication of weights from end to end: their Hugging Face names and folders, the stream out of the policy's ranks,
-the wire, and the engines that receive it."""
+"""Sync weights from end to end: Hugging Face names, the policy's stream, the transport, and the engines that load it.
+
+The modules also read and write Hugging Face model folders.
+"""

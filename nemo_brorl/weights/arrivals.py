@@ -1,5 +1,4 @@
-"""The bytes of a bucket as they reach an engine's worker: from the object store, by broadcast, or mapped from a policy
-rank's GPU memory."""
+"""Receive the bytes of a bucket in an engine's worker: from the object store, by broadcast, or from GPU memory."""
 
 from __future__ import annotations
 
@@ -19,9 +18,11 @@ def arrived(
     device: torch.device,
     group: WeightGroup | None,
 ) -> Tensor:
-    """Return a bucket's bytes, on whichever device they came to. Raises WeightSyncError when they are not those that
-    were announced."""
-    # The actor has compared these already, before the model was touched.
+    """Return the raw bytes of a bucket as a uint8 tensor, on the device that the transport delivers to.
+
+    Raises WeightSyncError when their checksum is not the announced one.
+    """
+    # The engine's actor compared their checksum before the model was touched.
     if isinstance(bucket, WeightBucket):
         return on_host(bucket)
     if bucket.handles is not None:
@@ -36,8 +37,8 @@ def arrived(
 
 
 def on_host(bucket: WeightBucket) -> Tensor:
-    """Return the bucket's bytes, in place."""
+    """Return the raw bytes of a bucket from the object store as a tensor, without a copy."""
     with warnings.catch_warnings():
-        # Buckets come read-only from the object store, and nobody writes to these tensors.
+        # Buckets from the object store are read-only. That is safe, because these tensors are never written to.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(bucket.data)

@@ -1,5 +1,4 @@
-"""One update of the engines of a pool: the same stream of buckets into every one of them, and who was lost on the
-way."""
+"""Send one stream of buckets to every engine of a pool, and find the engines that are lost on the way."""
 
 from __future__ import annotations
 
@@ -14,16 +13,16 @@ from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
 from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
 from nemo_brorl.weights.incoming import LoadReport
 
-# For other engines to answer once one has failed: the first to fail is often not the one to blame.
+# Seconds for other engines to answer once one has failed. The first to fail is often not the cause.
 _GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """The last complete update, kept by reference for engines that are started after it."""
+    """The last complete weight sync, kept by reference for engines that start after it."""
 
     manifest: tuple[TensorInfo, ...]
-    buckets: tuple[Any, ...] | None  # ray.ObjectRef of WeightBucket; None: no copy is kept
+    buckets: tuple[Any, ...] | None  # each a ray.ObjectRef of WeightBucket; None: no copy is kept
     version: int
 
     @classmethod
@@ -33,47 +32,48 @@ class PublishedWeights:
         copies: Sequence[Any],
         version: int,
     ) -> PublishedWeights:
-        """Return an update as it was streamed; a copy that is None was not kept."""
+        """Return the record of a weight sync with its kept copies. If one copy is None, no copy counts as kept."""
         buckets = None if None in copies else tuple(copies)
         return cls(tuple(manifest), buckets, version)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the copy takes in the object store."""
+        """Bytes that the kept copy of the weights takes in Ray's object store."""
         if self.buckets is None:
             return 0
         return sum(info.num_bytes for info in self.manifest)
 
 
 class Receiver(Protocol):
-    """One engine as a publication sees it; the actor behind it changes when it dies."""
+    """One engine as a weight sync sees it. When its actor dies, another one takes over."""
 
     index: int
     actor: Any
-    published: PublishedWeights | None  # what a replacement loads; None: the weights of the model folder
-    lacks_weights: bool  # no copy of the published weights was there for it
+    published: PublishedWeights | None  # weights that a replacement loads; None: those of the model folder
+    lacks_weights: bool  # True: the published weights were lost, so a replacement has none to load
 
     @property
     def name(self) -> str:
-        """Return the name of the actor that is here now."""
+        """Name of the engine's current actor."""
 
     def wait_or_replace(self) -> object:
-        """Block until there is an actor that answers, maybe a new one. Raises GenerationError."""
+        """Block until the engine has an actor that answers, possibly a new one. Raises GenerationError."""
 
     def replace(self, cause: object) -> None:
-        """Kill the actor and start another with the published weights. Raises GenerationError."""
+        """Kill the engine's actor and start another with the published weights. Raises GenerationError."""
 
     def touch(self) -> None:
-        """Note that it was heard of."""
+        """Note that the engine has just answered."""
 
 
 class WeightBroadcast:
-    """Life: `announce` (engines compare the manifest with their model, nothing is touched) → `send` → `finish`.
+    """One weight sync to all engines of a pool: `announce`, then `send`, then `finish`.
 
-    An engine that refuses or fails a call makes the whole update fail. An engine that is gone, or silent for
-    `timeout_s`, does not, where each engine gets the bytes on its own: it is listed in `lost`, left out from then on,
-    and its replacement loads the update as a whole. In a collective (`is_collective`) all move together or not at all:
-    ReceiverLostError names the engine.
+    `announce` lets engines compare the manifest with their model, before anything is touched. An engine that refuses or
+    fails a call fails the whole sync. An engine that is dead, or silent for `timeout_s`, does not fail it as long as
+    each engine gets the bytes on its own. It is listed in `lost`, skipped from then on, and its replacement loads the
+    sync as a whole. In a collective (`is_collective`) all engines advance together, and ReceiverLostError names the one
+    that is lost.
     """
 
     def __init__(
@@ -88,18 +88,18 @@ class WeightBroadcast:
         self._transport = transport
         self._is_collective = is_collective
         self._num_sent = 0
-        self._largest = 0  # bytes of a bucket
-        self._num_confirmed = {handle.index: 0 for handle in handles}  # buckets, by engine
-        self.lost: dict[int, Exception] = {}  # by engine: how it was found dead
-        self.reports: dict[int, LoadReport] = {}  # by engine, once it is finished
+        self._largest = 0  # bytes of the largest bucket
+        self._num_confirmed = {handle.index: 0 for handle in handles}  # buckets that each engine has loaded
+        self.lost: dict[int, Exception] = {}  # failure of each lost engine
+        self.reports: dict[int, LoadReport] = {}  # report of each engine, once the sync is finished
 
     def join(self, link: WeightLink) -> None:
-        """Bring all engines into a broadcast group. Raises ReceiverLostError that names those that do not come."""
+        """Bring all engines into a broadcast group. Raises ReceiverLostError naming the engines that do not come."""
         joining = {}
         for number, handle in enumerate(self._handles):
             call = handle.actor.join_weight_link.remote(link, number)
             joining[handle.index] = call
-        # The group itself says after `timeout_s` who is late; engines that cannot even say so are given up.
+        # The rendezvous names late members after `timeout_s`. Engines that do not even report that are given up.
         results = self._collect(joining, 2 * link.timeout_s)
         self.lost = _gone(results)
         for result in results.values():
@@ -110,15 +110,14 @@ class WeightBroadcast:
             raise ReceiverLostError(f"{names} did not join the weight group within {link.timeout_s:g} s")
 
     def announce(self, manifest: Sequence[TensorInfo]) -> None:
-        """Tell the engines what is to come. Raises WeightSyncError when the manifest does not fit the engines'
-        model."""
+        """Tell the engines the tensors of the sync. Raises WeightSyncError when they do not fit the engines' model."""
         self._gather(self._submit("begin_weights", tuple(manifest)))
 
     def send(self, buckets: Iterable[Any]) -> tuple[Any, ...]:
-        """Forward the stream (of StreamedBucket, or references alone, which are then their own copies) and return the
-        copies, those that follow their bucket as KeptCopy included.
+        """Forward the stream to the engines and return the copies for engines that start later.
 
-        One bucket is loading while the next is taken from the stream.
+        The stream has StreamedBucket, or references alone, which are then their own copies. A KeptCopy is the copy of
+        the bucket before it. Engines load one bucket while the next is taken from the stream.
         """
         copies: list[Any] = []
         loading: dict[int, Any] = {}
@@ -136,7 +135,7 @@ class WeightBroadcast:
                 self._largest = max(self._largest, streamed.num_bytes)
                 copies.append(streamed.copy)
             self._confirm(loading)
-        # Where each engine gets bytes on its own, the error names who is to blame already.
+        # Where each engine gets bytes on its own, the error already names the engine.
         except (RayError, WeightSyncError) as cause:
             if not self._is_collective or isinstance(cause, ReceiverLostError):
                 raise
@@ -144,8 +143,10 @@ class WeightBroadcast:
         return tuple(copies)
 
     def finish(self, version: int) -> None:
-        """Have the engines complete the update. Raises WeightSyncError when an engine did not get everything, or
-        engines got different bytes."""
+        """Have the engines complete the weight sync.
+
+        Raises WeightSyncError when an engine did not get everything, or engines got different bytes.
+        """
         calls = self._submit("finish_weights", version)
         self.reports = self._gather(calls)
         for engine, report in self.reports.items():
@@ -156,14 +157,16 @@ class WeightBroadcast:
                 )
 
     def bytes_alive(self, num_workers: int) -> int:
-        """Return the most bytes of buckets that can have been alive at once. One bucket is being made, one sent; in a
-        collective every worker has memory for one more, else one waits in the object store and one is loaded from
-        there."""
+        """Return the most bytes of buckets that can have existed at once.
+
+        One bucket is being made and one is being sent. In a collective every worker has memory for one more. Otherwise
+        one waits in the object store and one is loaded from there.
+        """
         num_received = num_workers if self._is_collective else 2
         return self._largest * (2 + num_received)
 
     def _submit(self, method: str, *args: Any) -> dict[int, Any]:
-        """Return the references by engine, of a call to each that is not lost."""
+        """Call a method of every engine that is not lost, and return the references by engine."""
         calls = {}
         for handle in self._handles:
             if handle.index not in self.lost:
@@ -172,13 +175,16 @@ class WeightBroadcast:
         return calls
 
     def _confirm(self, loading: dict[int, Any]) -> None:
-        """Wait until the engines have loaded a bucket."""
-        # In a collective who is furthest behind is known by this count alone.
+        """Wait until the engines have loaded a weight bucket, and count it."""
+        # In a collective only this count tells which engine is furthest behind.
         for engine in self._gather(loading):
             self._num_confirmed[engine] += 1
 
     def _gather(self, calls: dict[int, Any]) -> dict[int, Any]:
-        """Return the results by engine, of those that are not lost."""
+        """Return the results by engine, and move engines that died or were silent to `lost`.
+
+        Raises WeightSyncError for a failed call. In a collective a lost engine raises ReceiverLostError.
+        """
         results = self._collect(calls, self._timeout_s)
         gone = _gone(results)
         if gone and self._is_collective:
@@ -192,8 +198,10 @@ class WeightBroadcast:
         return results
 
     def _collect(self, calls: dict[int, Any], timeout_s: float) -> dict[int, Any]:
-        """Return results or failures by engine, all within one time; in a collective, once one has failed, the others
-        get a moment."""
+        """Return the result or failure of every engine within one time limit.
+
+        In a collective, once one engine has failed, the others get only `_GRACE_S` more seconds.
+        """
         deadline = self._transport.now() + timeout_s
         engines = {}  # those that have not answered, by reference
         for engine, reference in calls.items():
@@ -211,7 +219,7 @@ class WeightBroadcast:
                 results[engine] = result
                 if isinstance(result, Exception):
                     has_failed = True
-            # Those that hang in the same broadcast will not answer.
+            # Engines that hang in the failed broadcast will not answer.
             if has_failed and self._is_collective:
                 deadline = min(deadline, self._transport.now() + _GRACE_S)
         for engine in engines.values():
@@ -219,9 +227,11 @@ class WeightBroadcast:
         return results
 
     def _blame(self, loading: dict[int, Any], cause: Exception) -> WeightSyncError:
-        """Return an error that names who broke a collective, which stopped in the policy or in an engine: those engines
-        that have not confirmed their last bucket may be why."""
-        # An engine that has confirmed after all is not why.
+        """Return an error that names who broke a collective, which stopped in the policy or in an engine.
+
+        Engines that have not confirmed their last bucket may be the cause.
+        """
+        # An engine that has confirmed meanwhile is not the cause.
         results = self._collect(loading, _GRACE_S)
         for engine, result in results.items():
             is_new = self._num_confirmed[engine] < self._num_sent
@@ -236,7 +246,7 @@ class WeightBroadcast:
         return WeightSyncError(f"{explain(cause)}; {', '.join(confirmed)}")
 
     def _progress(self, gone: dict[int, Exception]) -> str:
-        """Say which engines are gone or late, and how far all are."""
+        """Return a sentence that says which engines are lost or late, and how far all engines are."""
         said = []
         others = []
         for engine, num_confirmed in self._num_confirmed.items():
@@ -252,7 +262,7 @@ class WeightBroadcast:
 
 
 def _gone(results: dict[int, Any]) -> dict[int, Exception]:
-    """Return engines that are dead or silent, and not merely failed a call."""
+    """Return the failures of engines that are dead or silent, leaving out engines that merely failed a call."""
     gone = {}
     for engine, result in results.items():
         if isinstance(result, Exception) and not isinstance(result, RayTaskError):

@@ -1,9 +1,9 @@
-"""The process group in which policy rank 0 broadcasts weights to every engine's workers: one end of it.
+"""One end of the process group in which policy rank 0 broadcasts weights to every engine's workers.
 
-Each bucket is one broadcast of a flat tensor, whose size both sides know from its notice: Gloo between CPU processes,
-NCCL between GPUs. Gloo raises when a member is gone. NCCL's kernel waits for it, and torch's watchdog would then end
-the process of whoever is left, policy rank 0 among them. So here NCCL's errors are left to us, and each broadcast has
-a time.
+Each bucket is one broadcast of a flat tensor. Both sides know its size from the bucket's notice. CPU processes use
+Gloo, GPUs use NCCL. Gloo raises when a member is gone. NCCL's kernel waits for it, and torch's watchdog would then end
+the remaining processes, policy rank 0 among them. So the watchdog is switched off here, and every broadcast has a time
+limit.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from torch import Tensor
 
 from nemo_brorl.types import WeightLink
 
-# Of torch's own limit: the driver notices first and can say more.
+# Torch's own time limit as a multiple of ours. The driver notices a failure first and can explain it.
 _GROUP_TIMEOUT_FACTOR = 4
 _DEVICES = {"nccl": "cuda", "gloo": "cpu"}
 _GPU_POLL_S = 0.0005
-# Of torch, read when a group is made; 2: communicators are given up, and the process lives (`CleanUpOnly` in
-# ProcessGroupNCCL.hpp).
+# Environment variable that torch reads when a group is made. 2 aborts communicators and lets the process live
+# (`CleanUpOnly` in ProcessGroupNCCL.hpp).
 _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _CLEAN_UP_ONLY = "2"
 
 
 class WeightGroup:
-    """One end of the broadcast."""
+    """One end of the broadcast group: the sender on policy rank 0, or a receiver in an engine's worker."""
 
     def __init__(
         self,
@@ -40,10 +40,13 @@ class WeightGroup:
         store: dist.Store,
         rank: int,
     ) -> None:
-        """Wait for everybody; `open_store` and `join` come before."""
+        """Build the process group of a weight broadcast, and wait until all members have connected.
+
+        `rendezvous.open_store` and `rendezvous.join` come before. `rank` 0 is the sender.
+        """
         timeout = timedelta(seconds=link.timeout_s * _GROUP_TIMEOUT_FACTOR)
         meeting = dist.PrefixStore("broadcast", store)
-        # The group meets over the store whenever it makes a connection: it must live as long.
+        # The group uses the store for every new connection, so the store must live as long as the group.
         self._store = store
         self._is_nccl = link.backend == "nccl"
         self._timeout_s = link.timeout_s
@@ -52,17 +55,20 @@ class WeightGroup:
             self._group = _nccl_group(meeting, rank, link.world_size, timeout)
         else:
             self._group = _gloo_group(meeting, rank, link, timeout)
-        # Connections are made by the first collective, over many nodes in more time than a bucket may take.
+        # The first collective opens the connections. Over many nodes that takes longer than a bucket may take.
         first = torch.zeros(1, dtype=torch.uint8, device=_DEVICES[link.backend])
         self._broadcast(first, 2 * link.timeout_s)
 
     def broadcast(self, flat: Tensor) -> None:
-        """Fill `flat`, of the same size everywhere, with rank 0's bytes; returns when they are there. Raises
-        RuntimeError; the group is of no use after that."""
+        """Fill `flat` with rank 0's bytes and return when they have arrived.
+
+        All members pass a tensor of equal size. Raises RuntimeError after a failure or the time limit. The group is
+        unusable after that.
+        """
         self._broadcast(flat, self._timeout_s)
 
     def close(self) -> None:
-        """Leave without waiting for members that may be gone. Nothing else may be called after it."""
+        """Leave the broadcast group without waiting for members that may have exited. Call nothing else after it."""
         if self._is_nccl:
             self._group.abort()
 
@@ -81,7 +87,7 @@ class WeightGroup:
         ends_at = time.monotonic() + timeout_s
         while not work.is_completed():
             if time.monotonic() > ends_at:
-                # Without this the kernel would wait for ever.
+                # Without an abort NCCL's kernel would wait forever.
                 self.close()
                 raise RuntimeError(
                     f"a broadcast of weights has not ended within {timeout_s:g} s: a member is late or gone"
@@ -109,14 +115,14 @@ def _gloo_group(
 ) -> dist.ProcessGroup:
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
-    # By itself Gloo listens where the host's own name points to, often 127.0.1.1.
+    # By default Gloo listens on the address of the host's name, often 127.0.1.1.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(link))]
     return dist.ProcessGroupGloo(meeting, rank, link.world_size, options)
 
 
 @contextmanager
 def _process_outlives_errors() -> Iterator[None]:
-    """Let no group that is made inside end the process when it fails."""
+    """Keep torch from ending the process when a group that is made inside this context fails."""
     before = os.environ.get(_ERROR_HANDLING)
     os.environ[_ERROR_HANDLING] = _CLEAN_UP_ONLY
     try:
@@ -128,7 +134,7 @@ def _process_outlives_errors() -> Iterator[None]:
 
 
 def _own_address(link: WeightLink) -> str:
-    """Return the address that this process has on the way to rank 0; receivers may be on other nodes."""
+    """Return this process's IP address on the route to rank 0. Receivers may be on other nodes."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((link.host, link.port))
         return str(probe.getsockname()[0])

@@ -1,5 +1,7 @@
-"""How the weight stream is cut into buckets, from names and sizes alone, so that every rank and the driver cut it
-alike. No torch."""
+"""Cut the weight stream into buckets, from names and sizes alone, so that every rank and the driver cut it alike.
+
+The driver imports this module, so it does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ Item = TypeVar("Item")
 
 
 def bucket_bytes(config: GenerationConfig) -> int:
-    """Return the size no bucket exceeds, unless one tensor alone does."""
+    """Return the limit of a weight bucket in bytes, which only a single larger tensor exceeds."""
     return int(config.weight_bucket_mib * 2**20)
 
 
@@ -22,7 +24,7 @@ def cut(
     num_bytes: Callable[[Item], int],
     limit: int,
 ) -> Iterator[list[Item]]:
-    """Yield consecutive items of at most `limit` bytes together, or one that is larger alone."""
+    """Yield lists of consecutive items of at most `limit` bytes together. A larger item is a list alone."""
     held: list[Item] = []
     held_bytes = 0
     for item in items:
@@ -38,7 +40,7 @@ def cut(
 
 
 def bucket_sizes(manifest: Sequence[TensorInfo], limit: int) -> list[int]:
-    """Return the bytes of every bucket that this manifest is sent in."""
+    """Return the bytes of every bucket in which the weights of a manifest are sent."""
     sizes = []
     for bucket in cut(manifest, lambda info: info.num_bytes, limit):
         sizes.append(sum(info.num_bytes for info in bucket))

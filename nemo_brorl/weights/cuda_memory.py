@@ -1,4 +1,4 @@
-"""GPU memory of one process mapped by another on the same card, by torch's own reductions."""
+"""Map GPU memory of one process into another process on the same card, by torch's own reductions."""
 
 from __future__ import annotations
 
@@ -12,40 +12,44 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 
 from nemo_brorl.core.errors import WeightSyncError
 
-# The parameter of torch's `rebuild_cuda_tensor` that is the index of the GPU in the process which maps.
+# Parameter of torch's `rebuild_cuda_tensor`: the index of the GPU in the process that maps the memory.
 DEVICE_PARAMETER = "storage_device"
 
 
 def gpu_name(device: torch.device) -> str:
-    """Name a GPU the same in every process that sees it, whatever its index there."""
+    """Return a name of a GPU that is equal in all processes, whatever index the GPU has there."""
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def export_memory(flat: Tensor) -> tuple[str, dict[str, Any]]:
-    """Return the GPU's name and the arguments, by name, with which `map_memory` rebuilds the tensor. The tensor must
-    live until every process that maps it has let go."""
-    # A process that maps the memory knows nothing of this stream: the bytes must be there.
+    """Return the GPU's name and the arguments, by name, with which `map_memory` rebuilds the tensor elsewhere.
+
+    The tensor must live until every process that maps it has released it.
+    """
+    # The mapping process does not wait for this CUDA stream, so the bytes must be complete now.
     torch.cuda.synchronize(flat.device)
     _, arguments = reduce_tensor(flat)
     return gpu_name(flat.device), by_name(arguments)
 
 
 def by_name(arguments: tuple[Any, ...]) -> dict[str, Any]:
-    """Give the arguments of `rebuild_cuda_tensor` their names: torch promises no order."""
+    """Return the positional arguments of `rebuild_cuda_tensor` by name, because torch promises no order."""
     bound = inspect.signature(rebuild_cuda_tensor).bind(*arguments)
     return dict(bound.arguments)
 
 
 def map_memory(handles: Mapping[str, Any], device: torch.device) -> Tensor:
-    """Map the exported tensor of this GPU, without a copy. Raises WeightSyncError when no policy rank shares the
-    GPU."""
+    """Return a tensor that maps the exported memory of this GPU, without a copy.
+
+    `handles` are the arguments by GPU name. Raises WeightSyncError when no policy rank shares the GPU.
+    """
     name = gpu_name(device)
     if name not in handles:
         raise WeightSyncError(
             f"no policy rank is on GPU {name} ({len(handles)} others are): generation.weight_transport=cuda_ipc needs "
             "engines on the policy's GPUs, write object_store"
         )
-    # The exporting process has its own index for the card.
+    # The exporting process may have another index for this card.
     arguments = {**handles[name], DEVICE_PARAMETER: device.index}
     mapped: Tensor = rebuild_cuda_tensor(**arguments)
     return mapped

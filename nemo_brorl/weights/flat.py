@@ -1,4 +1,4 @@
-"""Tensors end to end as raw bytes, and the checksums by which both ends of a publication compare them."""
+"""Flatten tensors into raw bytes, and compute the checksums with which a weight sync verifies them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from nemo_brorl.core.errors import WeightSyncError
 from nemo_brorl.types import BucketNotice, TensorInfo
 
-# Of the checksum on a GPU: 32 MiB of 64-bit integers at a time.
+# Words that the GPU checksum converts at a time: 32 MiB as 64-bit integers.
 _CHUNK_WORDS = 1 << 22
 _MASK = (1 << 64) - 1
 # 2^64 over the golden ratio: the two sums do not cancel out.
@@ -19,12 +19,12 @@ _PLAIN_FACTOR = 0x9E3779B97F4A7C15
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Name a dtype as `TensorInfo.dtype` does: "float32", "bfloat16"."""
+    """Return the name of a dtype as in `TensorInfo.dtype`: "float32", "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 
 def infos_of(named: Sequence[tuple[str, Tensor]]) -> tuple[TensorInfo, ...]:
-    """Return the names, shapes and dtypes."""
+    """Return the name, shape and dtype of each tensor."""
     infos = []
     for name, tensor in named:
         shape = tuple(tensor.shape)
@@ -33,7 +33,7 @@ def infos_of(named: Sequence[tuple[str, Tensor]]) -> tuple[TensorInfo, ...]:
 
 
 def flatten(named: Sequence[tuple[str, Tensor]]) -> Tensor:
-    """Return the raw bytes of tensors end to end, uint8, a copy on their device."""
+    """Return the raw bytes of tensors end to end, as a uint8 copy on their device."""
     pieces = []
     for _, tensor in named:
         values = tensor.detach().contiguous().flatten()
@@ -42,36 +42,42 @@ def flatten(named: Sequence[tuple[str, Tensor]]) -> Tensor:
 
 
 def unflatten(tensors: Sequence[TensorInfo], flat: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) of each tensor: views of its bytes where alignment allows."""
+    """Yield (name, tensor) of each tensor, as views of its bytes in `flat` where alignment allows, else as copies."""
     offset = 0
     for info in tensors:
         dtype = getattr(torch, info.dtype)
         piece = flat[offset : offset + info.num_bytes]
         if offset % dtype.itemsize:
-            # A bf16 tensor of odd length lies before an fp32 one.
+            # An fp32 tensor behind a bf16 tensor of odd length is not aligned.
             piece = piece.clone()
         yield info.name, piece.view(dtype).view(info.shape)
         offset += info.num_bytes
 
 
 def checksum(flat: Tensor) -> int:
-    """Return a crc32 on a CPU. On a GPU, where a crc would need the bytes on the host: sums over 32-bit words, plain
-    and weighted by place."""
+    """Return the checksum of raw bytes: crc32 on a CPU, `word_checksum` on a GPU.
+
+    A crc32 would need the bytes on the host.
+    """
     if flat.is_cuda:
         return word_checksum(flat)
     return zlib.crc32(flat.numpy())
 
 
 def word_checksum(flat: Tensor) -> int:
-    """Return two sums modulo 2^64, so that a changed word and two exchanged words both show."""
+    """Return a checksum of raw bytes from two sums modulo 2^64, computed on their device.
+
+    One sum is over 32-bit words, the other weighs each word by its position. So a changed word and two exchanged words
+    both show.
+    """
     num_missing = -flat.numel() % 4
     padded = flat
-    # Padding by nothing would copy all of it, too, and an embedding is one bucket.
+    # Padding by zero bytes would also copy everything, and a whole embedding is one bucket.
     if num_missing:
         padded = torch.nn.functional.pad(flat, (0, num_missing))
     plain = 0
     weighted = 0
-    # The place of the next word: from 1, so that the first one counts.
+    # Position of the next word. It starts at 1, so that the first word has a weight.
     first = 1
     for part in padded.view(torch.int32).split(_CHUNK_WORDS):
         words = part.to(torch.int64)
@@ -84,7 +90,7 @@ def word_checksum(flat: Tensor) -> int:
 
 
 def check_bytes(notice: BucketNotice, flat: Tensor) -> None:
-    """Raise WeightSyncError unless the bytes are those that were announced."""
+    """Raise WeightSyncError unless the bytes of a bucket have the checksum that its notice announced."""
     arrived = checksum(flat)
     if arrived != notice.checksum:
         names = f"{notice.tensors[0].name} to {notice.tensors[-1].name}"

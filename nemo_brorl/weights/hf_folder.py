@@ -1,4 +1,4 @@
-"""Hugging Face folders written from the weight stream: config, tokenizer, safetensors in shards."""
+"""Write Hugging Face model folders from the weight stream: config, tokenizer, and safetensors in shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nemo_brorl.types import TensorInfo
 from nemo_brorl.weights.buckets import cut
 
 SHARD_BYTES = 4 * 2**30
-# Folder inside, of what is being written.
+# Subfolder in which new files are written, until all of them are complete.
 PARTIAL = ".partial"
 # Tokenizer and generation settings.
 _COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja")
@@ -30,8 +30,12 @@ def write_hf_folder(
     folder: Path,
     shard_bytes: int,
 ) -> None:
-    """Write the stream to `folder`, with everything but the weights copied from the model folder `source`. Files that
-    are there already are replaced once all new ones are written. Raises ResourceError."""
+    """Write a stream of (name, tensor) to a Hugging Face model folder.
+
+    Config, tokenizer and generation settings are copied from the model folder `source`. `manifest` lists the tensors in
+    the order of the stream. No safetensors file exceeds `shard_bytes` unless one tensor alone does. Existing files are
+    replaced once all new ones are written. Raises ResourceError for a full or read-only disk.
+    """
     partial = folder / PARTIAL
     with naming(folder):
         shutil.rmtree(partial, ignore_errors=True)
@@ -41,7 +45,7 @@ def write_hf_folder(
             for path in sorted(partial.iterdir()):
                 path.replace(folder / path.name)
         except SafetensorError as error:
-            # Of a disk that refuses; `naming` speaks of an OSError.
+            # safetensors raises its own error for a full disk, and `naming` explains only an OSError.
             raise OSError(f"{error}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -84,7 +88,7 @@ def _copy_companions(
         if not path.name.endswith(".safetensors.index.json"):
             shutil.copyfile(path, folder / path.name)
     config = json.loads((source / "config.json").read_text())
-    # The name before Transformers 5.
+    # Transformers before version 5 calls it `torch_dtype`.
     config.pop("torch_dtype", None)
     config["dtype"] = dtype
     text = json.dumps(config, indent=2)

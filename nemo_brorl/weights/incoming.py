@@ -1,7 +1,6 @@
-"""Bookkeeping of one weight update in an engine: is the announced stream the model's, and did every byte arrive in
-order.
+"""Track one weight sync in an engine: does the stream fit the model, and did every byte arrive in order?
 
-Pure Python: nothing here touches the model, so everything that can be refused is refused while the engine still works.
+Nothing here touches the model. So everything that can be refused is refused while the engine still works.
 """
 
 from __future__ import annotations
@@ -26,17 +25,20 @@ _TIED_HEAD = "lm_head.weight"
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Sum of what an engine received in one update."""
+    """Summary of what an engine received in one weight sync."""
 
     version: int
     num_tensors: int
     num_bytes: int
     checksum: int  # crc32 over the buckets' checksums, in order: equal in all engines
-    period: Period | None = field(default=None, compare=False)  # from the manifest to the last tensor
+    period: Period | None = field(default=None, compare=False)  # time between the manifest and the last tensor
 
 
 def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor in the folder's safetensors files, from their headers. Raises ModelError."""
+    """Return name and shape of every tensor in a model folder, from the headers of its safetensors files.
+
+    Raises ModelError when config.json or weights are missing, or a file is not complete.
+    """
     files = sorted(model_folder.glob("*.safetensors"))
     if not files or not (model_folder / "config.json").is_file():
         raise ModelError(
@@ -59,7 +61,7 @@ def _shapes_in(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def has_tied_head(model_folder: Path) -> bool:
-    """Say whether the model's output head is its embedding."""
+    """Return whether the model's output head is its embedding, as config.json says."""
     settings = json.loads((model_folder / "config.json").read_text())
     return bool(settings.get("tie_word_embeddings", False))
 
@@ -69,10 +71,9 @@ def check_manifest(
     expected: Mapping[str, tuple[int, ...]],
     is_tied: bool,
 ) -> None:
-    """Raise WeightSyncError unless the manifest names each expected tensor once, in its shape and a dtype that can be
-    read.
+    """Raise WeightSyncError unless the manifest names each expected tensor once, in its shape and a supported dtype.
 
-    A tied head may be listed or left out on either side: it is the embedding.
+    A tied head is the embedding, so either side may list it or leave it out.
     """
     optional = {_TIED_HEAD} if is_tied else set()
     announced = {info.name: info for info in manifest}
@@ -100,10 +101,10 @@ def check_manifest(
 
 
 class IncomingWeights:
-    """One update, from its manifest to its last bucket.
+    """One weight sync in an engine, from its manifest to its last bucket.
 
-    announced ──first bucket──► loading ──last bucket──► whole. `accept` is asked before a bucket touches the model; a
-    refusal while loading means the model is half old and half new.
+    announced ──first bucket──► loading ──last bucket──► whole. Call `accept` before a bucket touches the model. After a
+    refusal while loading the model is half old and half new.
     """
 
     def __init__(self, manifest: Sequence[TensorInfo]) -> None:
@@ -115,13 +116,14 @@ class IncomingWeights:
 
     @property
     def has_started(self) -> bool:
-        """Whether a bucket was accepted."""
+        """True once the first bucket of the weight sync has been accepted."""
         return self._num_tensors > 0
 
     def accept(self, bucket: WeightBucket | BucketNotice) -> None:
-        """Count a bucket in. Raises WeightSyncError when it is not the next part of the manifest or its bytes changed.
+        """Count a weight bucket as arrived.
 
-        Of a notice there are no bytes here: the workers, who get them, compare them with its checksum.
+        Raises WeightSyncError when it is not the next part of the manifest, or when its bytes have changed. A notice
+        has no bytes: the workers receive them and compare them with its checksum.
         """
         num_after = self._num_tensors + len(bucket.tensors)
         expected = self._manifest[self._num_tensors : num_after]
@@ -138,7 +140,7 @@ class IncomingWeights:
         self._checksum = zlib.crc32(packed, self._checksum)
 
     def finish(self, version: int) -> LoadReport:
-        """Sum of what arrived. Raises WeightSyncError when the stream ended early."""
+        """Return the report of the weights that arrived. Raises WeightSyncError when the stream ended early."""
         if self._num_tensors < len(self._manifest):
             raise WeightSyncError(
                 f"weight stream ended after {self._num_tensors} of {len(self._manifest)} tensors; "

@@ -1,4 +1,4 @@
-"""Which Hugging Face tensors each Megatron parameter is made of, for Qwen2, Qwen3, Qwen3-MoE and Llama.
+"""Map Megatron parameters to the Hugging Face tensors that they are made of, for Qwen2, Qwen3, Qwen3-MoE and Llama.
 
 One `Slot` is one Megatron parameter. Expert weights are one parameter per expert, on CPU
 (`local_experts.3.linear_fc1.weight`) and in Transformer Engine's grouped product (`linear_fc1.weight3`), where 3 counts
@@ -20,21 +20,22 @@ from nemo_brorl.core.model_shape import ModelShape
 _QKV_WEIGHTS = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
 _QKV_BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
 
-# On CPU local_experts.3.linear_fc1.weight, in Transformer Engine's grouped product linear_fc1.weight3.
+# Names of expert weights: on CPU local_experts.3.linear_fc1.weight, in Transformer Engine's grouped product
+# linear_fc1.weight3.
 _LOCAL_EXPERT = re.compile(r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.linear_(?P<layer>fc[12])\.weight")
 _GROUPED_EXPERT = re.compile(r"mlp\.experts\.linear_(?P<layer>fc[12])\.weight(?P<expert>\d+)")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One Megatron parameter as Hugging Face names it; `kind` says how the ranks share it."""
+    """One Megatron parameter: the Hugging Face tensors that it is made of, and how ranks split it (`kind`)."""
 
     names: tuple[str, ...]
     kind: str  # copy, rows_of_input, gate_up, vocab, qkv
     is_expert: bool = False
 
 
-# Megatron's suffix within a layer; the two fused norms are Transformer Engine's names.
+# Slots by Megatron's name within a layer. The names of the two fused norms are Transformer Engine's.
 _LAYER_SLOTS = {
     "input_layernorm.weight": Slot(("input_layernorm.weight",), "copy"),
     "self_attention.linear_qkv.layer_norm_weight": Slot(("input_layernorm.weight",), "copy"),
@@ -63,29 +64,29 @@ SlotParam = tuple[Slot, Tensor]
 
 
 class NumberedLayer(Protocol):
-    """A layer, as much of it as names need."""
+    """A transformer layer that knows its number."""
 
-    layer_number: int
+    layer_number: int  # counted from 1 over all pipeline stages
 
 
 class Decoder(Protocol):
-    """The layers of one pipeline stage."""
+    """The transformer layers of one pipeline stage."""
 
     layers: Sequence[NumberedLayer]
 
 
 class NamedTensors(Protocol):
-    """A model, or a pipeline stage of one, whose parameters have Megatron's names."""
+    """A model, or one pipeline stage of it, whose parameters have Megatron's names."""
 
     share_embeddings_and_output_weights: bool
     decoder: Decoder
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every parameter with its name."""
+        """Yield (Megatron's name, parameter) of every parameter."""
 
 
 def top_slot(name: str) -> Slot:
-    """Return the slot of a parameter outside the layers, by Megatron's name."""
+    """Return the slot of a Megatron parameter outside the layers. Raises KeyError for an unknown name."""
     return _TOP_SLOTS[name]
 
 
@@ -94,10 +95,10 @@ def layer_slot(
     layer: int,
     first_expert: int,
 ) -> Slot:
-    """Return the slot of a parameter of a layer.
+    """Return the slot of a parameter of a transformer layer.
 
-    `suffix` is Megatron's name after `decoder.layers.<i>.`; `layer` counts over all pipeline stages; `first_expert` is
-    the first expert that this rank holds.
+    `suffix` is Megatron's name after `decoder.layers.<i>.`. `layer` counts from 0 over all pipeline stages.
+    `first_expert` is the first expert that this rank holds. Raises KeyError for an unknown name.
     """
     slot = _expert_slot(suffix, first_expert) or _LAYER_SLOTS[suffix]
     names = tuple(f"model.layers.{layer}.{name}" for name in slot.names)
@@ -105,7 +106,7 @@ def layer_slot(
 
 
 def _expert_slot(suffix: str, first_expert: int) -> Slot | None:
-    """Return the slot of a weight of an expert; None for another one."""
+    """Return the slot of an expert's weight, or None for a parameter of another kind."""
     match = _LOCAL_EXPERT.fullmatch(suffix) or _GROUPED_EXPERT.fullmatch(suffix)
     if match is None:
         return None
@@ -120,7 +121,10 @@ def local_slots(
     shape: ModelShape,
     experts: dist.ProcessGroup,
 ) -> list[SlotParam]:
-    """List every parameter of this rank with its slot. `experts` are the ranks that hold consecutive experts."""
+    """Return every Megatron parameter of this rank with its slot.
+
+    `experts` is the group of ranks that hold consecutive experts.
+    """
     first_expert = 0
     if shape.moe:
         num_local = shape.moe.num_experts // experts.size()
@@ -143,6 +147,6 @@ def _slot_of(
             return EMBEDDING
         return top_slot(name)
     _, _, index, suffix = name.split(".", 3)
-    # The name counts from the first layer of this pipeline stage, `layer_number` from 1 over all stages.
+    # The index in the name counts from 0 in this pipeline stage, `layer_number` from 1 over all stages.
     layer = model.decoder.layers[int(index)]
     return layer_slot(suffix, layer.layer_number - 1, first_expert)

@@ -1,4 +1,4 @@
-"""The values of a parameter, which Transformer Engine may keep quantised."""
+"""Read and write the values of a parameter, which Transformer Engine may keep quantised."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from torch import Tensor
 
 @torch.no_grad()
 def fill(param: Tensor, values: Tensor) -> None:
-    """Give a parameter its first values, before the optimizer is built, which would otherwise start the master weights
-    of an FP8 parameter from what the layer was initialised with (`get_high_precision_init_val`)."""
+    """Give a parameter its first values, before the optimizer is built.
+
+    Otherwise the optimizer would start the master weights of an FP8 parameter from the layer's random initialisation
+    (`get_high_precision_init_val`).
+    """
     param.copy_(values)
     if hasattr(param, "get_high_precision_init_val"):
         on_host = values.detach().cpu()
@@ -17,7 +20,7 @@ def fill(param: Tensor, values: Tensor) -> None:
 
 
 def plain(param: Tensor) -> Tensor:
-    """Return a parameter's values in its nominal format; an FP8 parameter is dequantised."""
+    """Return a parameter's values in its nominal format, without gradient. An FP8 parameter is dequantised."""
     if hasattr(param, "_quantizer"):
         return param.dequantize()
     return param.detach()

@@ -1,4 +1,4 @@
-"""A publication: the policy's current weights streamed to every engine, stamped with their version."""
+"""Sync weights: stream the policy's current weights to every engine, and stamp them with their version."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What one publication moved."""
+    """Sizes and times of one weight sync."""
 
     version: int
     transport: str
     seconds: float
-    num_bytes: int  # of the weights, once; every engine received them
+    num_bytes: int  # bytes of the weights, counted once for all engines
     num_tensors: int
-    # of buckets and kept copies that were alive together, beside the models; as counted by the generator
+    # Most bytes of buckets and kept copies that existed at once beside the models, as the generator counts them.
     peak_extra_bytes: int
-    num_attempts: int  # more than one when an engine was lost in a collective
+    num_attempts: int  # attempts; two when an engine was lost in a collective
 
     def metrics(self) -> dict[str, float]:
-        """Return them flat, for the step's row."""
+        """Return the metrics `sync/…` of a weight sync, for the step's row."""
         return {
             "sync/seconds": self.seconds,
             "sync/gib": self.num_bytes / _GIB,
@@ -42,12 +42,12 @@ def publish(
     generator: Generator,
     version: int,
 ) -> SyncReport:
-    """Stream the policy's weights to the generator's engines; from then on they sample as `version`.
+    """Stream the policy's weights to the generator's engines. From then on they sample as `version`.
 
-    Only references pass through the driver. Where bytes are broadcast, engines that have not joined the policy's group
-    do so first; when one is lost on the way, all are replaced and the publication is made once more. Raises
-    WeightSyncError when an engine refuses the manifest, or did not get every byte; ReceiverLostError when the second
-    attempt lost one, too.
+    Only references pass through the driver. With the transport `collective`, engines first join the policy's group if
+    they have not done so. If an engine is lost on the way, all engines are replaced and the sync is tried once more.
+    Raises WeightSyncError when an engine refuses the manifest or did not get every byte. Raises ReceiverLostError when
+    the second attempt also lost an engine.
     """
     start = time.perf_counter()
     num_attempts = 1

@@ -1,4 +1,4 @@
-"""Hugging Face weights read into a rank's parameters, one tensor at a time, only this rank's share of each."""
+"""Read Hugging Face weights into a rank's parameters, tensor by tensor, and of each only this rank's share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nemo_brorl.weights.names import NamedTensors, local_slots
 from nemo_brorl.weights.parameters import fill
 from nemo_brorl.weights.shares import RankGroups, pack, share_of
 
-# Buffers that old checkpoints carry along.
+# Buffers in old checkpoints that are not weights.
 _NO_WEIGHTS = ("rotary_emb.inv_freq",)
 
 
@@ -26,10 +26,10 @@ def load_hf(
     folder: Path,
     groups: RankGroups,
 ) -> None:
-    """Fill this rank's parameters from the safetensors of a folder, reading only this rank's share of one tensor at a
-    time.
+    """Fill this rank's parameters from the safetensors files of a model folder.
 
-    Raises ModelError when tensors are missing, left over or of another shape, with their names.
+    Reads one tensor at a time, and of each only this rank's share. Raises ModelError naming tensors that are missing,
+    left over or of another shape.
     """
     files = tensor_files(folder)
     expected = hf_shapes(shape)
@@ -47,15 +47,17 @@ def load_hf(
                 raise ModelError(f"{files[name]}: {name} has shape {size}, but config.json says {expected[name]}")
             own = share_of(slot.kind, size, group.size(), group.rank())
             shares.append(whole[own])
-        # On the host: a parameter may be on a GPU, or quantised.
+        # The share is packed on the host, because the parameter may be on a GPU or quantised.
         local = torch.empty(param.shape, dtype=param.dtype)
         pack(slot.kind, shares, local, shape)
         fill(param, local)
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
-    """Say which safetensors file of a folder holds which tensor. Raises ModelError when there is none or one is
-    broken."""
+    """Return which safetensors file of a model folder holds each tensor, by tensor name.
+
+    Raises ModelError when there is no such file or it is not complete.
+    """
     index = folder / "model.safetensors.index.json"
     if index.exists():
         weight_map = json.loads(index.read_text())["weight_map"]
@@ -78,7 +80,7 @@ def _check_names(
 ) -> None:
     present = {name for name in files if not name.endswith(_NO_WEIGHTS)}
     if shape.is_tied:
-        # Some tools write the tied copy, too.
+        # Some tools also write the copy of a tied embedding.
         present.discard("lm_head.weight")
     missing = sorted(expected.keys() - present)
     left_over = sorted(present - expected.keys())

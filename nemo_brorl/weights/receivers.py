@@ -1,4 +1,4 @@
-"""Engines of a pool as receivers of published weights, publication after publication."""
+"""Load synced weights into the engines of a pool, sync after sync."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from nemo_brorl.weights.broadcast import PublishedWeights, Receiver, WeightBroad
 
 
 class WeightReceivers:
-    """Publication after publication: `join` when there is a link to join, then `load`. Engines that fail are replaced.
+    """Engines of a pool as receivers of weight syncs.
 
-    The copy that is kept for engines started later (`generation.keep_published`) takes the size of the weights in the
-    object store, and during a publication twice that: the old one goes when the new one is whole in all engines. Ray
-    moves what does not fit to files. Without it a few buckets are alive at once and no more.
+    For each sync call `join` if there is a link to join, then `load`. Engines that fail are replaced. With
+    `generation.keep_published` a copy is kept for engines that start later. It takes the size of the weights in Ray's
+    object store, and twice that during a sync: the old copy goes once all engines have the new one. Ray moves what does
+    not fit to files. Without a copy only a few buckets exist at a time.
     """
 
     def __init__(
@@ -31,19 +32,21 @@ class WeightReceivers:
     ) -> None:
         self._handles = handles
         self._timeout_s = timeout_s
-        self._num_workers = num_workers  # of all engines together
+        self._num_workers = num_workers  # workers of all engines together
         self._is_collective = is_collective
         self._transport = transport
         self._timeline = timeline or Timeline(is_on=False)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the engines, all alive; one that was replaced has another."""
+        """Return the actor names of the engines after waiting until all are alive. A replaced engine has a new name."""
         self._wait_ready()
         return tuple(handle.name for handle in self._handles)
 
     def join(self, link: WeightLink) -> None:
-        """Bring all engines into a broadcast. Raises ReceiverLostError that names those that do not come in time, after
-        they have been given up and replaced."""
+        """Bring all engines into the broadcast group of `link`.
+
+        Raises ReceiverLostError naming the engines that did not come in time. They have been replaced by then.
+        """
         names = self.names()
         if names != link.receivers:
             raise ReceiverLostError(
@@ -62,12 +65,11 @@ class WeightReceivers:
         buckets: Iterable[Any],
         version: int,
     ) -> int:
-        """Load a stream of StreamedBucket (or of references to WeightBucket) into every engine; prefix caches are
-        dropped.
+        """Load a stream of StreamedBucket (or of references to WeightBucket) into every engine, and drop prefix caches.
 
-        The next bucket is taken from the stream while the engines load the one before. Returns the most bytes that were
-        alive beside the models. Raises WeightSyncError naming the engine: before an engine is touched when the manifest
-        does not fit, else after all engines were given up, to be replaced with the weights published before.
+        The next bucket is taken from the stream while the engines load the one before. Returns the most bytes that
+        existed at once beside the models. Raises WeightSyncError naming the engine. If the manifest does not fit, no
+        engine has been touched. Otherwise all engines have been replaced, with the weights of the previous sync.
         """
         self._wait_ready()
         broadcast = self._new_broadcast()
@@ -79,7 +81,7 @@ class WeightReceivers:
             broadcast.finish(version)
             is_whole = True
         finally:
-            # A load that stops half-way leaves a model unusable.
+            # An engine whose load stopped half-way has an unusable model.
             if not is_whole:
                 for handle in self._handles:
                     handle.replace(f"weights of version {version} arrived in part")
@@ -88,7 +90,7 @@ class WeightReceivers:
         return self._note_published(published, broadcast)
 
     def _note_loading(self, broadcast: WeightBroadcast, announced_at: float) -> None:
-        """Put the engines' loading into the timeline."""
+        """Record the engines' loading times in the timeline."""
         known_at = self._timeline.now()
         for engine, report in broadcast.reports.items():
             period = report.period
@@ -105,9 +107,9 @@ class WeightReceivers:
         for handle in self._handles:
             handle.published = published
             handle.lacks_weights = False
-            # Loading was no silence.
+            # Loading takes long, but the engine was alive.
             handle.touch()
-        # Last: what takes their place loads what was published now.
+        # Lost engines come last, because their replacements load the weights published just now.
         for engine, cause in broadcast.lost.items():
             self._handles[engine].replace(cause)
         return num_bytes

@@ -1,5 +1,8 @@
-"""How the members of a broadcast group meet: rank 0 serves a store; receivers sign in there; when all have, rank 0 says
-so and everybody builds the group. If some are late, rank 0 writes down who, and everybody who came raises that.
+"""Let the members of a broadcast group meet before the group is built.
+
+Rank 0 serves a store, and the receivers sign in there. When all have signed in, rank 0 says so, and every member builds
+the group. If some are late, rank 0 writes their names into the store. Then every member raises an error that names
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from nemo_brorl.types import WeightLink
 from nemo_brorl.weights.broadcast_group import WeightGroup
 
 _POLL_S = 0.01
-# Receivers wait longer than rank 0 does, to hear who is late.
+# Extra seconds that receivers wait after rank 0's limit, to read which members are late.
 _VERDICT_S = 5.0
 _STORE_TIMEOUT = timedelta(minutes=5)
 _COMPLETE = "complete"
@@ -28,8 +31,10 @@ def open_store(
     world_size: int | None = None,
     timeout: timedelta = _STORE_TIMEOUT,
 ) -> dist.TCPStore:
-    """Serve a meeting point in this process, on a port that the system picks (`store.port`) of `host` alone: by itself
-    torch would listen on all interfaces, and a store asks nobody who they are."""
+    """Serve a meeting point in this process, on `host` alone and a port that the system picks (`store.port`).
+
+    By default torch would listen on all interfaces, and a store has no authentication.
+    """
     family = socket.getaddrinfo(host, None)[0][0]
     with socket.create_server((host, 0), family=family) as listener:
         return dist.TCPStore(
@@ -44,8 +49,10 @@ def open_store(
 
 
 def wait_for_receivers(link: WeightLink, store: dist.Store) -> WeightGroup:
-    """Wait on rank 0 until all have signed in. Raises ReceiverLostError that names the receivers who did not come in
-    time."""
+    """Wait on rank 0 until all receivers have signed in, and return rank 0's end of the group.
+
+    Raises ReceiverLostError naming the receivers that did not come in time.
+    """
     names = sign_in_names(link)
     late = _late(store, names, link.timeout_s)
     if late:
@@ -61,8 +68,10 @@ def join(
     receiver: int,
     worker: int,
 ) -> WeightGroup:
-    """Sign in as a worker. Raises ReceiverLostError when others are late, WeightSyncError when rank 0 does not
-    answer."""
+    """Sign in as one worker of a receiver, and return its end of the group.
+
+    Raises ReceiverLostError when other members are late, WeightSyncError when rank 0 does not answer.
+    """
     number = receiver * link.workers_per_receiver + worker
     silent = f"policy rank 0 did not open the weight group within {link.timeout_s:g} s"
     try:
@@ -83,7 +92,7 @@ def join(
 
 
 def sign_in_names(link: WeightLink) -> list[str]:
-    """Return the names of all receiving workers, in rank order."""
+    """Return the names with which an engine's workers sign in for a weight broadcast, in rank order."""
     if link.workers_per_receiver == 1:
         return list(link.receivers)
     names = []
@@ -98,7 +107,7 @@ def _late(
     names: Sequence[str],
     timeout_s: float,
 ) -> list[str]:
-    """Return those who have not signed in when the time is over."""
+    """Return the names of workers that have not signed in for the weight broadcast when the time is over."""
     deadline = time.monotonic() + timeout_s
     missing = list(names)
     while True:

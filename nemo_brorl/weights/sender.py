@@ -1,6 +1,6 @@
-"""One rank's part of a publication: the weight stream in buckets, and how a bucket leaves, by transport.
+"""Send one rank's part of a weight sync: cut the stream into buckets and pass each on by the transport in use.
 
-Every rank runs the stream, which gathers from all of them, and says so once a bucket. Rank 0 sends.
+Every rank runs the stream, which gathers from all of them, and reports each bucket. Rank 0 sends.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from nemo_brorl.weights.flat import checksum, dtype_name, flatten, infos_of
 
 NamedTensor = tuple[str, Tensor]
 
-# Buckets that engines may still be reading: one loading, one on its way to them, one the driver has not asked for.
+# Exported buckets that must stay in memory: one that engines load, one on its way, one the driver has not taken.
 _LIVE_EXPORTS = 3
 
 
 def weight_manifest(shape: ModelShape, dtype: torch.dtype) -> list[TensorInfo]:
-    """List what the stream of a model will hold, in order."""
+    """Return name, shape and dtype of the tensors in a model's weight stream, in order."""
     name_of_dtype = dtype_name(dtype)
     manifest = []
     for name, size in hf_shapes(shape).items():
@@ -38,34 +38,34 @@ def weight_manifest(shape: ModelShape, dtype: torch.dtype) -> list[TensorInfo]:
 
 
 def named_buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[list[NamedTensor]]:
-    """Cut a stream of (name, tensor) as `buckets.cut` does."""
+    """Yield lists of (name, tensor) of at most `limit` bytes each, cut as by `buckets.cut`."""
     return cut(stream, lambda named: named[1].nbytes, limit)
 
 
 def buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[WeightBucket]:
-    """Yield the stream as buckets with their bytes on the host."""
+    """Yield a stream of (name, tensor) as buckets with their bytes on the host."""
     return map(host_bucket, named_buckets(stream, limit))
 
 
 def host_bucket(named: list[NamedTensor]) -> WeightBucket:
-    """Return a bucket with its bytes on the host, fit for the object store."""
+    """Return the tensors as one bucket with its bytes on the host, ready for the object store."""
     return _on_host(infos_of(named), flatten(named))
 
 
 def _on_host(tensors: tuple[TensorInfo, ...], flat: Tensor) -> WeightBucket:
     if flat.is_cuda:
-        # Into pinned memory: ten times as fast, and torch uses it again.
+        # A copy into pinned memory is ten times as fast, and torch reuses that memory.
         flat = host_like(flat).copy_(flat)
     data = flat.numpy()
     return WeightBucket(tensors, data, zlib.crc32(data))
 
 
 class WeightSender:
-    """What rank 0 says of each bucket, and what every rank does for it.
+    """One rank's side of the weight stream.
 
-    `stream` yields each bucket's messages for the driver: what engines get, then, if one is kept beside it, a copy for
-    engines that start later, made while the others load; and None on other ranks. Work that follows the message
-    happens when the next one is asked for.
+    `stream` yields messages for the driver. On rank 0 a bucket's first message is what engines get. If a copy is kept
+    beside it for engines that start later, the copy is the second message, made while engines load. Other ranks yield
+    None. Work that follows a message happens when the next one is requested.
     """
 
     def __init__(
@@ -83,17 +83,19 @@ class WeightSender:
         self._is_first_rank = is_first_rank
         self._with_copies = with_copies
         self._exports: deque[Tensor] = deque(maxlen=_LIVE_EXPORTS)
-        self.group: WeightGroup | None = None  # of the transport collective, on rank 0
+        self.group: WeightGroup | None = None  # rank 0's end of the broadcast group, only for the transport collective
 
     def stream(self, tensors: Iterable[NamedTensor], limit: int) -> Iterator[Any]:
-        """Yield the messages of the whole publication. Whatever fails here, the other ranks still need this one to
-        gather: it runs to its end."""
+        """Yield the messages of the whole weight sync.
+
+        After a failure the rest of `tensors` is still consumed, because the other ranks need this one to gather.
+        """
         tensors = iter(tensors)
         try:
             for named in named_buckets(tensors, limit):
                 yield from self._messages_of(named)
         finally:
-            # Every tensor is gathered from all ranks: one that stopped here would leave the others waiting.
+            # Every tensor is gathered from all ranks. A rank that stopped here would block the others.
             for _ in tensors:
                 pass
             self._exports.clear()

@@ -1,4 +1,4 @@
-"""The current weights of all ranks as a stream under their Hugging Face names, one tensor at a time."""
+"""Stream the current weights of all ranks under their Hugging Face names, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from nemo_brorl.weights.shares import RankGroups, unpack
 
 @dataclass(frozen=True)
 class _Entry:
-    """What every rank knows about a slot: its shares' size, and which pipeline stage and expert-parallel rank hold
-    it."""
+    """Size, dtype and location of one Megatron parameter (`Slot`), as every rank knows it."""
 
     slot: Slot
-    size: tuple[int, ...]
+    size: tuple[int, ...]  # shape of one rank's share
     dtype: torch.dtype
     stage: int
     expert_rank: int
 
 
 class HfExport:
-    """Streams the current weights under their Hugging Face names. Every rank must run every stream to its end."""
+    """The current weights as a stream of Hugging Face tensors. Every rank must run every stream to its end."""
 
     def __init__(
         self,
@@ -38,17 +37,17 @@ class HfExport:
         device: torch.device,
         groups: RankGroups,
     ) -> None:
-        """Gather what all ranks hold. Collective."""
+        """Gather from all ranks which Megatron parameters they hold. Collective over the ranks of `groups`."""
         self.shape = shape
         self.device = device
-        self.params: dict[str, SlotParam] = {}  # by the first Hugging Face name
+        self.params: dict[str, SlotParam] = {}  # parameters of this rank by their first Hugging Face name
         for slot, param in local_slots(models, shape, groups.experts):
             self.params[slot.names[0]] = (slot, param)
         self.groups = groups
         self.entries = self._gather_entries()
 
     def _gather_entries(self) -> dict[str, _Entry]:
-        """Return the entries of all stages and experts, on every rank."""
+        """Return the entries of all pipeline stages and expert-parallel ranks, by first Hugging Face name."""
         stage = self.groups.pipeline.rank()
         entries = {}
         for name, (slot, param) in self.params.items():
@@ -59,14 +58,17 @@ class HfExport:
             gathered: list[Any] = [None] * group.size()
             dist.all_gather_object(gathered, entries, group=group)
             entries = {}
-            # The first stage that holds a slot sends it: the last stage also has a copy of a tied embedding.
+            # The last stage also has a copy of a tied embedding. The first stage that holds a slot sends it.
             for entries_of_rank in reversed(gathered):
                 entries.update(entries_of_rank)
         return entries
 
     @torch.no_grad()
     def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, whole tensor) on every rank, in the order of `hf_shapes`, one parameter in memory at a time."""
+        """Yield (name, whole tensor) on every rank, in the order of `hf_shapes`.
+
+        Only one parameter is gathered in memory at a time. Collective: every rank must consume the whole stream.
+        """
         ready: dict[str, Tensor] = {}
         for name in hf_shapes(self.shape):
             if name in self.entries:
@@ -74,15 +76,18 @@ class HfExport:
             yield name, ready.pop(name).contiguous()
 
     def _tensors_of(self, name: str) -> dict[str, Tensor]:
-        """Return the Hugging Face tensors of the slot whose first one has this name."""
+        """Return the Hugging Face tensors by name of the Megatron parameter whose first tensor is `name`."""
         slot = self.entries[name].slot
         shares = self._collect(name)
         wholes = unpack(slot.kind, shares, self.shape)
         return dict(zip(slot.names, wholes, strict=True))
 
     def _collect(self, name: str) -> list[Tensor]:
-        """Return all shares of one slot: sent over the expert-parallel ranks of its stage, then over the stages, then
-        gathered."""
+        """Return all ranks' shares of one Megatron parameter. Collective.
+
+        A share is broadcast over the expert-parallel ranks of its stage and then over the stages. Then the ranks that
+        split the parameter gather their shares.
+        """
         entry = self.entries[name]
         is_of_this_stage = entry.stage == self.groups.pipeline.rank()
         if is_of_this_stage and name in self.params:
@@ -106,7 +111,7 @@ def _broadcast(
     group: dist.ProcessGroup,
     source: int,
 ) -> None:
-    """Send a tensor from one rank of a group to the others, in place."""
+    """Broadcast a tensor in place from rank `source` of a group to its other ranks."""
     if group.size() > 1:
         global_rank = dist.get_global_rank(group, source)
         dist.broadcast(tensor, global_rank, group=group)

@@ -1,4 +1,4 @@
-"""How ranks share the Hugging Face tensors of a Megatron parameter, on any parallel layout.
+"""Split Hugging Face tensors into the ranks' Megatron parameters and join them again, on any parallel layout.
 
 Every rank holds an equal share of each of a slot's Hugging Face tensors, so a share is a plain slice of the file.
 Layouts that differ from a simple slice:
@@ -7,7 +7,7 @@ Layouts that differ from a simple slice:
     linear_fc1   per rank the gate rows, then the up rows
     embedding, output layer   padded with zero rows to a multiple of the ranks
 
-Under expert parallelism an expert is whole; otherwise tensor-parallel ranks share it like a dense MLP.
+Under expert parallelism a rank holds whole experts. Otherwise tensor-parallel ranks split an expert like a dense MLP.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from nemo_brorl.weights.names import Slot
 
 @dataclass(frozen=True)
 class RankGroups:
-    """The ranks between which a model is split, as its owner has them."""
+    """Process groups of the ranks between which a model is split."""
 
-    tensor: dist.ProcessGroup  # share a parameter outside the experts
-    expert_tensor: dist.ProcessGroup  # share a parameter of an expert
-    experts: dist.ProcessGroup  # hold consecutive experts
-    pipeline: dist.ProcessGroup  # hold consecutive layers
+    tensor: dist.ProcessGroup  # ranks that split a parameter outside the experts
+    expert_tensor: dist.ProcessGroup  # ranks that split a parameter of an expert
+    experts: dist.ProcessGroup  # ranks that hold consecutive experts
+    pipeline: dist.ProcessGroup  # ranks that hold consecutive layers
 
     def splitting(self, slot: Slot) -> dist.ProcessGroup:
-        """Return the ranks that share one parameter."""
+        """Return the group of ranks that split a Megatron parameter between them."""
         return self.expert_tensor if slot.is_expert else self.tensor
 
 
@@ -43,9 +43,10 @@ def share_of(
     ranks: int,
     rank: int,
 ) -> tuple[slice, ...]:
-    """Say where the share of one of the ranks that split a slot lies in one of its Hugging Face tensors of this size.
+    """Return the slices of one rank's share in a Hugging Face tensor of shape `size`.
 
-    Under `vocab` the last shares may be short or empty: the rest is padding.
+    `kind` is the slot's kind. `ranks` ranks split the tensor, and `rank` is one of them. Under `vocab` the last shares
+    may be short or empty, because the rest is padding.
     """
     share = [slice(0, length) for length in size]
     if kind == "copy":
@@ -68,15 +69,17 @@ def views(
     local: Tensor,
     shape: ModelShape,
 ) -> list[Tensor]:
-    """Return one rank's Megatron tensor as a view per Hugging Face tensor: its share, with heads of a query group on
-    their own axis."""
+    """Return one view of a rank's Megatron tensor per Hugging Face tensor: its share of that tensor.
+
+    For `qkv` the heads of a query group have an axis of their own: [groups, heads of a group, head size, ...].
+    """
     if kind == "gate_up":
         return list(local.chunk(2))
     if kind != "qkv":
         return [local]
     num_query = shape.num_heads // shape.num_key_value_heads
     group = (-1, num_query + 2, shape.head_size)
-    grouped = local.unflatten(0, group)  # [groups, heads of a group, D, ...]
+    grouped = local.unflatten(0, group)  # [groups, heads of a group, head size, ...]
     return list(grouped.split([num_query, 1, 1], dim=1))
 
 
@@ -86,7 +89,7 @@ def pack(
     local: Tensor,
     shape: ModelShape,
 ) -> None:
-    """Write a rank's shares of Hugging Face tensors into its Megatron tensor; padding becomes zero."""
+    """Write a rank's shares of Hugging Face tensors into its Megatron tensor `local`. Padding becomes zero."""
     if kind == "vocab":
         (share,) = shares
         local[: len(share)] = share
@@ -102,7 +105,7 @@ def unpack(
     locals_: Sequence[Tensor],
     shape: ModelShape,
 ) -> list[Tensor]:
-    """Return the Megatron tensors of all ranks that split a slot to its Hugging Face tensors."""
+    """Return whole Hugging Face tensors, joined from the Megatron tensors of all ranks that split a parameter."""
     if kind == "copy":
         return [locals_[0]]
     if kind == "vocab":
@@ -111,7 +114,7 @@ def unpack(
     views_by_rank = [views(kind, local, shape) for local in locals_]
     wholes = []
     for shares in zip(*views_by_rank, strict=True):
-        # Query groups, their heads and the head size are the rows of the file.
+        # The rows of the file are query groups × heads × head size.
         if kind == "qkv":
             shares = tuple(share.flatten(0, 2) for share in shares)
         wholes.append(torch.cat(shares, _split_dim(kind)))

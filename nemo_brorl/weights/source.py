@@ -1,5 +1,7 @@
-"""The driver's side of the weight stream: rank 0's buckets as they come, every wait bounded, a rank that stops named.
-No torch."""
+"""Drive the policy's weight stream: take rank 0's buckets, bound every wait, and name a rank that is late.
+
+The driver imports this module, so it does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ from nemo_brorl.core.errors import WeightSyncError
 from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
 from nemo_brorl.weights.buckets import bucket_bytes, bucket_sizes
 
-# Of rank 0's stream: it makes the next message only when the one before is taken, so few buckets are alive at once.
+# Messages that rank 0 makes before the driver has taken them. One, so that few buckets exist at a time.
 _MESSAGES_AHEAD = 1
-# Ranks that take longer are asked where they are, this often.
+# Seconds between two requests of the driver for the progress of ranks while it waits for a message.
 SLICE_S = 5.0
-Calls = list[tuple[int, Any]]  # (rank, reference)
-Wait = Callable[[Calls, str], list[Any]]  # results of calls of a method; explains what fails
+Calls = list[tuple[int, Any]]  # pairs of a rank and the reference to its result
+Wait = Callable[[Calls, str], list[Any]]  # takes calls and the method's name, returns the results, explains a failure
 Ask = Callable[[], None]
 
 
 class WeightSource:
-    """Publications of one policy, one at a time."""
+    """The sending side of weight syncs, on the driver. One sync runs at a time."""
 
     def __init__(
         self,
@@ -41,18 +43,21 @@ class WeightSource:
         self._limit = bucket_bytes(generation)
         self._with_copies = generation.keep_published
         self._manifest: list[TensorInfo] | None = None
-        self._receivers: tuple[str, ...] | None = None  # who the open group was made for; None: no group
-        self._joining: tuple[tuple[str, ...], Any] | None = None  # receivers, and rank 0's wait for them
+        self._receivers: tuple[str, ...] | None = None  # receivers that the open group was made for; None: no group
+        self._joining: tuple[tuple[str, ...], Any] | None = None  # receivers, and reference to rank 0's wait for them
 
     def manifest(self) -> list[TensorInfo]:
-        """Return what the stream holds. It is the model's, so it stays as it is."""
+        """Return name, shape and dtype of the tensors in the weight stream, in order. They never change."""
         if self._manifest is None:
             reference = self._ranks[0].call.remote("weight_manifest")
             self._manifest = self._of_first_rank(reference, "weight_manifest")
         return self._manifest
 
     def open_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
-        """Say where these receivers shall join; None: there is nothing to join, or they have joined."""
+        """Return where these receivers must join, or None if there is no group to join.
+
+        That is so when the transport needs no group, or when the receivers have joined already.
+        """
         if self.transport != "collective" or receivers == self._receivers:
             return None
         self._receivers = None
@@ -63,11 +68,14 @@ class WeightSource:
         return link
 
     def stream(self, ask: Ask) -> Iterator[StreamedBucket | KeptCopy]:
-        """Yield the buckets of one publication; `ask` is called while ranks take their time. Raises WeightSyncError
-        that names the rank that is late; a rank's own error as it is."""
+        """Yield the buckets of one weight sync.
+
+        `ask` is called while the driver waits for the ranks. Raises WeightSyncError naming a rank that is late. A
+        rank's own error is raised unchanged.
+        """
         self._finish_joining()
         receivers = self._receivers
-        # A publication that breaks off leaves no group to go on with.
+        # A sync that fails leaves no group that could be used again.
         self._receivers = None
         sizes = bucket_sizes(self.manifest(), self._limit)
         streams = WeightStreams(self._ranks, len(sizes), self._timeout_s, self._wait, ask)
@@ -85,13 +93,16 @@ class WeightSource:
         self._receivers = receivers
 
     def _of_first_rank(self, reference: Any, method: str) -> Any:
-        """Return the result of a call of rank 0."""
+        """Return the result of a call to policy rank 0."""
         (result,) = self._wait([(0, reference)], method)
         return result
 
     def _next_bucket(self, streams: WeightStreams, num_bytes: int) -> Iterator[StreamedBucket | KeptCopy]:
-        """Yield the next message and, where copies are kept, what an engine that starts later gets instead. A message
-        with the bytes is its own copy; others are copied while engines load what they announced."""
+        """Yield the next message and, where copies are kept, the copy of its bucket for engines that start later.
+
+        A message of the object store has the bytes and is its own copy. With other transports the copy is made while
+        engines load the announced bucket.
+        """
         if not self._with_copies:
             message = streams.next_message(is_last_of_bucket=True)
             yield StreamedBucket(message, None, num_bytes)
@@ -106,7 +117,7 @@ class WeightSource:
 
 
 class WeightStreams:
-    """The streaming calls of one publication, on all ranks."""
+    """The streaming calls of one weight sync on all policy ranks."""
 
     def __init__(
         self,
@@ -122,13 +133,16 @@ class WeightStreams:
         self._wait = wait
         self._generators: list[Any] = []
         for number, rank in enumerate(ranks):
-            # Rank 0 alone has messages; the others only say that they are through with a bucket.
+            # Only rank 0 has messages. Other ranks report that they have finished a bucket.
             num_ahead = _MESSAGES_AHEAD if number == 0 else None
             self._generators.append(start_stream(rank.stream_weights, num_ahead))
-        self._num_sent = [0] * len(self._generators)  # buckets, by rank
+        self._num_sent = [0] * len(self._generators)  # buckets that each rank has finished
 
     def next_message(self, is_last_of_bucket: bool = False) -> Any:
-        """Return the reference to rank 0's next message."""
+        """Return the reference to the next message in policy rank 0's weight stream.
+
+        Raises WeightSyncError when it takes longer than the time limit, or when the stream has ended early.
+        """
         first = self._generators[0]
         deadline = time.monotonic() + self._timeout_s
         while not _has_next(first, min(SLICE_S, deadline - time.monotonic())):
@@ -146,7 +160,10 @@ class WeightStreams:
         return reference
 
     def finish(self) -> None:
-        """Wait until all ranks are through. Raises WeightSyncError that names the late one."""
+        """Wait until all policy ranks have ended their weight streams.
+
+        Raises WeightSyncError naming a rank that is late.
+        """
         deadline = time.monotonic() + self._timeout_s
         self._count(deadline)
         ended = [generator.completed() for generator in self._generators]
@@ -157,7 +174,7 @@ class WeightStreams:
         self._check_ended()
 
     def _check_ended(self) -> None:
-        """Raise what a rank that is through has raised."""
+        """Raise the error of a policy rank whose weight stream has failed."""
         ended = []
         for number, generator in enumerate(self._generators):
             completed = generator.completed()
@@ -166,7 +183,7 @@ class WeightStreams:
         self._wait(ended, "weight_stream")
 
     def _late(self) -> str:
-        """Say which ranks are furthest behind."""
+        """Return a sentence that says which policy ranks are furthest behind in the weight stream."""
         self._count(deadline=0.0)
         fewest = min(self._num_sent)
         late = []
@@ -174,7 +191,7 @@ class WeightStreams:
             if num_sent == fewest:
                 late.append(number)
         if len(late) == len(self._num_sent):
-            # All wait for the one that sends.
+            # If all are equally far, they wait for rank 0, which sends.
             late = late[:1]
         ranks = "policy ranks" if len(late) > 1 else "policy rank"
         numbers = ", ".join(map(str, late))
@@ -182,8 +199,10 @@ class WeightStreams:
         return f"{ranks} {numbers} {progress}"
 
     def _count(self, deadline: float) -> None:
-        """Take what the other ranks' streams have, without waiting beyond the deadline. Rank 0's is counted as it is
-        used."""
+        """Count the buckets that other ranks have finished, waiting at most until `deadline`.
+
+        Rank 0's buckets are counted where its messages are taken.
+        """
         for number, generator in enumerate(self._generators[1:], start=1):
             while _has_next(generator, deadline - time.monotonic()):
                 if next(generator, None) is None:
@@ -192,7 +211,7 @@ class WeightStreams:
 
 
 def _has_next(generator: Any, seconds: float) -> bool:
-    """Say whether a stream has its next message, or its end, within this time."""
+    """Return whether a weight stream has its next message, or has ended, within this time."""
     timeout_s = max(0.0, seconds)
     ready, _ = ray.wait([generator], timeout=timeout_s, fetch_local=False)
     return bool(ready)

@@ -106,7 +106,7 @@ def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
         lambda: (hold / "calls").exists() and (hold / "calls").stat().st_size >= HOLD_FROM, RUN_S, while_running=True
     )
     job.cancel("--batch", "--signal=USR1")
-    job.until_says("was given up for want of time", RUN_S)
+    job.until_says("stopped: not enough time", RUN_S)
     (hold / "hold").unlink()
     job.until_says("requeued (saved)", RUN_S)
     assert job.wait(RUN_S) == "COMPLETED", job.log

@@ -17,7 +17,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 import torch
-from brorl_lab.metric_registry import undeclared
+from brorl_lab.metric_registry import undeclared_names
 from safetensors.torch import load_file
 
 from lab.tests.page.test_page import parts_of
@@ -97,7 +97,7 @@ def test_a_run_leaves_metrics_checkpoints_and_a_hugging_face_folder(whole: tuple
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in metrics] == [0, 1, 2, 3, 4]
     assert set(EXPECTED_METRICS) <= metrics[1].keys()
-    assert undeclared(sorted(set().union(*metrics) - {"step"})) == []
+    assert undeclared_names(sorted(set().union(*metrics) - {"step"})) == []
     assert "validation/pass_at_1" in metrics[4]
     assert metrics[3]["time/save_s"] > 0
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step_2", "step_4"]
@@ -176,7 +176,7 @@ def test_a_run_killed_and_resumed_from_the_last_whole_checkpoint_equals_the_unin
     assert command.wait() == 0, command.output[-2000:]
     assert "step_4 cannot be read" in command.errors
     assert "resumed after step 2" in command.output
-    assert "the same command goes on from here" in command.output
+    assert "Run the same command to resume." in command.output
     check_steps(folder, whole[0])
     assert not (folder / "store").exists()
     assert not (folder / "timeline").exists()
@@ -258,7 +258,7 @@ def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tupl
     assert all(torch.equal(exported[name], converted[name]) for name in exported)
     again = Command(*asked)
     assert again.wait() == 2
-    assert "is there and not empty" in again.errors
+    assert "this folder is not empty" in again.errors
 
 
 MY_FUNCTIONS = """
@@ -302,7 +302,7 @@ def test_the_loop_to_fork_trains_with_functions_from_outside_the_package(
         (["data.source=jsonl", "data.path=EMPTY"], "empty"),
         (["rollouts.num_per_promt=4"], "num_per_prompt"),
         (["policy.tensor_model_parallel_size=3"], "tensor_model_parallel_size=3"),
-        (["algorithm.clip_high=0.5"], "belongs to another configuration"),
+        (["algorithm.clip_high=0.5"], "the run in this folder has other settings"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_two(

@@ -1,1 +1,1 @@
-"""Verdicts on instructions beside those of the benchmarks' own checkers."""
+"""Comparison of our verdicts on instructions with those of the benchmarks' own checkers."""

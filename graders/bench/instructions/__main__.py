@@ -1,10 +1,11 @@
-"""Our verdicts on instructions beside the official checkers', on responses drawn by seed.
+"""Compare our verdicts on IFEval's and IFBench's instructions with the official checkers', on responses drawn by seed.
 
     python -m graders.bench.instructions CHECKOUT --python PYTHON [--responses N] [--seed N] [--show N]
 
-CHECKOUT is a clone of allenai/IFBench, which has IFEval's checkers too; PYTHON one that has nltk with its punkt_tab,
-langdetect, immutabledict, emoji, syllapy and absl-py. `--said FILE --asked FILE` judges real responses instead (rows of
-`prompt` and `response`) to the benchmark's file of prompts. What disagrees on purpose is in `named.py`.
+CHECKOUT is a clone of allenai/IFBench, which has IFEval's checkers too. PYTHON is an interpreter with nltk and its
+punkt_tab, langdetect, immutabledict, emoji, syllapy and absl-py. `--said FILE --asked FILE` compares verdicts on real
+responses instead: rows of `prompt` and `response`, and the benchmark's file of prompts. `named.py` lists the
+differences that are intended.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from typing import Any, NamedTuple
 from brorl_graders.verifiers.ifeval.instruction_following import CONSTRAINTS, INSTRUCTIONS, score, versions
 
 from graders.bench.instructions import ifbench_forms, ifbench_words, ifeval, official
-from graders.bench.instructions.named import PAID, ZERO, reason
-from graders.bench.instructions.prose import GENERIC, dressed
+from graders.bench.instructions.named import PAID, ZERO, find_reason
+from graders.bench.instructions.prose import GENERIC, dress_up
 
 BUILDERS = {**ifeval.BUILDERS, **ifbench_words.BUILDERS, **ifbench_forms.BUILDERS}
 
 
 class InstructionCase(NamedTuple):
-    """One response to one instruction."""
+    """One response of a model to one instruction of a benchmark."""
 
     name: str
     arguments: dict[str, Any]
     response: str
-    is_generic: bool = False  # written for no instruction
+    is_generic: bool = False  # the response was written for no instruction
 
 
 class CheckedCase(NamedTuple):
-    """Whether one response follows."""
+    """Our verdict and the official one on a response to an instruction."""
 
     case: InstructionCase
     judging: str
@@ -45,8 +46,8 @@ class CheckedCase(NamedTuple):
     official: bool
 
 
-def drawn_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
-    """Responses to every instruction: built for it and dressed, and such as fit none."""
+def draw_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
+    """Draw responses to every instruction, one in eight of them written for no instruction, in random decorations."""
     for name, build in BUILDERS.items():
         draw = Random(f"{seed} {name}")
         for number in range(per_type):
@@ -54,11 +55,11 @@ def drawn_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
             is_generic = number % 8 == 7
             if is_generic:
                 response = draw.choice(GENERIC)
-            yield InstructionCase(name, arguments, dressed(draw, response), is_generic)
+            yield InstructionCase(name, arguments, dress_up(draw, response), is_generic)
 
 
-def said_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
-    """Real responses to the benchmark's prompts."""
+def read_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
+    """Yield real responses to the benchmark's prompts, one case for each instruction of a prompt."""
     responses = {}
     for line in said.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -67,13 +68,16 @@ def said_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
         row = json.loads(line)
         for name, given in zip(row["instruction_id_list"], row["kwargs"], strict=True):
             arguments = {key: value for key, value in given.items() if value is not None}
-            whole = {key: int(value) if isinstance(value, float) else value for key, value in arguments.items()}
+            integral = {key: int(value) if isinstance(value, float) else value for key, value in arguments.items()}
             if name in INSTRUCTIONS and row["prompt"].strip() in responses:
-                yield InstructionCase(name, whole, responses[row["prompt"].strip()])
+                yield InstructionCase(name, integral, responses[row["prompt"].strip()])
 
 
-def verdicts(cases: list[InstructionCase], python: str, checkout: str) -> Iterator[CheckedCase]:
-    """Both verdicts on every case, strict and loose; none where their checker raises on the response as it is."""
+def check_cases(cases: list[InstructionCase], python: str, checkout: str) -> Iterator[CheckedCase]:
+    """Yield our verdict and the official one on every case, strict and loose.
+
+    A case on which the official checker raises is printed and skipped.
+    """
     lines = []
     for case in cases:
         texts = list(dict.fromkeys([case.response, *versions(case.response)]))
@@ -91,24 +95,26 @@ def verdicts(cases: list[InstructionCase], python: str, checkout: str) -> Iterat
             yield CheckedCase(case, judging, ours == 1.0, followed)
 
 
-def print_table(found: list[CheckedCase], num_shown: int) -> None:
-    """Disagreements of each benchmark: how many, and how many are not meant."""
+def print_table(checked: list[CheckedCase], num_shown: int) -> None:
+    """Print the disagreements with the official verdicts by benchmark, and how many of them are not intended."""
     for title, is_ifeval in (("IFEval", True), ("IFBench", False)):
         for judging in ("strict", "loose"):
-            own = [item for item in found if item.judging == judging and (item.case.name in CONSTRAINTS) == is_ifeval]
-            followed = [item for item in own if item.official]
-            others = [item for item in own if not item.official]
+            same_benchmark = [
+                item for item in checked if item.judging == judging and (item.case.name in CONSTRAINTS) == is_ifeval
+            ]
+            followed = [item for item in same_benchmark if item.official]
+            others = [item for item in same_benchmark if not item.official]
             print(f"{title}, {judging}: {len(followed)} responses follow officially, {len(others)} do not")
             print_disagreements(ZERO, judging, [item.case for item in followed if not item.ours], num_shown)
             print_disagreements(PAID, judging, [item.case for item in others if item.ours], num_shown)
 
 
 def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], num_shown: int) -> None:
-    """Those of one kind, by what is meant; the others by instruction, with examples."""
+    """Print one kind of disagreement: intended ones by reason, and the others by instruction with examples."""
     meant: Counter[str] = Counter()
     others: dict[str, list[InstructionCase]] = {}
     for case in cases:
-        why = reason(kind, judging, case.name, case.response, case.is_generic)
+        why = find_reason(kind, judging, case.name, case.response, case.is_generic)
         if why is not None:
             meant[f"{case.name.partition(':')[0]}: {why}"] += 1
         else:
@@ -116,14 +122,14 @@ def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], n
     print(f"    {kind}: {len(cases)}, of which {meant.total()} are meant")
     for why, count in meant.most_common():
         print(f"        {count} {why}")
-    for name, own in others.items():
-        print(f"        not meant: {len(own)} {name}")
-        for case in own[:num_shown]:
+    for name, unintended in others.items():
+        print(f"        not meant: {len(unintended)} {name}")
+        for case in unintended[:num_shown]:
             print(f"            {case.arguments} {case.response[:600]!r}")
 
 
 def main() -> None:
-    """Run and print."""
+    """Compare our verdicts with the official ones on the chosen cases, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout")
     parser.add_argument("--python", default="python")
@@ -134,11 +140,11 @@ def main() -> None:
     parser.add_argument("--said", type=Path)
     parser.add_argument("--asked", type=Path)
     options = parser.parse_args()
-    cases = list(drawn_cases(options.responses, options.seed))
+    cases = list(draw_cases(options.responses, options.seed))
     if options.said:
-        cases = list(said_cases(options.said, options.asked))
+        cases = list(read_cases(options.said, options.asked))
     chosen = [case for case in cases if options.only in case.name]
-    print_table(list(verdicts(chosen, options.python, options.checkout)), options.show)
+    print_table(list(check_cases(chosen, options.python, options.checkout)), options.show)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Arguments and responses for IFBench's instructions about form, and for those that ask for one text, by seed."""
+"""Arguments and responses, drawn by seed, for IFBench's instructions about form or with one right text."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def quotes(draw: Random) -> Drawn:
 
 
 def options(draw: Random) -> Drawn:
-    asked = draw.choice(["yes/no/maybe", "I know or I don't know", "a), b), c), d)"])
+    choice = draw.choice(["yes/no/maybe", "I know or I don't know", "a), b), c), d)"])
     lettered = ["a)", "b)", "d)", "**b)**", "c", "A)"]
-    words = ["I know", "I don't know.", "i know"] if "know" in asked else ["yes", "Maybe.", "no\n", '"no"', "**Yes**"]
-    said = draw.choice([*(lettered if "a)" in asked else words), "yes or no", "It depends."])
-    return {"options": asked}, said
+    words = ["I know", "I don't know.", "i know"] if "know" in choice else ["yes", "Maybe.", "no\n", '"no"', "**Yes**"]
+    said = draw.choice([*(lettered if "a)" in choice else words), "yes or no", "It depends."])
+    return {"options": choice}, said
 
 
 def one_a_line(draw: Random) -> Drawn:
@@ -197,7 +197,7 @@ def capitals(draw: Random) -> Drawn:
 
 
 def table(columns: list[str], num_rows: int, between: str, special: list[str]) -> Callable[[Random], Drawn]:
-    """Builder of tables, whole or not."""
+    """Return a builder of CSV tables, some of them with errors."""
 
     def build(draw: Random) -> Drawn:
         gap = draw.choice([between, between, between, between + " "])

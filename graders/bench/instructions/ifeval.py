@@ -1,4 +1,4 @@
-"""Arguments and responses for IFEval's instructions, drawn by seed: near the line between followed and not."""
+"""Arguments and responses for IFEval's instructions, drawn by seed, close to the limit between followed and not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from graders.bench.instructions.prose import plain, prose, sentence, sentences
 
-Drawn = tuple[dict[str, Any], str]  # arguments, response
+Drawn = tuple[dict[str, Any], str]  # arguments of an instruction, and a response to it
 RELATIONS = ("at least", "less than")
 ABSENT = ["volcano", "quarterly", "zebra crossing", "map"]
 MARKERS = ["P.S.", "P.P.S"]
@@ -70,8 +70,8 @@ def letters(draw: Random) -> Drawn:
 
 def language(draw: Random) -> Drawn:
     spoken = draw.choice(list(LANGUAGES))
-    asked = draw.choice([spoken, spoken, spoken, draw.choice(list(LANGUAGES))])
-    return {"language": asked}, draw.choice(["", "1. ", "**", "- "]) + LANGUAGES[spoken]
+    requested = draw.choice([spoken, spoken, spoken, draw.choice(list(LANGUAGES))])
+    return {"language": requested}, draw.choice(["", "1. ", "**", "- "]) + LANGUAGES[spoken]
 
 
 def number_sentences(draw: Random) -> Drawn:
@@ -189,10 +189,10 @@ def two_responses(draw: Random) -> Drawn:
 
 def repeat_prompt(draw: Random) -> Drawn:
     prompt = draw.choice(["Write a poem about rain.", "What is 2 + 2?\nExplain it. ", 'List 3 uses of "tea"'])
-    given = draw.choice(
+    repeated = draw.choice(
         [prompt, prompt, prompt.strip(), prompt.upper(), f"**{prompt}**", f'"{prompt}"', prompt[:-2], f"Sure: {prompt}"]
     )
-    return {"prompt_to_repeat": prompt}, f"{given}\n\n{prose(draw)}"
+    return {"prompt_to_repeat": prompt}, f"{repeated}\n\n{prose(draw)}"
 
 
 def end_checker(draw: Random) -> Drawn:
@@ -226,7 +226,7 @@ def capital_words(draw: Random) -> Drawn:
 
 
 def cased(change: Callable[[str], str]) -> Callable[[Random], Drawn]:
-    """Builder of text whose letters are all changed, or all but one word."""
+    """Return a builder of texts whose letters are all changed by `change`, or all but one word."""
 
     def build(draw: Random) -> Drawn:
         text = draw.choice([LANGUAGES["en"], LANGUAGES["de"], prose(draw), prose(draw), prose(draw), "ok"])

@@ -1,14 +1,15 @@
-"""Differences from the official checkers that are meant, each with what a response that shows it must have.
+"""Intended differences from the official checkers.
 
-Kind of verdict, instruction (or the beginning of its name), pattern that is searched in the response, reason.
+Each has the kind of verdict, the instruction (or the start of its name), a pattern to search in the response, and the
+reason.
 """
 
 from __future__ import annotations
 
 import re
 
-ZERO = "0 here"  # where the official verdict is 1
-PAID = "1 here"  # where it is 0
+ZERO = "0 here"  # our verdict is 0 and the official one 1
+PAID = "1 here"  # our verdict is 1 and the official one 0
 VACUOUS = "nothing in it that could follow or break the instruction"
 AROUND = "white space around a response is no part of it"
 ALONE = "one word, sentence or line alone is not compared with another"
@@ -76,19 +77,19 @@ DIFFERENCES = [
 ]
 
 
-def reason(
+def find_reason(
     kind: str,
     judging: str,
     name: str,
     response: str,
     is_generic: bool,
 ) -> str | None:
-    """Why a disagreement is meant; None where it is not."""
+    """Return why a disagreement with the official checker is intended, or None when it is not."""
     if is_generic and kind == ZERO:
         return VACUOUS
     if judging == "loose" and kind == ZERO and name.startswith(COMPARING) and "\n" in response:
         return ALONE
-    for own_kind, beginning, pattern, why in DIFFERENCES:
-        if kind == own_kind and name.startswith(beginning) and re.search(pattern, response):
+    for difference_kind, name_start, pattern, why in DIFFERENCES:
+        if kind == difference_kind and name.startswith(name_start) and re.search(pattern, response):
             return why
     return None

@@ -1,9 +1,9 @@
-"""Verdicts of the benchmarks' own checkers, in a process of their Python, which needs none of this repository.
+"""Verdicts of the benchmarks' own checkers, in a process whose Python needs nothing of this repository.
 
     PYTHON official.py CHECKOUT < cases > verdicts
 
-A case is a line of JSON (`name`, `arguments`, `texts`); its verdict a list with true, false or null (the checker
-raised) for each text.
+A case is a JSON line with `name`, `arguments` and `texts`. Its verdict is a JSON list with true, false or null for each
+text; null means that the checker raised.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from typing import Any
 
 
 def main() -> None:
-    """Judge every line."""
+    """Read benchmark cases from standard input, and print the official checkers' verdicts."""
     sys.path.insert(0, sys.argv[1])
-    import_module("langdetect").DetectorFactory.seed = 0  # its verdicts are drawn otherwise
+    import_module("langdetect").DetectorFactory.seed = 0  # without a seed its verdicts vary
     registry = import_module("ifbench.instructions_registry")
     for line in sys.stdin:
         case = json.loads(line)
         checker = registry.INSTRUCTION_DICT[case["name"]](case["name"])
         checker.build_description(**case["arguments"])
-        print(json.dumps([verdict(checker, text) for text in case["texts"]]), flush=True)
+        print(json.dumps([check_text(checker, text) for text in case["texts"]]), flush=True)
 
 
-def verdict(checker: Any, text: str) -> bool | None:
-    """Whether one text follows an instruction; an empty one follows none."""
+def check_text(checker: Any, text: str) -> bool | None:
+    """Return whether a text follows an instruction by its official checker, or None when the checker raises.
+
+    An empty text follows no instruction.
+    """
     if not text.strip():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Text as models write it, drawn by seed: sentences of many kinds, paragraphs, and the dress that a response wears."""
+"""Text as models write it, drawn by seed: sentences of many kinds, paragraphs, and common decorations of a response."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ GENERIC = [
 
 
 def sentence(draw: Random) -> str:
-    """One with its mark."""
+    """Draw one sentence with its end mark."""
     if draw.random() < 0.3:
         return draw.choice(WHOLE)
     subject = draw.choice(SUBJECTS)
@@ -83,16 +83,16 @@ def sentences(draw: Random, count: int) -> str:
 
 
 def plain(draw: Random, count: int, mark: str = ".") -> str:
-    """Sentences without marks inside them."""
-    found = []
+    """Draw sentences without punctuation inside them, joined by blanks."""
+    lines = []
     for _ in range(count):
         words = [draw.choice(["We", "Cats", "Old men"]), draw.choice(["see", "like"]), draw.choice(["tea", "two dogs"])]
-        found.append(" ".join(words) + mark)
-    return " ".join(found)
+        lines.append(" ".join(words) + mark)
+    return " ".join(lines)
 
 
 def prose(draw: Random) -> str:
-    """A response of some paragraphs in some layout."""
+    """Draw a response of one to four paragraphs in one of several layouts."""
     parts = [sentences(draw, draw.randint(1, 4)) for _ in range(draw.randint(1, 4))]
     layout = draw.randrange(7)
     if layout == 0:
@@ -106,8 +106,11 @@ def prose(draw: Random) -> str:
     return draw.choice(["\n\n", "\n\n", "\n", " "]).join(parts)
 
 
-def dressed(draw: Random, text: str) -> str:
-    """The same text as it stands in a response: bare more often than not."""
+def dress_up(draw: Random, text: str) -> str:
+    """Draw a form in which a text may appear in a response, for example quoted or in a code block.
+
+    Half of the texts are returned unchanged.
+    """
     if draw.random() < 0.5:
         return text
     forms = [

@@ -38,7 +38,7 @@ class FromEnvironment(str):
         return repr(self.written)
 
     def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
-        """Return both texts, for copies and pickles."""
+        """Return value and unresolved text of the variable, from which copies and unpickled strings are made."""
         return str(self), self.written
 
 
@@ -92,22 +92,22 @@ def hidden(
 
 
 def remember(values: Iterable[FromEnvironment]) -> None:
-    """Let `restored` fill in these values, which the settings of this process hold."""
+    """Let `restored` fill in these environment values, which the settings of this process hold."""
     for value in values:
         _own[value.written] = value
 
 
 def texts_of(value: Any) -> list[FromEnvironment]:
     """Return all environment values in dataclasses, mappings and sequences."""
-    found: list[FromEnvironment] = []
+    texts: list[FromEnvironment] = []
 
-    def note(text: str) -> str:
+    def collect(text: str) -> str:
         if isinstance(text, FromEnvironment):
-            found.append(text)
+            texts.append(text)
         return text
 
-    _changed(value, note)
-    return found
+    _changed(value, collect)
+    return texts
 
 
 def _changed(

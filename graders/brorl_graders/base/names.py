@@ -69,7 +69,8 @@ class Names:
 def allow(names: Names) -> None:
     """Let this process, and those that it starts from now on, use these names and no others.
 
-    Processes that it starts learn that there is an endpoint of a name, and neither its address nor its key.
+    The names are those of verifiers, endpoints and environments. Child processes learn that there is an endpoint of a
+    name, and neither its address nor its key.
     """
     endpoints = {name: Endpoint(name=name, url="") for name in names.endpoints}
     text = json.dumps(asdict(replace(names, endpoints=endpoints)))
@@ -78,7 +79,7 @@ def allow(names: Names) -> None:
 
 
 def forget_all_but_environments() -> None:
-    """Clear the environment of this process, and leave it no name but those of environments."""
+    """Clear the environment variables of this process, and allow it no names but those of environments."""
     names = Names(environments=allowed().environments)
     os.environ.clear()
     allow(names)
@@ -95,17 +96,17 @@ def child_environment(**added: str) -> dict[str, str]:
 
 
 def allowed() -> Names:
-    """Return the names that this process may use."""
+    """Return the verifiers, endpoints and environments that this process may use."""
     text = os.environ.get(VARIABLE, "{}")
     return _given.get(text) or _read(text)
 
 
 def endpoint(name: str) -> Endpoint:
-    """Return the endpoint with this name or address. Raises NotAllowedError where no setting names it."""
-    found = allowed().endpoints.get(name)
-    if found is None:
+    """Return the scoring service or judge of this name or address. Raises NotAllowedError where none is set."""
+    named = allowed().endpoints.get(name)
+    if named is None:
         raise refused_verifier(name)
-    return found
+    return named
 
 
 def check_environment_name(name: str) -> None:
@@ -113,7 +114,7 @@ def check_environment_name(name: str) -> None:
     if name not in allowed().environments:
         raise NotAllowedError(
             f"environment {name!r} is not in the settings: data, stored runs and checkpoints cannot add one. If you "
-            f"trust it, write data.environment={name}"
+            f"trust it, set data.environment={name}"
         )
 
 
@@ -124,7 +125,7 @@ def check_environment(name: str, settings: Mapping[str, Any]) -> None:
         shown = repr(dict(settings))[:MAX_SHOWN]
         raise NotAllowedError(
             f"environment {name} has the settings {shown} in its data, and others in the run's: data, stored runs and "
-            "checkpoints cannot change them. If you trust these, write them into data.environment_settings"
+            "checkpoints cannot change them. If you trust these, set data.environment_settings to them"
         )
 
 
@@ -137,7 +138,7 @@ def refused_verifier(name: str) -> NotAllowedError:
         remedy = f"rewards.services.endpoints=[{{name: NAME, url: {shown!r}}}] and the verifier NAME"
     return NotAllowedError(
         f"verifier {shown!r} is not in the settings: data, stored runs and checkpoints cannot add one. If you trust "
-        f"it, write {remedy}"
+        f"it, set {remedy}"
     )
 
 

@@ -62,21 +62,21 @@ class Agent(Environment):
     is_agent = True
 
     def __init__(self, run: str = "", command: str = "", max_turns: int = 8) -> None:
-        """Check and store the settings.
+        """Check and store the settings of an agent.
 
         `run` is the import path of a function. `command` is a command line that gets `{"task": …, "seed": …}` on its
         standard input and finds the endpoint in OPENAI_BASE_URL and OPENAI_API_KEY. Raises ConfigError unless exactly
         one is set.
         """
         if max_turns < 1:
-            raise ConfigError(f"agent: max_turns={max_turns}: write 1 or more")
+            raise ConfigError(f"agent: max_turns={max_turns}: set 1 or more")
         self.max_turns = max_turns
         self.command = shlex.split(command)
         self.function: Callable[..., Any] | None = None
         if run:
             self.function = import_function("agent", run)
         if type(self).act is Agent.act and bool(run) == bool(command):
-            raise ConfigError("agent: write either run, package.module:function, or command, a command line")
+            raise ConfigError("agent: set either run, package.module:function, or command, a command line")
         self._task: Task = {}
         self._conversation: Conversation | None = None
         self._work: asyncio.Task[Result] | None = None
@@ -133,14 +133,14 @@ class Agent(Environment):
         return Step(reward=reward, terminated=True, info=info)
 
     def close(self) -> None:
-        """End the episode's agent; an agent in a thread ends at its next request to the model."""
+        """End the episode's agent, or have it end at its next request to the model when it runs in a thread."""
         if self._conversation is not None:
             self._conversation.close()
         if self._work is not None:
             self._work.cancel()
 
     async def act(self, task: Task, endpoint: ModelEndpoint) -> Result:
-        """Run the agent on a task and return its result: a reward, an answer to score, or None."""
+        """Run the agent on a task, and return its result: a reward, an answer to score, or None."""
         if self.function is None:
             return await self._run_command(task, endpoint)
         if inspect.iscoroutinefunction(self.function):
@@ -172,18 +172,18 @@ class Agent(Environment):
         return reward
 
     async def _run_command(self, task: Task, endpoint: ModelEndpoint) -> Result:
-        given = json.dumps({"task": task, "seed": endpoint.seed})
-        own = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.api_key}
+        request = json.dumps({"task": task, "seed": endpoint.seed})
+        variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.api_key}
         process = await asyncio.create_subprocess_exec(
             *self.command,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=child_environment(**own),
+            env=child_environment(**variables),
             start_new_session=True,
         )
         try:
-            printed, complaint = await process.communicate(given.encode())
+            printed, complaint = await process.communicate(request.encode())
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -241,9 +241,9 @@ def _retrieve_exception(work: asyncio.Task[Result]) -> None:
 class Verifiers(Agent):
     """An environment of the library `verifiers`, run as an agent with its own loop of turns and its own rubric.
 
-    Its tasks are rows of the environment's dataset. Any environment that `verifiers.load_environment` of versions below
-    0.4 loads will do (SingleTurnEnv, MultiTurnEnv, ToolEnv, …); 0.4 has dropped them. The library is no requirement of
-    this package: `pip install nemo_brorl[verifiers]`.
+    Its tasks are rows of the environment's dataset. Any environment will do that `verifiers.load_environment` loads
+    (SingleTurnEnv, MultiTurnEnv, ToolEnv, …) in versions below 0.4, which has dropped them. The library is no
+    requirement of this package: `pip install nemo_brorl[verifiers]`.
     """
 
     def __init__(
@@ -252,16 +252,19 @@ class Verifiers(Agent):
         arguments: dict[str, Any] | None = None,
         max_turns: int = 16,
     ) -> None:
-        """Load the environment of this name. `arguments` go to its `load_environment`. Raises ConfigError."""
+        """Load an environment of the library `verifiers` by its name.
+
+        `arguments` are passed to its `load_environment`. Raises ConfigError.
+        """
         super().__init__(max_turns=max_turns)
         self.environment = _load_environment(environment, json.dumps(arguments or {}))
 
     def task(self, seed: int) -> Task:
-        """Return the row of the dataset that the seed selects."""
+        """Return a task that names the dataset row which the seed selects."""
         return {"row": seed % len(self.environment.get_dataset())}
 
     async def act(self, task: Task, endpoint: ModelEndpoint) -> Result:
-        """Run one rollout of the library's environment and return the rubric's reward."""
+        """Run one rollout of the `verifiers` environment and return the reward of its rubric."""
         from openai import AsyncOpenAI
         from verifiers.clients import OpenAIChatCompletionsClient
 

@@ -1,4 +1,4 @@
-"""The process in which episodes run; `processes/fork_server.py` forks it with the environments' modules loaded.
+"""The process in which episodes run, forked by `processes/fork_server.py` with the environments' modules loaded.
 
 It serves one owner over a socket and is killed when a step takes too long. A request is `(number, EpisodeStep, seconds,
 ended)`, where `ended` lists episodes to close. With `number` None there is no step. A reply is JSON: `[number,
@@ -43,7 +43,7 @@ LATE = "has not ended after"  # start of the reason after a missed deadline
 
 @dataclass
 class EpisodeLimits:
-    """Limits of observations, and the format of tool calls. The owner sends them with the first request."""
+    """The longest observation in characters and the format of tool calls, which the owner sends at the start."""
 
     max_characters: int
     written_in: str
@@ -58,7 +58,7 @@ class Episode:
 
 
 def serve(connection: Connection) -> None:
-    """Answer the owner's requests until it closes its end of the connection."""
+    """Run the steps of episodes that the owner requests, until it closes its end of the connection."""
     is_async, *limits = connection.recv()
     server = Server(connection, EpisodeLimits(*limits))
     if is_async:
@@ -68,7 +68,7 @@ def serve(connection: Connection) -> None:
 
 
 class Server:
-    """Owner of the episodes in this process, which plays the requested steps."""
+    """The server of an episode process: it holds the episodes and runs the steps that the owner requests."""
 
     def __init__(self, connection: Connection, limits: EpisodeLimits) -> None:
         self.connection = connection
@@ -117,7 +117,7 @@ class Server:
         self.reply(number, outcome)
 
     async def run_step(self, step: EpisodeStep) -> EpisodeOutcome:
-        """Run a step of an episode and return its outcome; an exception of the environment becomes the outcome's error.
+        """Run a step of an episode and return its outcome, which also reports an exception of the environment.
 
         An episode that is not in this process, or has other actions, is started again first.
         """
@@ -131,14 +131,14 @@ class Server:
             return self._fail_step(step, f"{type(error).__name__}: {error}")
 
     def forget(self, episodes: Iterable[str]) -> None:
-        """Close the episodes of these names and remove them; names of other processes' episodes are ignored."""
+        """Close and remove those episodes of these names that this process has."""
         for name in episodes:
             episode = self.episodes.pop(name, None)
             if episode is not None:
                 _close(episode.environment)
 
     def reply(self, number: int, outcome: EpisodeOutcome) -> None:
-        """Send the outcome of a request to the owner."""
+        """Send the outcome of an episode's step to the owner."""
         self.connection.send_bytes(json.dumps([number, *outcome]).encode())
 
     def _fail_step(self, step: EpisodeStep, reason: str) -> EpisodeOutcome:

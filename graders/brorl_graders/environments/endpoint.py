@@ -54,7 +54,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """The parts of a chat-completion request that the endpoint uses."""
+    """The parts of an agent's chat-completion request that the endpoint uses."""
 
     messages: tuple[Message, ...]  # messages with role, content and the fields of tool calls
     tools: tuple[Message, ...]
@@ -63,7 +63,7 @@ class ChatRequest:
 
 
 def read_request(body: Any) -> ChatRequest:
-    """Check the JSON body of a chat-completion request and return what the endpoint uses of it.
+    """Check the JSON body of a chat-completion request, and return the parts that the endpoint uses.
 
     Raises RequestError for a malformed body, or one that asks for what a trajectory cannot have.
     """
@@ -87,7 +87,10 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def assistant_message(action: Action, turn: int) -> Message:
-    """Return a turn of the model as an assistant message; a wrong tool call stays in the text, as in engines."""
+    """Return a turn of the model as an assistant message.
+
+    A wrong tool call stays in the text, as in engines.
+    """
     if not action.tool_calls:
         return {"role": "assistant", "content": action.text}
     calls = []
@@ -222,7 +225,10 @@ class ConversationOverError(RuntimeError):
 
 
 class Conversation:
-    """An agent's requests and the model's answers, in turn, until it is closed. It belongs to one event loop."""
+    """The conversation of one agent with the model: its requests and the model's answers, in turn, until it is closed.
+
+    It belongs to one event loop.
+    """
 
     def __init__(self, server: EndpointServer) -> None:
         self.token = secrets.token_urlsafe(32)
@@ -239,10 +245,10 @@ class Conversation:
         return ModelEndpoint(self.server.base_url, self.token, seed=seed)
 
     async def ask(self, body: Any) -> tuple[ChatRequest, dict[str, Any]]:
-        """Take a request, wait for the model's turn, and return the parsed request with the completion that answers it.
+        """Take an agent's request and wait for the model's turn, which answers it.
 
-        Raises RequestError for a request that does not continue the conversation, and ConversationOverError after its
-        end.
+        Returns the parsed request and the chat completion. Raises RequestError for a request that does not continue the
+        conversation, and ConversationOverError after its end.
         """
         request = read_request(body)
         if self._request is None:
@@ -258,7 +264,7 @@ class Conversation:
         return None if work.done() else self._new_messages.result()
 
     def answer(self, action: Action) -> None:
-        """Answer the waiting request with a turn of the model."""
+        """Answer the agent's waiting request with a turn of the model."""
         request = self._request
         assert request is not None, "a turn answers a request"
         message = assistant_message(action, self.num_turns)
@@ -272,7 +278,7 @@ class Conversation:
             answered.set_result(make_completion(request, message, action, self.num_turns))
 
     def close(self) -> None:
-        """End the agent's conversation with the model; a waiting request gets a ConversationOverError."""
+        """End the agent's conversation with the model, and fail a waiting request with a ConversationOverError."""
         self.server.close(self)
         if not self._answer.done():
             self._answer.set_exception(ConversationOverError("the episode has ended"))
@@ -299,17 +305,17 @@ class Conversation:
 
 
 def _describe_difference(place: int, before: Message, now: Message | None) -> str:
-    """Say what is wrong with a request that changes an earlier message."""
+    """Say what is wrong with an agent's request that changes an earlier message of its conversation."""
     was = json.dumps(before, ensure_ascii=False)
-    found = "is gone" if now is None else f"is now {json.dumps(now, ensure_ascii=False):.300}"
+    change = "is gone" if now is None else f"is now {json.dumps(now, ensure_ascii=False):.300}"
     return (
-        f"message {place} was {was:.300} and {found}: every request repeats all messages so far as they were, and adds "
-        "to them; an agent that starts another conversation, or forgets, cannot be one trajectory"
+        f"message {place} was {was:.300} and {change}: every request repeats all messages so far as they were, and "
+        "adds to them; an agent that starts another conversation, or forgets, cannot be one trajectory"
     )
 
 
 class EndpointServer:
-    """An HTTP server that listens while there are conversations. Each event loop has one and calls its methods."""
+    """The HTTP server of one event loop, at which agents ask the model. It listens while there are conversations."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -319,7 +325,7 @@ class EndpointServer:
         self._starting = asyncio.Lock()
 
     async def open(self) -> Conversation:
-        """Start a conversation, and the server when it is not running."""
+        """Start an agent's conversation with the model, and the HTTP server when it is not running."""
         conversation = Conversation(self)
         self._conversations[conversation.token] = conversation
         async with self._starting:
@@ -328,7 +334,7 @@ class EndpointServer:
         return conversation
 
     def close(self, conversation: Conversation) -> None:
-        """Remove a conversation, and stop the server after the last one."""
+        """Remove an agent's conversation, and stop the HTTP server after the last one."""
         self._conversations.pop(conversation.token, None)
         if not self._conversations and self._listening is not None:
             self._listening.close()
@@ -376,7 +382,7 @@ _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, EndpointServer] = WeakKey
 
 
 async def open_conversation() -> Conversation:
-    """Start a conversation at the server of the running event loop."""
+    """Start an agent's conversation with the model, at the HTTP server of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _servers:
         _servers[loop] = EndpointServer()

@@ -32,7 +32,7 @@ MAX_AT_ONCE = 256  # concurrent steps of an asynchronous process
 
 
 class Kind(NamedTuple):
-    """The properties that two steps must share to run in the same process."""
+    """The properties of an episode's step that decide which processes may run it."""
 
     environment: str
     is_open: bool
@@ -45,7 +45,7 @@ NO_KIND = Kind("", False, False)  # kind of a turn before its traits are known
 
 @dataclass(eq=False)
 class Batch:
-    """Steps whose caller waits for all of them together."""
+    """A batch of environment steps, whose caller waits for all of them together."""
 
     outcomes: list[EpisodeOutcome | None]
     num_missing: int
@@ -53,14 +53,14 @@ class Batch:
     done: threading.Event = field(default_factory=threading.Event)
 
     def settle(self, index: int, outcome: EpisodeOutcome) -> None:
-        """Store the outcome of one step, and wake the caller after the last."""
+        """Store the outcome of one step of the batch, and wake the batch's caller after the last."""
         self.outcomes[index] = outcome
         self.num_missing -= 1
         if self.num_missing == 0:
             self.done.set()
 
     def all_outcomes(self) -> list[EpisodeOutcome]:
-        """Return the outcomes of all steps in order. The batch must be done."""
+        """Return the outcomes of all steps of a finished batch, in order."""
         outcomes = []
         for outcome in self.outcomes:
             assert outcome is not None, "no step of a batch that is done is missing"
@@ -68,14 +68,14 @@ class Batch:
         return outcomes
 
     def fail(self, error: BroRLError) -> None:
-        """End the batch without outcomes; its caller gets the error."""
+        """End a batch of steps without outcomes, and pass the error to the caller that waits for them."""
         self.error = error
         self.done.set()
 
 
 @dataclass(eq=False)
 class Turn:
-    """One step on its way: waiting, then sent to a process, then settled with an outcome."""
+    """A request to run one step of an episode: it waits, is sent to a process, and is settled with an outcome."""
 
     step: EpisodeStep
     batch: Batch
@@ -104,7 +104,7 @@ class EpisodeProcess:
     used_at: float = 0.0
 
     def limit_transfers(self) -> None:
-        """Set time limits for messages on the socket, so that a message that stops halfway cannot block the owner."""
+        """Set time limits for messages on the process's socket, so that none that stops halfway blocks the owner."""
         end = socket.socket(fileno=os.dup(self.connection.fileno()))
         with end:
             limit = struct.pack("ll", int(TRANSFER_S), 0)
@@ -113,16 +113,16 @@ class EpisodeProcess:
 
     @property
     def is_free(self) -> bool:
-        """True when the process takes one more turn."""
+        """True when the episode process can take one more turn."""
         return len(self.turns) < (MAX_AT_ONCE if self.kind.is_async else 1)
 
     @property
     def is_stuck(self) -> bool:
-        """True when the process has been busy for so long that other episodes should not wait for it."""
+        """True when the episode process has been busy for so long that other episodes should not wait for it."""
         return not self.is_free and time.monotonic() - self._oldest().started_at > PATIENCE_S
 
     def send_turn(self, number: int, turn: Turn) -> None:
-        """Send a turn to the process. Raises OSError when it cannot be sent."""
+        """Send a step to the episode process. Raises OSError when it cannot be sent."""
         turn.started_at = time.monotonic()
         self.used_at = turn.started_at
         self.cpu_at_start = cpu_time(self.process)
@@ -131,13 +131,13 @@ class EpisodeProcess:
         self.connection.send((number, turn.step, turn.seconds, ended))
 
     def send_ended(self) -> None:
-        """Tell an idle process which episodes have ended. Raises OSError."""
+        """Tell an idle episode process which episodes have ended. Raises OSError."""
         if self.ended and not self.turns:
             ended, self.ended = self.ended, []
             self.connection.send((None, None, 0.0, ended))
 
     def next_check(self) -> float:
-        """Return the time at which the process's turns should be checked again, on the monotonic clock."""
+        """Return the time on the monotonic clock at which the deadlines of this process should be checked."""
         if not self.turns:
             return math.inf
         if self.kind.is_async:
@@ -150,7 +150,7 @@ class EpisodeProcess:
         return oldest.started_at + oldest.seconds
 
     def is_late(self) -> bool:
-        """Return whether a turn has missed its deadline.
+        """Return whether a step in this process has missed its deadline.
 
         While the process waits for a CPU, only its CPU time counts, up to `MAX_STARVED` deadlines of wall time.
         """
@@ -160,10 +160,10 @@ class EpisodeProcess:
         if not self.turns:
             return False
         oldest = self._oldest()
-        taken = now - oldest.started_at
-        if taken <= MAX_STARVED * oldest.seconds and wants_to_run(self.process):
-            taken = min(taken, cpu_time(self.process) - self.cpu_at_start)
-        return taken >= oldest.seconds
+        seconds = now - oldest.started_at
+        if seconds <= MAX_STARVED * oldest.seconds and wants_to_run(self.process):
+            seconds = min(seconds, cpu_time(self.process) - self.cpu_at_start)
+        return seconds >= oldest.seconds
 
     def _oldest(self) -> Turn:
         return next(iter(self.turns.values()))
@@ -181,7 +181,10 @@ class EpisodeProcesses:
         num_processes: int,
         first_message: tuple[int, str],
     ) -> None:
-        """Store the settings: `num_processes` of each kind work at once, and each new process gets `first_message`."""
+        """Store the limits of the processes that run episodes.
+
+        `num_processes` of each kind work at once, and each new process gets `first_message`.
+        """
         self.fork_server = fork_server
         self.num_processes = num_processes
         self.first_message = first_message
@@ -205,7 +208,7 @@ class EpisodeProcesses:
         return process
 
     def find_free(self, kind: Kind) -> EpisodeProcess | None:
-        """Return a process that can take a turn of this kind now, or None.
+        """Return an episode process that can take a turn of this kind now, or None.
 
         The process with the fewest turns is chosen. A new one is started when none is idle and limits allow it.
         """
@@ -236,14 +239,14 @@ class EpisodeProcesses:
         self.fork_server.end(process.process)
 
     def close_all(self) -> None:
-        """Close the connections to all processes, after the fork server has ended or is about to."""
+        """Close the connections to all episode processes, whose fork server has ended or is about to."""
         for process in self.all:
             process.connection.close()
         self.all.clear()
         self.homes.clear()
 
     def _has_room(self) -> bool:
-        """Return whether one more process may start. If need be, the process that has been idle longest is ended."""
+        """Return whether one more episode process may start, after ending the longest idle one if need be."""
         if len(self.all) < MAX_PROCESSES:
             return True
         oldest = None
@@ -257,7 +260,7 @@ class EpisodeProcesses:
         return True
 
     def _log_gaps(self) -> None:
-        """Warn once about what the isolation on this machine does not prevent."""
+        """Warn once about what an isolated environment could still do on this machine."""
         if self._has_logged_gaps:
             return
         self._has_logged_gaps = True
@@ -280,5 +283,5 @@ class EpisodeProcesses:
 
 
 def late_reason(turn: Turn) -> str:
-    """Return the reason for the failure of a step that missed its deadline."""
+    """Return the reason for the failure of an episode's step that missed its deadline."""
     return f"{LATE} {turn.seconds:g} s"

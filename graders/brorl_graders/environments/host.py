@@ -65,7 +65,7 @@ class HostLimits:
 
 
 class EpisodeHost:
-    """Owner of a fork server and the processes of episodes. Any thread may call its methods."""
+    """The owner of the processes in which episodes run, and of their fork server. Any thread may call its methods."""
 
     def __init__(self, limits: HostLimits | None = None) -> None:
         self.limits = limits or HostLimits()
@@ -114,18 +114,18 @@ class EpisodeHost:
         return batch.all_outcomes()
 
     def end(self, episodes: Collection[str]) -> None:
-        """Close the episodes of these names; unknown names are ignored."""
+        """Close the episodes of these names, as far as they are known."""
         if not self._is_closed:
             self._post(([], list(episodes)))
 
     def close(self) -> None:
-        """End all episode processes; steps that are running fail."""
+        """End all episode processes, and fail the steps that are running."""
         self._is_closed = True
         self._inbox.ring()
         self._thread.join()
 
     def process_ids(self) -> list[int]:
-        """Return the ids of the current processes."""
+        """Return the process ids of the current episode processes."""
         return [process.process for process in self._processes.all]
 
     def _post(self, what: Arrival) -> None:
@@ -134,14 +134,14 @@ class EpisodeHost:
         self._inbox.put(what)
 
     def _run(self) -> None:
-        """Run the thread that owns the processes. All methods that follow run in it."""
+        """Run the thread that owns the episode processes, until the host is closed. It calls all methods below."""
         while not self._is_closed:
             try:
                 self._take_arrivals()
                 self._hand_out_turns()
                 self._receive()
                 self._check_deadlines()
-            except (BroRLError, OSError) as error:  # the fork server is gone, or cannot be started
+            except (BroRLError, OSError) as error:  # the fork server has exited or does not start
                 self._fail_everything(error)
         for process in list(self._processes.all):
             try:
@@ -158,7 +158,7 @@ class EpisodeHost:
             self._forget(ended)
 
     def _queue_turns(self, turns: Sequence[Turn]) -> None:
-        """Queue each turn for the process that has its episode, or for any process of its kind."""
+        """Queue each turn for the process that has its episode, or else for any process of its kind."""
         for turn in turns:
             try:
                 turn.kind = self._find_kind(turn.step)
@@ -224,7 +224,7 @@ class EpisodeHost:
                 del self._waiting[kind]
 
     def _requeue(self, turns: Iterable[Turn]) -> None:
-        """Let other processes take these turns and their episodes, in order."""
+        """Queue these turns for any process of their kind, which then takes over their episodes."""
         for turn in turns:
             self._processes.move_out(turn.step.episode)
             self._queue_of(turn.kind).append(turn)
@@ -278,13 +278,13 @@ class EpisodeHost:
         self._settle(turn, outcome)
 
     def _check_deadlines(self) -> None:
-        """End each process that has a step after its deadline."""
+        """End each episode process that has a step after its deadline."""
         for process in list(self._processes.all):
             if process.is_late():
                 self._end_late(process)
 
     def _end_late(self, process: EpisodeProcess) -> None:
-        """End a process after a missed deadline, and fail its step.
+        """End an episode process after a missed deadline, and fail its step.
 
         Of several concurrent steps any may block the event loop, so each is tried alone.
         """
@@ -300,7 +300,10 @@ class EpisodeHost:
             self._settle(turn, failed_outcome(late_reason(turn)))
 
     def _lose(self, process: EpisodeProcess, reason: str) -> None:
-        """End a process that failed. Its running steps are tried once more, each alone, and its waiting turns move."""
+        """End an episode process that failed.
+
+        Its running steps are tried once more, each in a process of its own, and its waiting turns move.
+        """
         turns = list(process.turns.values())
         process.turns.clear()
         self._end(process)
@@ -315,7 +318,7 @@ class EpisodeHost:
             self._queue_of(turn.kind).append(turn)
 
     def _end(self, process: EpisodeProcess) -> None:
-        """Kill an episode process; the turns that wait for it move to other processes."""
+        """Kill an episode process, and queue the turns that wait for it for other processes."""
         waiting = process.waiting
         process.waiting = deque()
         self._processes.end(process)
@@ -354,7 +357,7 @@ class EpisodeHost:
         turn.batch.settle(turn.index, outcome)
 
     def _fail_everything(self, error: BroRLError | OSError) -> None:
-        """Fail all steps, and stop the fork server. The next step starts a new one."""
+        """Fail all steps of episodes and stop the fork server, which the next step starts again."""
         if isinstance(error, OSError):
             error = ResourceError(f"the environments are gone: {error}")
         turns: list[Turn] = []
@@ -376,7 +379,7 @@ class EpisodeHost:
 
 
 def _templates(step: EpisodeStep) -> list[Template]:
-    """Return the verifier templates that must be loaded to score the step's task; empty for a task without verifier."""
+    """Return the verifier templates that must be loaded to score the step's task, none for a task without verifier."""
     if "verifier" not in step.task:
         return []
     return templates(step.task["verifier"], step.task.get("payload", {}))

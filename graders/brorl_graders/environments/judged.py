@@ -83,7 +83,7 @@ class Judged(Environment):
         return Traits(is_open, False, isolation)
 
     def reset(self, task: Task, seed: int) -> Observation:
-        """Store the task and return its question."""
+        """Store the task, and return its question as the prompt."""
         _verifier_of(type(self).__name__, task)
         self.question = task
         self.seed = seed
@@ -104,20 +104,20 @@ class VerifyAndRetry(Judged):
         feedback: str = "That is wrong. Try again.",
         retry_discount: float = 1.0,
     ) -> None:
-        """Check and store the settings.
+        """Check and store the settings of the environment.
 
         `feedback` is the message after a wrong answer and may contain `{question}`. Each retry multiplies the reward by
         `retry_discount`. Raises ConfigError for `max_turns` below 1.
         """
         if max_turns < 1:
-            raise ConfigError(f"verify_and_retry: max_turns={max_turns}: write 1 or more")
+            raise ConfigError(f"verify_and_retry: max_turns={max_turns}: set 1 or more")
         self.max_turns = max_turns
         self.feedback = feedback
         self.retry_discount = retry_discount
         self.num_tries = 0
 
     def step(self, action: Action) -> Step:
-        """Score an answer, and end the episode or ask for another answer."""
+        """Score the model's answer, and end the episode or tell the model to try again."""
         reward = self.score(action.text) * self.retry_discount**self.num_tries
         is_right = reward >= SUCCESS_REWARD * self.retry_discount**self.num_tries
         self.num_tries += 1
@@ -143,7 +143,7 @@ class WithTool(Judged):
 
     @abstractmethod
     def call(self, call: ToolCall) -> str:
-        """Run one tool call and return its result as a text."""
+        """Run one tool call of the model, and return its result as a text."""
 
 
 class Calculator(WithTool):
@@ -168,7 +168,7 @@ class Calculator(WithTool):
         self.max_turns = max_turns
 
     def call(self, call: ToolCall) -> str:
-        """Return the value of the expression, as a fraction where it is no integer."""
+        """Return the value of an arithmetic expression, as a fraction where it is no integer."""
         expression = call.arguments["expression"]
         value = None
         if is_arithmetic(expression):
@@ -202,13 +202,19 @@ class PythonTool(WithTool):
     )
 
     def __init__(self, max_turns: int = 6, seconds: float = 4.0, memory_mib: int = 512) -> None:
-        """Store the settings. `seconds` and `memory_mib` limit one call, with the earlier calls that it repeats."""
+        """Store the settings of the Python tool.
+
+        `seconds` and `memory_mib` limit one call, together with the earlier calls that it repeats.
+        """
         self.max_turns = max_turns
         self.limits = sandbox.SandboxLimits(seconds=seconds, memory_mib=memory_mib, output_kib=64)
         self.calls: list[str] = []  # code of the calls that succeeded
 
     def call(self, call: ToolCall) -> str:
-        """Return what the code prints, and an error line when it fails. A failed call leaves no variables."""
+        """Run the Python code of a tool call and return what it prints, with an error line when it fails.
+
+        A failed call leaves no variables.
+        """
         code = call.arguments["code"]
         program = sandbox.SandboxProgram(SESSION, tests=(), stdin=_session_input(self.calls, code, self.seed))
         result = _shared_sandbox(self.limits).run(program)
@@ -219,7 +225,7 @@ class PythonTool(WithTool):
 
 
 def _shared_sandbox(limits: sandbox.SandboxLimits) -> sandbox.Sandbox:
-    """Return the sandbox with these limits, which all episodes of this process share."""
+    """Return the sandbox with these limits that all episodes of this process share."""
     if limits not in _sandboxes:
         _sandboxes[limits] = sandbox.Sandbox(limits)
     return _sandboxes[limits]
@@ -239,5 +245,7 @@ def _format_number(value: Fraction) -> str:
 def _verifier_of(name: str, task: Any) -> str:
     """Return the name of the task's verifier. Raises ConfigError for a task without verifier or payload."""
     if "verifier" not in task or "payload" not in task:
-        raise ConfigError(f"{name} needs questions that a verifier scores: write a data.source that has some")
+        raise ConfigError(
+            f"{name} needs questions that a verifier scores: set data.source to a source of such questions"
+        )
     return str(task["verifier"])

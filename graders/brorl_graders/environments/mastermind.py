@@ -32,10 +32,10 @@ class Mastermind(Environment):
         max_turns: int = 8,
         consolation: float = 0.0,
     ) -> None:
-        """Check and store the settings. Raises ConfigError for a game that cannot be played."""
+        """Check and store the settings of a Mastermind game. Raises ConfigError for a game that cannot be played."""
         if length < 1 or not 2 <= num_letters <= len(ALPHABET) or max_turns < 1:
             raise ConfigError(
-                f"mastermind: length={length}, num_letters={num_letters}, max_turns={max_turns}: write a length and "
+                f"mastermind: length={length}, num_letters={num_letters}, max_turns={max_turns}: set a length and "
                 f"turns of 1 or more, and 2 to {len(ALPHABET)} letters"
             )
         self.length = length
@@ -46,7 +46,7 @@ class Mastermind(Environment):
         self.secret = ""
 
     def task(self, seed: int) -> Task:
-        """Draw a secret code."""
+        """Draw the secret code of a Mastermind game with the seed."""
         letters = Random(seed).choices(self.letters, k=self.length)
         return {"secret": "".join(letters)}
 
@@ -61,7 +61,7 @@ class Mastermind(Environment):
         )
 
     def step(self, action: Action) -> Step:
-        """Compare a guess with the code, and tell the model how many letters are right."""
+        """Compare the model's guess with the secret code, and tell the model how many letters are right."""
         self.num_guesses += 1
         guess = re.sub(r"\s", "", extract_answer(action.text) or "").upper()
         is_guess = len(guess) == self.length and set(guess) <= set(self.letters)

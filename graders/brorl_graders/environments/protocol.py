@@ -65,9 +65,10 @@ class Traits(NamedTuple):
 
 
 class Environment(ABC):
-    """Base class of environments; the annotated keyword arguments of the constructor are its settings.
+    """Base class of environments, which answer a model turn by turn.
 
-    `reset` and `step` may both be `async def`. Then many episodes of a process run concurrently.
+    The annotated keyword arguments of the constructor are the environment's settings. `reset` and `step` may both be
+    `async def`. Then many episodes of a process run concurrently.
     """
 
     tools: Sequence[Mapping[str, Any]] = ()  # entries {"type": "function", "function": {name, description, parameters}}
@@ -92,7 +93,7 @@ class Environment(ABC):
         Raises ConfigError for an environment that has no tasks of its own.
         """
         name = type(self).__name__
-        raise ConfigError(f"{name} draws no tasks of its own: write a data.source that has questions for it")
+        raise ConfigError(f"{name} draws no tasks of its own: set data.source to a source of questions for it")
 
     @abstractmethod
     def reset(self, task: Task, seed: int) -> Observation | Awaitable[Observation]:
@@ -103,10 +104,10 @@ class Environment(ABC):
 
     @abstractmethod
     def step(self, action: Action) -> Step | Awaitable[Step]:
-        """Answer an action of the model; an exception ends the episode with reward 0."""
+        """Answer an action of the model. An exception ends the episode with reward 0."""
 
     def close(self) -> None:
-        """Release the resources of the episode."""
+        """Release the resources that the episode holds."""
         return
 
 
@@ -116,7 +117,7 @@ def failed_outcome(reason: str) -> EpisodeOutcome:
 
 
 def to_messages(observation: Observation, role: str) -> tuple[Message, ...]:
-    """Return an observation as messages; a text becomes one message of this role. Raises TypeError otherwise."""
+    """Return an observation as messages, one of this role for a text. Raises TypeError for anything else."""
     if isinstance(observation, str):
         return ({"role": role, "content": observation},)
     messages = tuple(observation)
@@ -127,9 +128,9 @@ def to_messages(observation: Observation, role: str) -> tuple[Message, ...]:
     return messages
 
 
-async def resolve(given: Any) -> Any:
+async def resolve(result: Any) -> Any:
     """Return the result of an environment's method, awaited when the method is `async def`."""
-    return await given if inspect.isawaitable(given) else given
+    return await result if inspect.isawaitable(result) else result
 
 
 def run_without_waiting(work: Coroutine[Any, Any, Value]) -> Value:
@@ -143,7 +144,7 @@ def run_without_waiting(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 class TurnSize(NamedTuple):
-    """Token counts of one turn."""
+    """Token counts of one turn of the model."""
 
     num_prompt: int  # tokens before this turn
     num_sampled: int
@@ -163,7 +164,7 @@ class EpisodeStep(NamedTuple):
 
 
 class EpisodeOutcome(NamedTuple):
-    """The environment's answer to one turn of an episode, as plain data."""
+    """An environment's answer to one turn of an episode, as plain data that processes exchange."""
 
     observation: tuple[Mapping[str, Any], ...]  # messages; empty after the end
     reward: float

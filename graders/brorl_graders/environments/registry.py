@@ -157,7 +157,7 @@ def first_messages(name: str, environment: Environment, task: Task) -> tuple[Mes
 
 
 async def _begin(environment: Environment, task: Task) -> tuple[Message, ...]:
-    """Return the first messages of an episode, and close it in the event loop that it started in."""
+    """Return the first messages of an episode, and close the episode in the event loop that it started in."""
     try:
         observation = await resolve(environment.reset(task, 0))
         return to_messages(observation, "user")

@@ -79,7 +79,7 @@ class ScoringTask:
 
     @cached_property
     def isolation(self) -> Isolation:
-        """The isolation that a child needs to score this task."""
+        """The isolation of the child processes that may score this task."""
         prompt = None
         if is_foreign(self.verifier, self.payload):
             prompt = json.dumps([self.verifier, self.payload], default=str)
@@ -87,25 +87,25 @@ class ScoringTask:
 
     @property
     def patience_s(self) -> float:
-        """Seconds that a child may take for a text before other texts move to another child."""
+        """Seconds that a child process may take for a text before other texts move to another child."""
         runs_programs = "code" in names_in(self.verifier, self.payload)
         return min(CODE_PATIENCE_S if runs_programs else PATIENCE_S, self.timeout_s)
 
     def settle(self, index: int, score: float | None) -> None:
-        """Store the score of a text, or None when its verifier failed."""
+        """Store the score of one text of the task, or None when its verifier failed."""
         self.scores[index] = score
         if len(self.scores) == len(self.texts):
             self.done.set()
 
     def fail(self, error: BroRLError) -> None:
-        """End the task without scores; its caller gets the error."""
+        """End a scoring task without scores, and pass the error to the caller that waits for them."""
         self.error = error
         self.done.set()
 
 
 @dataclass(eq=False)
 class ChildProcess:
-    """A forked child process with the texts that it has; the first of them is being scored."""
+    """A forked child process with the texts that it has, of which it is scoring the first."""
 
     process: int
     connection: Connection
@@ -117,14 +117,14 @@ class ChildProcess:
     check_at: float = 0.0  # time of the next check of the deadline
 
     def start_clocks(self) -> None:
-        """Start the clocks for the first of the child's texts."""
+        """Start the wall-clock and CPU timers for the text that the child process scores now."""
         assert self.task is not None, "only a child with a task begins a text"
         self.started_at = time.monotonic()
         self.cpu_at_start = cpu_time(self.process)
         self.check_at = self.started_at + self.task.patience_s
 
     def seconds_taken(self) -> float:
-        """Return the seconds that the child has taken for its current text.
+        """Return the seconds that the child process has taken for its current text.
 
         This is wall time, or CPU time while the child waits for a CPU. So a child that gets little CPU is not blamed,
         up to `MAX_STARVED` deadlines of wall time.
@@ -137,7 +137,7 @@ class ChildProcess:
 
 
 class Children:
-    """Owner of all child processes of a pool. Not thread-safe.
+    """Owner of all child processes of a pool. One of them, the front child, gets new texts. Not thread-safe.
 
     Methods raise ResourceError when the fork server has exited.
     """
@@ -149,16 +149,16 @@ class Children:
         self.resting: dict[Isolation, ChildProcess] = {}
 
     def all(self) -> list[ChildProcess]:
-        """Return all child processes, the front child first."""
+        """Return all child processes of the pool, first the one that gets new texts."""
         front = [] if self.front is None else [self.front]
         return [*front, *self.aside, *self.resting.values()]
 
     def busy(self) -> list[ChildProcess]:
-        """Return the child processes that are scoring."""
+        """Return the child processes that are scoring a text."""
         return [child for child in self.all() if child.task is not None]
 
     def bring_to_front(self, isolation: Isolation) -> ChildProcess:
-        """Return an idle child that may serve payloads of this isolation, and make it the front child."""
+        """Return an idle child process with this isolation, started if need be, and let it get the next texts."""
         if self.front is not None and self.front.isolation != isolation:
             self._retire(self.front)
         if self.front is None:
@@ -170,13 +170,13 @@ class Children:
         return self.front
 
     def set_front_aside(self) -> None:
-        """Let the front child finish its text, while another child takes its place."""
+        """Let the child process that gets new texts finish what it has, so that another takes its place."""
         assert self.front is not None, "only a child can be set aside"
         self.aside.append(self.front)
         self.front = None
 
     def end(self, child: ChildProcess) -> None:
-        """Kill a child process that has no texts left."""
+        """Kill a child process that has no texts to score."""
         if child is self.front:
             self.front = None
         elif child in self.aside:
@@ -187,13 +187,13 @@ class Children:
         self.fork_server.end(child.process)
 
     def end_idle(self) -> None:
-        """Kill the child processes that are scoring nothing."""
+        """Kill the child processes that are scoring no text."""
         for child in self.all():
             if child.task is None:
                 self.end(child)
 
     def close_all(self) -> None:
-        """Close the connections to all children, after the fork server has ended or is about to."""
+        """Close the connections to all child processes, whose fork server has ended or is about to."""
         for child in self.all():
             child.connection.close()
         self.front = None
@@ -238,5 +238,5 @@ class Inbox(Generic[Item]):
             self._sender.send_bytes(b"!")
 
     def silence(self) -> None:
-        """Take one wake-up from the bell. The thread calls this each time that the bell is readable."""
+        """Take one wake-up message out of the inbox. The reading thread does so each time that `bell` is readable."""
         self._receiver.recv_bytes()

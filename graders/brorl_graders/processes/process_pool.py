@@ -74,13 +74,13 @@ class ProcessPool:
         self._wait_for(ScoringTask(verifier, {}, (), self.deadlines.default_s))
 
     def close(self) -> None:
-        """Kill all processes of the pool; tasks that are running fail."""
+        """Kill all processes of the pool, and fail the tasks that are running."""
         self._is_closed = True
         self._inbox.ring()
         self._thread.join()
 
     def child_pids(self) -> list[int]:
-        """Return the process ids of the current child processes."""
+        """Return the process ids of the child processes that score texts."""
         return [child.process for child in self._children.all()]
 
     def _wait_for(self, task: ScoringTask) -> None:
@@ -95,7 +95,7 @@ class ProcessPool:
             raise task.error
 
     def _run(self) -> None:
-        """Run the thread that owns the children. All methods that follow run in it."""
+        """Run the thread that owns the child processes, until the pool is closed. It calls all methods below."""
         while not self._is_closed:
             try:
                 self._hand_out_texts()
@@ -108,7 +108,7 @@ class ProcessPool:
         self._fail_everything(ResourceError("the verifier pool was closed"))
 
     def _hand_out_texts(self) -> None:
-        """Give the front child a batch of a task's texts, unless it is busy."""
+        """Send a batch of a task's texts to the child process whose turn it is, unless it is busy."""
         children = self._children
         while self._inbox.arrived:
             self._tasks.append(self._inbox.arrived.popleft())
@@ -126,7 +126,10 @@ class ProcessPool:
                 task.done.set()  # the task had no texts, only verifiers to load
 
     def _next_task(self) -> ScoringTask:
-        """Return the oldest task, or the oldest of the front child's prompt when this child serves one prompt alone."""
+        """Return the scoring task whose texts are next.
+
+        This is the oldest task. While the front child serves one prompt alone, it is the oldest task of this prompt.
+        """
         front = self._children.front
         if front is not None and front.isolation.prompt is not None:
             for task in self._tasks:
@@ -135,7 +138,7 @@ class ProcessPool:
         return self._tasks[0]
 
     def _load_verifiers(self, task: ScoringTask) -> None:
-        """Have the fork server load the verifiers of a task. The task fails when one cannot be loaded.
+        """Have the fork server load the verifiers of a scoring task, which fails when one cannot be loaded.
 
         Idle children are killed when a library is new, since they were forked without it.
         """
@@ -167,7 +170,7 @@ class ProcessPool:
             self._end_child(child, "its process is gone")
 
     def _receive_scores(self) -> None:
-        """Wait for a task, a score, the end of a child, or the time of the next check."""
+        """Wait for a scoring task, a score, the end of a child process, or the time of the next check."""
         children = self._children.all()
         connections = [child.connection for child in children]
         next_check = min((child.check_at for child in self._children.busy()), default=math.inf)
@@ -207,7 +210,7 @@ class ProcessPool:
             child.task = None
 
     def _check_deadlines(self) -> None:
-        """Kill children after their deadline, and set the front child aside when other texts wait."""
+        """Kill child processes after their deadline, and let another child take over when other texts wait."""
         now = time.monotonic()
         for child in self._children.busy():
             if now < child.check_at:
@@ -232,14 +235,14 @@ class ProcessPool:
         return bool(self._tasks or self._inbox.arrived) or front_has_more
 
     def _set_aside(self, child: ChildProcess) -> None:
-        """Let the front child finish its first text, and give its other texts to another child."""
+        """Let a slow child process finish the text that it is scoring, and give its other texts to another child."""
         index = child.indices.popleft()
         self._take_back(child)
         child.indices.append(index)
         self._children.set_front_aside()
 
     def _take_back(self, child: ChildProcess) -> None:
-        """Put the texts of a child back at the head of the waiting texts."""
+        """Put all texts of a child process back at the head of the texts that wait for scoring."""
         task = child.task
         assert task is not None, "only a child with a task has texts"
         if child.indices and not task.waiting:
@@ -248,7 +251,7 @@ class ProcessPool:
         child.indices.clear()
 
     def _end_child(self, child: ChildProcess, reason: str) -> None:
-        """Kill a child that cannot be used any more. The text that it was scoring has failed."""
+        """Kill a child process that cannot be used any more, and fail the text that it was scoring."""
         task = child.task
         index = None
         if task is not None:
@@ -268,7 +271,7 @@ class ProcessPool:
         task.settle(index, None)
 
     def _fail_everything(self, error: BroRLError) -> None:
-        """Fail all tasks, and stop the fork server. The next task starts a new one."""
+        """Fail all scoring tasks and stop the fork server, which the next task starts again."""
         for task in (*self._tasks, *self._inbox.arrived):
             task.fail(error)
         for child in self._children.busy():

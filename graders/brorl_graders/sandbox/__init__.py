@@ -1,6 +1,6 @@
-"""Sandbox for programs that nobody trusts: `run` for one, `Sandbox` for many. README.md says what holds them.
+"""A sandbox for untrusted Python programs: `run` for one program, `Sandbox` for many (README.md).
 
-Standard library only, and nothing of the rest of this project.
+It needs the standard library alone, and no other package of this project.
 """
 
 from brorl_graders.sandbox.judging import Judge, ScriptedTest

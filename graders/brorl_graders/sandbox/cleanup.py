@@ -1,6 +1,6 @@
-"""End of a run: nothing of it is alive, and its files are gone.
+"""The end of a run: all its processes are killed and its files removed.
 
-A sandbox has a folder on this machine that its owner holds; what owners that were killed have left is removed.
+Each sandbox has a folder on this machine that its owner locks. Folders of owners that were killed are removed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from pathlib import Path
 from brorl_graders.sandbox.program_process import Confinement
 
 RETRY_S, GIVE_UP_S = 0.002, 10.0
-BLOCK = 4096  # bytes that a file takes at least
-YES, NO, BROKEN = 0, 1, 2  # exit codes of a copy
+BLOCK = 4096  # smallest size that is counted for a file, in bytes
+YES, NO, BROKEN = 0, 1, 2  # exit codes of a forked copy
 
 PREFIX = "brorl-sandbox-"
-MIN_AGE_S = 60.0  # of a folder that is taken for left: a new one is not held at once
+MIN_AGE_S = 60.0  # age from which an unlocked folder counts as left behind; a new one is locked a moment later
 
 
 def kill_run(pid: int, confinement: Confinement, processes: int) -> int:
-    """Kill everything that the program process `pid` has started, and itself, and wait for the end. Its wait status.
+    """Kill the program process `pid` and all that it has started, wait for their end, and return the wait status.
 
-    `processes` is /proc. Raises OSError when something will not die: then this fork server is of no more use.
+    `processes` is a file descriptor of /proc. Raises OSError when a process does not die. Then the fork server cannot
+    be used any more.
     """
     statuses: dict[int, int] = {}
     give_up_at = time.monotonic() + GIVE_UP_S
@@ -42,13 +43,15 @@ def kill_run(pid: int, confinement: Confinement, processes: int) -> int:
 
 
 def run_in_copy(work: Callable[[], bool | None]) -> bool:
-    """Whether `work` says yes, done in a fork of this process: the names of a program's files stay out of the memory
-    that the next program is a copy of."""
+    """Run `work` in a fork of this process and return its answer.
+
+    So the names of a program's files stay out of the memory that the next program gets a copy of.
+    """
     return wait_for_copy(start_copy(work))
 
 
 def start_copy(work: Callable[[], bool | None]) -> int:
-    """Process id of a fork of this process that does `work`."""
+    """Fork this process, run `work` in the fork, and return its process id."""
     copy = os.fork()
     if copy == 0:
         code = BROKEN
@@ -60,7 +63,7 @@ def start_copy(work: Callable[[], bool | None]) -> int:
 
 
 def wait_for_copy(copy: int) -> bool:
-    """Whether `work` says yes in that fork, once it has ended."""
+    """Wait for a fork and return the answer of its `work`. Raises OSError when the work failed."""
     _, status = os.waitpid(copy, 0)
     if os.waitstatus_to_exitcode(status) not in (YES, NO):
         raise OSError("the scratch folder cannot be counted or cleared")
@@ -68,13 +71,16 @@ def wait_for_copy(copy: int) -> bool:
 
 
 def empty_folder(folder: str) -> None:
-    """Remove all that is in the scratch folder, where it is not a mount of its own that went away with the run. Folders
-    may lie a thousand deep and have no rights: each is brought up to the top, then its files are removed."""
+    """Remove everything in the scratch folder, where it is no mount that has gone with the run.
+
+    Folders may be nested a thousand deep and have no permissions. So each is renamed to the top level, and then its
+    files are removed.
+    """
     prefix = secrets.token_hex(8)
     number = 0
-    found = [folder]
-    while found:
-        here = found.pop()
+    folders = [folder]
+    while folders:
+        here = folders.pop()
         os.chmod(here, 0o700)
         with os.scandir(here) as listed:
             entries = list(listed)
@@ -84,29 +90,31 @@ def empty_folder(folder: str) -> None:
                 continue
             os.chmod(entry.path, 0o700)
             number += 1
-            found.append(os.path.join(folder, f"{prefix}.{number}"))
-            os.rename(entry.path, found[-1])
+            folders.append(os.path.join(folder, f"{prefix}.{number}"))
+            os.rename(entry.path, folders[-1])
         if here != folder:
             os.rmdir(here)
 
 
 def has_room_left(folder: str, limit: int) -> bool:
-    """Whether what lies in the scratch folder is within `limit` bytes, a block for each file counted. What cannot be
-    looked into is not."""
+    """Return whether the scratch folder is within `limit` bytes, with at least one block counted for each file.
+
+    A folder that cannot be read counts as above the limit.
+    """
     folders = [folder]
     size = 0
     try:
         while folders and size <= limit:
             size += _add_sizes(folders.pop(), folders)
     except FileNotFoundError:
-        return True  # the program is at work: the next look will tell
+        return True  # the program removed it meanwhile; the next count will tell
     except OSError:
         return False
     return size <= limit
 
 
 def _add_sizes(folder: str, folders: list[str]) -> int:
-    """Bytes of what lies right in a folder; the folders among it are appended to `folders`."""
+    """Return the bytes of the files directly in a folder, and append its subfolders to `folders`."""
     size = 0
     with os.scandir(folder) as listed:
         for entry in listed:
@@ -117,8 +125,10 @@ def _add_sizes(folder: str, folders: list[str]) -> int:
 
 
 def _wait_for_all(statuses: dict[int, int], is_certain: bool) -> bool:
-    """Whether no child is left. Adds the wait status of each that has ended; `is_certain` that all will, it waits for
-    that."""
+    """Return whether this process has no child left, and add the wait status of each that has ended.
+
+    With `is_certain` all children will end, and the function waits for them.
+    """
     options = 0 if is_certain else os.WNOHANG
     while True:
         try:
@@ -131,8 +141,11 @@ def _wait_for_all(statuses: dict[int, int], is_certain: bool) -> bool:
 
 
 def _kill(confinement: Confinement, processes: int) -> None:
-    """SIGKILL for every process of the run: in one system call where it has a pid namespace or a user of its own, else
-    by the family tree, all of which hangs on this process (PR_SET_CHILD_SUBREAPER)."""
+    """Send SIGKILL to every process of the run.
+
+    One system call does it where the run has a pid namespace or a user of its own. Otherwise the processes are found as
+    descendants of this one, which is their subreaper (PR_SET_CHILD_SUBREAPER).
+    """
     if confinement.layers.pid:
         assert os.getpid() == 1, "process 1 of its own namespace: -1 reaches nobody else's processes"
         _kill_all()
@@ -154,7 +167,7 @@ def _kill_all() -> None:
 
 
 def _kill_user(user: int) -> None:
-    """Kill all processes of the programs' user, which is nobody else's. The killer is one of them."""
+    """Kill all processes of the programs' user, who has no others, from a fork that becomes this user."""
     killer = os.fork()
     if killer:
         os.waitpid(killer, 0)
@@ -167,21 +180,21 @@ def _kill_user(user: int) -> None:
 
 
 def find_children(processes: int) -> list[int]:
-    """Process ids of this process's children."""
+    """Return the process ids of this process's children, found in /proc, of which `processes` is a file descriptor."""
     return _children_by_parent(processes).get(os.getpid(), [])
 
 
 def _descendants(processes: int) -> list[int]:
-    """Process ids of all that descend from this process, parents first."""
+    """Return the process ids of all descendants of this process, parents first."""
     children = _children_by_parent(processes)
-    found = children.get(os.getpid(), [])
-    for pid in found:  # grows while it is walked
-        found.extend(children.get(pid, []))
-    return found
+    descendants = children.get(os.getpid(), [])
+    for pid in descendants:  # the list grows during the loop
+        descendants.extend(children.get(pid, []))
+    return descendants
 
 
 def _children_by_parent(processes: int) -> dict[int, list[int]]:
-    """Children of every process that has some."""
+    """Return the children's process ids for every process that has children."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir(processes)):
         parent = _parent(processes, name)
@@ -205,19 +218,19 @@ def _parent(processes: int, name: str) -> int | None:
 
 
 class HeldFolder:
-    """A new folder with an empty `root` and an empty `scratch`, locked as long as this process lives. Making it removes
-    those of this user that no process holds."""
+    """A new folder for a sandbox with an empty `root` and an empty `scratch`, locked while this process lives."""
 
     def __init__(self) -> None:
+        """Make and lock the sandbox's folder, after removing this user's folders that no process locks."""
         remove_left()
         self.path = tempfile.mkdtemp(prefix=PREFIX)
         self._lock = _lock_folder(self.path)
-        os.chmod(self.path, 0o711)  # programs of another user reach the scratch folder, by its name alone
+        os.chmod(self.path, 0o711)  # programs run as another user and reach the scratch folder by its name
         for name in ("root", "scratch"):
             os.mkdir(os.path.join(self.path, name))
 
     def remove(self) -> None:
-        """Remove it with all that is in it. Does nothing the second time."""
+        """Remove the sandbox's folder with all its content. A second call does nothing."""
         if self._lock is None:
             return
         _remove(self.path)
@@ -226,7 +239,7 @@ class HeldFolder:
 
 
 def remove_left() -> None:
-    """Remove the folders of this user that no process holds."""
+    """Remove this user's sandbox folders that no process locks."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             state = path.lstat()
@@ -242,7 +255,7 @@ def remove_left() -> None:
 
 
 def _lock_folder(path: str) -> int | None:
-    """The folder as a file that this process has locked; None where another has, or it is gone."""
+    """Lock a folder and return its file descriptor, or None when it is locked by another process or missing."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -257,7 +270,7 @@ def _lock_folder(path: str) -> int | None:
 
 def _remove(path: str) -> None:
     try:
-        empty_folder(path)  # also folders without rights
+        empty_folder(path)  # removes folders without permissions too
         os.rmdir(path)
     except OSError:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,13 +1,13 @@
-"""Namespaces that the fork server enters, layer by layer: what the kernel forbids is left out and reported.
+"""Namespaces that the fork server enters one after another, without those that the kernel forbids.
 
-With the rights of root (CAP_SYS_ADMIN) the new root is built first, since what it shows may lie below folders that only
-root can enter, and the user namespace comes after; it has two users that nobody else is: one for the fork server and
-one for the programs.
+With the rights of root (CAP_SYS_ADMIN) the new root file system is built first, since its sources may lie below folders
+that only root can enter. The user namespace comes after it and has two users without other processes: one for the fork
+server and one for the programs.
 
-Without those rights the user namespace comes first and brings them; it has the caller's own user, and with CAP_SETUID
-one more for the programs.
+Without those rights the user namespace comes first and brings them. It has the caller's own user, and with CAP_SETUID a
+second one for the programs.
 
-Where bubblewrap is installed an ordinary user gets them from it: its command line is here too.
+Where bubblewrap is installed, an ordinary user gets the namespaces from it. This module also builds its command line.
 """
 
 from __future__ import annotations
@@ -26,54 +26,56 @@ from typing import Any
 from brorl_graders.sandbox import linux
 from brorl_graders.sandbox.limits import NAMESPACES, Layers
 
-# Files of the system that a program may read.
+# System files that programs may read.
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/localtime")
 DEVICES = ("null", "zero", "full", "random", "urandom")
-# Places of the scratch folder inside, the only one that can be written: the second where the first would hide files
-# that programs may read.
+# Path of the scratch folder inside the sandbox, the only folder that can be written. The second path is used where the
+# first would hide files that programs may read.
 SCRATCH = "/tmp"
 OTHER_SCRATCH = "/scratch"
-SHARED = "/dev/shm"  # leads to the scratch folder: multiprocessing has its locks there
-SERVER_ID, PROGRAM_ID = 0, 1000  # users inside a namespace with two of them
-NO_USERS = 77  # exit code
-MAX_REQUEST = 1024  # bytes
-ROOT_OPTIONS = "size=1m,nr_inodes=4096,mode=755"  # of the tmpfs that holds the mount points
+SHARED = "/dev/shm"  # a link to the scratch folder, since multiprocessing has its locks there
+SERVER_ID, PROGRAM_ID = 0, 1000  # user ids in a user namespace with two users
+NO_USERS = 77  # exit code: the user namespace allows no users
+MAX_REQUEST = 1024  # longest request to the process that assigns users, in bytes
+ROOT_OPTIONS = "size=1m,nr_inodes=4096,mode=755"  # mount options of the tmpfs that holds the mount points
 NAMESPACE_FLAGS = {
     "ipc": linux.CLONE_NEWIPC,
     "uts": linux.CLONE_NEWUTS,
     "net": linux.CLONE_NEWNET,
     "pid": linux.CLONE_NEWPID,
 }
-BUBBLEWRAP = "bwrap"  # set-uid, or with a profile of its own, so it may make namespaces where we may not
+BUBBLEWRAP = "bwrap"  # it is set-uid or has an AppArmor profile, so it may make namespaces where this package may not
 BUBBLEWRAP_OPTIONS = ("--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session")
 
 
 def readable_paths(extra: Sequence[str] = ()) -> list[str]:
-    """What programs may read: the system's libraries, this interpreter and its packages, and `extra`; a link comes with
-    what it leads to. None lies below another."""
-    found: set[str] = set()
+    """Return the paths that programs may read: system libraries, this interpreter with its packages, and `extra`.
+
+    A symbolic link comes with its target. No returned path lies below another.
+    """
+    readable: set[str] = set()
     for path in (*SYSTEM, sys.base_prefix, sys.prefix, *extra):
         if os.path.lexists(path):
-            found.update((path, os.path.realpath(path)))
+            readable.update((path, os.path.realpath(path)))
     outermost: list[str] = []
-    for path in sorted(found):
-        if not any(str(parent) in found for parent in Path(path).parents):
+    for path in sorted(readable):
+        if not any(str(parent) in readable for parent in Path(path).parents):
             outermost.append(path)
     return outermost
 
 
 def scratch_path(readable: Sequence[str]) -> str:
-    """Place of the scratch folder in the new root, where it hides nothing that programs may read."""
+    """Return the path of the scratch folder in the new root, where it hides nothing that programs may read."""
     hides = any(Path(path).is_relative_to(SCRATCH) for path in readable)
     return OTHER_SCRATCH if hides else SCRATCH
 
 
 def enter_namespaces(settings: dict[str, Any]) -> tuple[Layers, int]:
-    """Enter every namespace that this kernel gives, except those in `without` of the settings. (Layers, user id of the
-    programs).
+    """Enter every namespace that this kernel allows, and return (layers, user id of the programs).
 
-    The pid namespace holds for the next child only. `folder` is empty, and becomes the new root's place. Ends the
-    process with exit code `NO_USERS` when it got a user namespace without users, from which there is no way back.
+    Namespaces in `without` of the settings are skipped. The pid namespace takes effect for the next child only.
+    `folder` is empty and becomes the place of the new root. The process exits with `NO_USERS` when it got a user
+    namespace without users, which it cannot leave.
     """
     without = settings["without"]
     make_root = partial(_make_root, settings["folder"], settings["readable"], settings["mounted_scratch"])
@@ -98,7 +100,7 @@ def enter_namespaces(settings: dict[str, Any]) -> tuple[Layers, int]:
 
 
 def mount_scratch(scratch: str, mib: int) -> None:
-    """An empty scratch folder of this size, in a mount namespace of this process."""
+    """Mount an empty scratch folder of `mib` MiB in a new mount namespace of this process."""
     linux.unshare(linux.CLONE_NEWNS)
     flags = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("tmpfs", scratch, "tmpfs", flags, f"size={mib}m,nr_inodes=2048,mode=1777")
@@ -113,7 +115,7 @@ def _succeeds(step: Callable[[], None]) -> bool:
 
 
 def _make_root(folder: str, readable: Sequence[str], scratch: str) -> None:
-    """A root of its own, read-only: `readable`, a few devices, an empty scratch folder, and no /proc."""
+    """Make and enter a read-only root with `readable`, a few devices, an empty scratch folder and no /proc."""
     linux.unshare(linux.CLONE_NEWNS)
     linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("tmpfs", folder, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, ROOT_OPTIONS)
@@ -142,7 +144,7 @@ def _bind(source: str, target: str, attributes: int) -> None:
 
 
 def _enter_user_namespace(users: _Users, has_mount: bool) -> None:
-    """A user namespace, and with it a mount namespace that belongs to it: what root has mounted is locked in there."""
+    """Enter a user namespace, and with `has_mount` a mount namespace in it, which locks the mounts made by root."""
     linux.unshare(linux.CLONE_NEWUSER | (linux.CLONE_NEWNS if has_mount else 0))
     if not users.map(is_nobody=has_mount):
         os._exit(NO_USERS)
@@ -153,8 +155,7 @@ def _enter_user_namespace(users: _Users, has_mount: bool) -> None:
 
 
 class _Users:
-    """The users of a user namespace, and the process that gives it them: it stays outside, where its rights and its
-    /proc are."""
+    """The users of a user namespace, and the process outside that assigns them with its rights and its /proc."""
 
     def __init__(self, are_two: bool) -> None:
         self.are_two = are_two
@@ -162,7 +163,7 @@ class _Users:
         self.own_user = os.getuid()
         self.own_group = os.getgid()
         self.free = _find_free_users(parent)
-        self.program = self.free + 1 if are_two else self.own_user  # as seen from outside
+        self.program = self.free + 1 if are_two else self.own_user  # user id as seen from outside
         self._here, self._there = socket.socketpair()
         self._writer = os.fork()
         if self._writer == 0:
@@ -174,8 +175,10 @@ class _Users:
         self._there.close()
 
     def map(self, is_nobody: bool) -> bool:
-        """Give them to the user namespace that this process is in. False when that is forbidden. `is_nobody` makes the
-        fork server a user without a single file, which it can afford once its root is built."""
+        """Assign users to the user namespace of this process, and return False when that is forbidden.
+
+        With `is_nobody` the fork server becomes a user who owns no file, which is possible once its root is built.
+        """
         if self.are_two:
             server = self.free if is_nobody else self.own_user
             users = f"{SERVER_ID} {server} 1\n{PROGRAM_ID} {self.program} 1\n"
@@ -187,7 +190,7 @@ class _Users:
         return self._here.recv(1) == b"y"
 
     def close(self) -> None:
-        """Let the other process go."""
+        """End the helper process that assigns users to the user namespace."""
         self._here.close()
         os.waitpid(self._writer, 0)
 
@@ -205,8 +208,10 @@ def _write_maps(pid: int, maps: list[str], may_set_groups: bool) -> bool:
 
 
 def _find_free_users(pid: int) -> int:
-    """The first of two user ids that no account has and no other fork server takes: from the end of what this machine
-    can name."""
+    """Return the first of two user ids that no account has and no other fork server takes.
+
+    They come from the end of the ids that this machine can assign.
+    """
     first, size = 0, 0
     with open("/proc/self/uid_map", encoding="ascii") as uid_map:
         for line in uid_map:
@@ -218,8 +223,11 @@ def _find_free_users(pid: int) -> int:
 
 
 def may_use_bubblewrap(without: Sequence[str]) -> bool:
-    """Whether bubblewrap is installed and may be tried: not as root, for whom it has no second user, so that the limit
-    of processes would not act; nor where layers that it always makes are to be left out."""
+    """Return whether bubblewrap is installed and may be tried.
+
+    It may not be tried as root: bubblewrap has no second user for root, so the limit of processes would not work. Nor
+    may it when `without` has a layer that it always makes.
+    """
     if os.getuid() == 0 or shutil.which(BUBBLEWRAP) is None:
         return False
     return not any(layer in without for layer in ("bubblewrap", *NAMESPACES))
@@ -231,8 +239,10 @@ def bubblewrap_command(
     scratch: str,
     scratch_bytes: int,
 ) -> list[str]:
-    """`command` as process 1 of new namespaces, with the root that `_new_root` makes where it may. It dies with its
-    parent."""
+    """Return the command line that runs `command` in bubblewrap as process 1 of new namespaces.
+
+    Its root has the content that `_make_root` gives. The process dies with its parent.
+    """
     options = [shutil.which(BUBBLEWRAP) or BUBBLEWRAP, *BUBBLEWRAP_OPTIONS]
     for path in readable:
         if os.path.islink(path):

@@ -1,13 +1,13 @@
-"""Process inside, `python -m brorl_graders.sandbox.fork_server FD SETTINGS`: it confines itself, then forks one
-program process for each run.
+"""The process inside: it isolates itself and then forks a program process for each run.
 
-It serves the `Sandbox` at the other end of the socket FD. First it says which layers hold. A request is the seconds of
-a run with its files: the program, the pipes for what it prints and reports, and those by which the processes of a
-test talk. It hands them on to the program process, a fork of itself, and never reads them: neither a program nor its
-output is ever in the memory that the next program is a copy of. When the program has ended, or its owner says STOP, it
-ends all that is left of the run, clears the scratch folder, and only then answers with the wait status. It is process 1
-of its pid namespace, which no signal from inside can stop; when it ends the kernel kills all others there. It ends when
-the other end of the socket does.
+`python -m brorl_graders.sandbox.fork_server FD SETTINGS` serves the `Sandbox` at the other end of the socket FD. It
+first sends the layers that hold. A request has the seconds of a run and its files: the program, the pipes for its
+prints and reports, and those by which program and judge talk. The server passes the files on to a fork of itself and
+never reads them. So neither a program nor its output is ever in the memory that the next program gets a copy of.
+
+When the program has ended, or the owner sends STOP, the server kills what is left of the run and clears the scratch
+folder. Only then it answers with the wait status. It is process 1 of its pid namespace, which no signal from inside can
+stop, and when it exits the kernel kills all processes there. It exits when the other end of the socket is closed.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from brorl_graders.sandbox import cleanup, confine, linux, program_process, secc
 from brorl_graders.sandbox.limits import MAX_MESSAGE, MIB, NAMESPACES, STOP, Layers
 from brorl_graders.sandbox.program_process import Confinement
 
-COUNT_PERIOD_S = 0.02  # between two counts of files
-MAX_FILES = 64  # that come with a request
-# of 1000: when the machine runs out of memory, the kernel ends a sandbox before anything that matters
+COUNT_PERIOD_S = 0.02  # seconds between two counts of files
+MAX_FILES = 64  # file descriptors in one request, at most
+# A score of at most 1000. When memory runs out, the kernel kills sandboxes before other processes.
 OUT_OF_MEMORY_SCORE = "800"
 
 
 def main(arguments: list[str]) -> None:
-    """Confine this process and serve."""
+    """Isolate this process, report the layers of the sandbox to the owner, and serve its requests."""
     owner = socket.socket(fileno=int(arguments[0]))
     settings = json.loads(arguments[1])
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     _offer_to_out_of_memory_killer()
     for module in settings["preload"]:
         importlib.import_module(module)
-    for module in settings["wanted"]:
-        with contextlib.suppress(Exception):  # who uses it will hear of it
+    for module in settings["optional"]:
+        with contextlib.suppress(Exception):  # the program that needs it gets the ImportError
             importlib.import_module(module)
     sys.path[:] = [path for path in sys.path if path and path != settings["source"]]
     processes = -1
-    if os.path.isdir("/proc"):  # it is there, unless bubblewrap is around us
+    if os.path.isdir("/proc"):  # there is no /proc inside bubblewrap
         processes = os.open("/proc", os.O_RDONLY | os.O_CLOEXEC)
     if settings["bubblewrap"]:
         is_first = os.getpid() == 1
@@ -66,14 +66,14 @@ def main(arguments: list[str]) -> None:
 
 
 def serve(owner: socket.socket, confinement: Confinement, processes: int) -> None:
-    """Start programs until the owner closes its end."""
+    """Run programs for the owner of the sandbox until it closes its end of the socket."""
     gc.collect()
     gc.freeze()
     while True:
         request, files, _, _ = socket.recv_fds(owner, MAX_MESSAGE, MAX_FILES)
         if not request:
             return
-        if request == STOP:  # for a run that had just ended
+        if request == STOP:  # the run had ended by itself
             continue
         status = run(float(request), files, owner, confinement, processes)
         try:
@@ -89,7 +89,7 @@ def run(
     confinement: Confinement,
     processes: int,
 ) -> int:
-    """One program's life; its wait status."""
+    """Run one program to its end, clean up after it, and return its wait status."""
     pid = os.fork()
     if pid == 0:
         program_process.run_program(files, seconds, confinement)
@@ -103,9 +103,11 @@ def run(
 
 
 def _wait_for_end(pid: int, owner: socket.socket, confinement: Confinement) -> None:
-    """Return when a program has ended or must end: the owner says so, or is gone, or the program's files, where no
-    mount limits them, are too large together. They are counted while the program runs, which can make that take long:
-    nobody waits for it."""
+    """Wait until a sandboxed program has ended or must end.
+
+    It must end when the owner says so or has exited, or when its files are too large together, where no mount limits
+    them. Files are counted while the program runs. A program can make a count slow, so nothing waits for one.
+    """
     process = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(process, select.POLLIN)
@@ -123,7 +125,7 @@ def _wait_for_end(pid: int, owner: socket.socket, confinement: Confinement) -> N
 
 
 class _Count:
-    """Counts of the files in the scratch folder, one after the other, each in a process of its own."""
+    """Repeated counts of the bytes in a program's scratch folder, each in a process of its own."""
 
     def __init__(self, confinement: Confinement) -> None:
         self._scratch = confinement.scratch
@@ -131,7 +133,7 @@ class _Count:
         self._begin()
 
     def is_above_limit(self) -> bool:
-        """Whether a count has ended, and has found too much. Begins the next one."""
+        """Return whether the last finished count of scratch bytes is above the limit, and start the next count."""
         poll = select.poll()
         poll.register(self._file, select.POLLIN)
         if not poll.poll(0):
@@ -142,7 +144,7 @@ class _Count:
         return not is_within
 
     def close(self) -> None:
-        """End the count."""
+        """End the count of scratch bytes that is running."""
         os.close(self._file)
         os.kill(self._copy, signal.SIGKILL)
         os.waitpid(self._copy, 0)
@@ -157,16 +159,18 @@ def _offer_to_out_of_memory_killer() -> None:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
             score.write(OUT_OF_MEMORY_SCORE)
     except OSError:
-        return  # a host without it, or one that has set a higher score
+        return  # the host lacks it or has set a higher score
 
 
 def _become_process_1(owner: socket.socket) -> None:
-    """Go on as process 1 of the new pid namespace; this one stays outside, waits for it, and takes it along when it is
-    killed."""
+    """Continue as process 1 of the new pid namespace.
+
+    The calling process stays outside and waits for it. When the caller is killed, process 1 dies with it.
+    """
     first = os.fork()
     if first:
         owner.close()
-        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # entering a user namespace has cleared it
+        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # set again, since entering a user namespace clears it
         _, status = os.waitpid(first, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -174,7 +178,7 @@ def _become_process_1(owner: socket.socket) -> None:
 
 
 def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confinement:
-    """What every program is put under; finds out what the kernel has of Landlock and seccomp."""
+    """Return the isolation for every program of the sandbox, with the Landlock and seccomp that the kernel has."""
     without = settings["without"]
     scratch = settings["mounted_scratch"] if layers.mount else settings["scratch"]
     os.environ |= {"HOME": scratch, "TMPDIR": scratch}
@@ -204,10 +208,9 @@ def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confine
 
 
 def _harden_process() -> None:
-    """Prepare what a program process, a copy of this one, must find when it is born; and let none look into or signal
-    this one."""
+    """Prepare the fork server's process for its forks, and keep programs from inspecting or signalling it."""
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
-    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # without a pid namespace, orphans come here
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # without a pid namespace, orphans become children of this process
     linux.drop_bounding_set()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)

@@ -1,17 +1,16 @@
-"""Harness inside the program process: the program runs, then its tests, and reports go out as JSON lines.
+"""The harness in a program's process: it runs the program, then its tests, and reports JSON lines.
 
-A `SandboxProgram`: `source` (the program), `setup` (source that runs before it), `stdin`, `kind`, `tests`, and for
-functions `name`.
-Kinds:
+A `SandboxProgram` has `source` (the program), `setup` (source that runs before it), `stdin`, `kind`, `tests`, and for
+functions `name`. Kinds:
 
-- `main`: the program is a script that reads `stdin` and prints. No tests, no reports.
-- `call`: each test is a list of arguments for the function `name`, also a method of the class `Solution`. Reports
-  `["value", value, index]` (`values.py`).
-- `serve`: the program's functions answer a judge (`ProgramEnd`). No tests, no reports.
+- `main`: the program is a script that reads `stdin` and prints. It has no tests and no reports.
+- `call`: each test is a list of arguments for the function `name`, which may be a method of the class `Solution`.
+  Reports are `["value", value, index]` (`values.py`).
+- `serve`: the program's functions answer a judge (`ProgramEnd`). There are no tests and no reports.
 - `judge`: there is no program here. The tests are scripts (`judge.py`) for programs that are served elsewhere.
 
-A test that raises reports `["error", text, index]`. A program shares this process and may forge all of that: a report
-is the program's word and nothing more, which is why it is judged outside.
+A test that raises is reported as `["error", text, index]`. The program shares this process and can forge any report, so
+reports are untrusted and judged outside.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ from typing import Any
 from brorl_graders.sandbox.peer import Peer
 from brorl_graders.sandbox.values import encode
 
-MAX_LINE = 2**26  # bytes of one call, which the judge makes
-# What the judge may ask of an object beside calling it.
+MAX_LINE = 2**26  # longest call by the judge, in bytes
+# Operations that the judge may request on an object, apart from calling it.
 OPERATORS = """
 eq ne lt le gt ge add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift iadd isub imul
 neg pos abs invert getitem setitem delitem
 """
 BUILTINS = "bool len iter next reversed str repr hash int float complex round format isinstance issubclass getattr dir"
-MAX_ERROR = 300  # characters
+MAX_ERROR = 300  # longest error, in characters
 SUCCESS, FAILURE = 0, 1  # exit codes
 STDIN = "/dev/stdin"
 _pythons_open = open
-Report = Callable[[str, Any, int], None]  # what, value, index
+Report = Callable[[str, Any, int], None]  # writes a report of what, value and index
 
 
 class ProgramEnd(Peer):
-    """Serves the names of a program's module."""
+    """The program's end of the connection to a judge, which serves the names of the program's module."""
 
     def __init__(
         self,
@@ -105,7 +104,10 @@ class ProgramEnd(Peer):
         raise KeyError(kind)
 
     def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
-        """As elsewhere; but what a class with methods makes stays here, though it were a list."""
+        """Return a call's result as JSON data for the judge.
+
+        An instance of a class with methods stays in this process, even when the class derives from a plain type.
+        """
         if isinstance(call, type) and type(result) is call and _has_methods(call):
             return {"mine": [self.number_of(result), call.__name__]}
         return super().result_data(call, result, arguments)
@@ -118,13 +120,12 @@ class ProgramEnd(Peer):
         return text
 
     def _names(self, *names: str) -> list[list[Any]]:
-        """[name, value] of those that the program has."""
+        """Return [name, value] for those of these names that the program defines."""
         values = vars(self._module)
         return [[name, values[name]] for name in names if name in values]
 
     def _object(self, name: str, attributes: dict[str, Any]) -> Any:
-        """An object of the judge: one of the program's class of that name, or one of a class that has nothing but the
-        name."""
+        """Rebuild an object of the judge here: an instance of the program's class of that name or of an empty class."""
         kind = vars(self._module).get(name)
         if not isinstance(kind, type):
             kind = type(
@@ -138,7 +139,7 @@ class ProgramEnd(Peer):
 
 
 class _JudgesFunction:
-    """A function of the judge, among a call's arguments."""
+    """A function of the judge that was among a call's arguments. Calling it calls the judge."""
 
     def __init__(self, end: ProgramEnd, number: int) -> None:
         self.number = number
@@ -153,14 +154,14 @@ class _JudgesFunction:
 
 
 def _has_methods(kind: type) -> bool:
-    """Whether a class of the program has functions of its own that are not private."""
+    """Return whether a class of the program has public methods of its own."""
     if kind.__module__ in sys.stdlib_module_names:
         return False
     return any(inspect.isfunction(value) for name, value in vars(kind).items() if not name.startswith("_"))
 
 
 def _import_value(path: str) -> Any:
-    """`module.name` of the standard library."""
+    """Import and return a value of the standard library, given as `module.name` or `module:name`."""
     module, _, name = path.partition(":")
     if not name:
         module, _, name = path.rpartition(".")
@@ -171,7 +172,7 @@ def _import_value(path: str) -> Any:
 
 
 def _run_coroutine(coroutine: Any) -> Any:
-    import asyncio  # which takes long to import, and few programs need it
+    import asyncio  # imported here, since it is slow to import and few programs need it
 
     return asyncio.run(_await(coroutine))
 
@@ -186,8 +187,11 @@ def run(
     channels: Sequence[int],
     max_line: int,
 ) -> int:
-    """Run a program; the exit code. `channels` are the files by which the processes of a test talk, the judge reading
-    at most `max_line` bytes at a time."""
+    """Run a program with its tests in this process, and return the exit code that Python would have.
+
+    `report_to` is the file descriptor for reports. `channels` are those by which program and judge talk, in lines of at
+    most `max_line` bytes.
+    """
     _open_streams()
     report = _make_reporter(report_to)
     if program["kind"] == "judge":
@@ -213,18 +217,23 @@ def run(
 
 
 def _execute_program(program: dict[str, Any], module: types.ModuleType) -> None:
-    """Run setup and program apart, since `from __future__` must come first."""
+    """Run setup and program one after the other, since `from __future__` must come first in the program."""
     builtins.open = _open_file
     for name in ("setup", "source"):
         source = program[name]
         file = f"{name}.py" if name == "setup" else "program.py"
-        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for inspect.getsource
+        linecache.cache[file] = (
+            len(source),
+            None,
+            source.splitlines(keepends=True),
+            file,
+        )  # lets inspect.getsource find the source
         code = compile(source, file, "exec", dont_inherit=True)
         exec(code, module.__dict__)
 
 
 def _open_file(file: Any, *arguments: Any, **options: Any) -> Any:
-    """Python's `open`, which knows standard input by its name where there is no such file."""
+    """Open a file as Python's `open` does, or standard input as /dev/stdin even where that file does not exist."""
     if file == STDIN:
         file = os.dup(0)
     return _pythons_open(file, *arguments, **options)
@@ -245,12 +254,12 @@ def _report_call(
 
 
 def _run_guarded(work: Callable[[], object], report: Report, index: int) -> int:
-    """The exit code that Python would end with after this work."""
+    """Run `work`, report an exception as an error, and return the exit code that Python would have."""
     try:
         work()
     except SystemExit as end:
         return SUCCESS if end.code in (None, 0) else FAILURE
-    except BaseException as error:  # noqa: BLE001 whatever a program raises is its failure, KeyboardInterrupt and GeneratorExit as well
+    except BaseException as error:  # noqa: BLE001 whatever a program raises is its failure, KeyboardInterrupt and GeneratorExit too
         message = f"{type(error).__name__}: {error}"
         report("error", message[:MAX_ERROR], index)
         return FAILURE
@@ -269,7 +278,7 @@ def _make_reporter(file: int) -> Report:
 
 
 def _open_streams() -> None:
-    """Streams over this run's files, as a new interpreter has them."""
+    """Open the standard streams over the run's file descriptors, as a new interpreter does."""
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
@@ -279,7 +288,7 @@ def _open_streams() -> None:
 
 
 def _finish() -> None:
-    """What Python does at its end: wait for threads, run exit functions, flush."""
+    """Do what Python does before it exits: wait for threads, run exit functions, flush the output."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

@@ -1,10 +1,11 @@
-"""The judge of test scripts, in a process of its own that no program can see: a script runs here, with the names that
-it does not define as objects that ask the program (`Remote`). What is expected, and what is done with it, is never
-where the program is.
+"""The judge of test scripts, in a process that no program can see.
 
-A test of the judge's program is a script: `source`, in which each assertion says before it that it is reached (`MARK`),
-`names` that the program has, and those of them that are `tested` even where its `setup` defines them, too. A judge
-serves one test and one program after another; what it has of a program is plain data.
+A script runs here, and the names that it does not define are objects that ask the program (`Remote`). So the expected
+values, and what is done with them, never reach the program's process.
+
+A test of the judge's program is a script. Its `source` calls `MARK` before each assertion. `names` are those that the
+program defines, and `tested` those of them that count even where `setup` defines them too. A judge serves one test and
+one program after another, and knows of a program only plain data.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from brorl_graders.sandbox.limits import COPY, MARK
 from brorl_graders.sandbox.peer import Peer, is_library_error
 from brorl_graders.sandbox.values import LISTS
 
-# Operators between two objects of the program, and those that ask about one.
+# Operators between two objects of the program, and operators of one object.
 BINARY = "eq ne lt le gt ge add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift iadd isub imul"
 UNARY = "neg pos abs invert bool len str repr hash int float complex index round format reversed dir"
 PLAIN = (str, bytes, list, tuple, set, dict, int, float, complex)
-# Names of double underscores that may be read: the others are how libraries look into an object.
+# Names with double underscores that may be read. Libraries inspect objects by the other names.
 READABLE = ("__name__", "__qualname__", "__doc__", "__dict__", "__annotations__", "__defaults__")
 ARRAY_METHODS = ("equals", "all", "any", "array_equal", "allclose")
-NEXT = "next"  # the operation that may end an iteration
-# Exceptions of these would tell whoever runs a test what to make of it.
+NEXT = "next"  # the only operation that may end an iteration
+# Exceptions of these modules control test runners, so a program may not raise them.
 CONTROL_MODULES = ("unittest", "doctest")
-MAX_ERROR = 300  # characters
-Report = Callable[[str, Any, int], None]  # what, value, index
+MAX_ERROR = 300  # longest error, in characters
+Report = Callable[[str, Any, int], None]  # writes a report of what, value and index
 
 
 class JudgeEnd(Peer):
-    """Knows the objects of a program."""
+    """The judge's end of the connection to a program, which represents the program's objects."""
 
     def __init__(self, read_from: int, write_to: int, max_line: int) -> None:
         super().__init__(read_from, write_to, {}, max_line)
@@ -48,10 +49,10 @@ class JudgeEnd(Peer):
         self._kinds: dict[str, type[Remote]] = {}
 
     def names(self, names: list[str]) -> dict[str, Any]:
-        """What the program calls by these names, as far as it does."""
+        """Return the program's values for these names, as far as it defines them."""
         answer: dict[str, Any] = dict(self.call("names", names, {}))
         values: dict[str, Any] = {}
-        for name in names:  # and no others, whatever the program says
+        for name in names:  # only requested names, whatever the program sends
             if name not in answer:
                 continue
             value = answer[name]
@@ -66,8 +67,11 @@ class JudgeEnd(Peer):
         arguments: Sequence[Any],
         options: Mapping[str, Any],
     ) -> Any:
-        """As `Peer.call`. Where the test did not ask for the next item, the end of an iteration is an error: in a `map`
-        of the test it would pass for the end of its cases."""
+        """Call a function of the program as `Peer.call` does, and raise RuntimeError for an unexpected StopIteration.
+
+        Only a request for the next item may end an iteration. Otherwise the program could end a `map` of the test
+        early, and the remaining cases would be skipped.
+        """
         try:
             return super().call(function, arguments, options)
         except (StopIteration, StopAsyncIteration) as error:
@@ -102,7 +106,7 @@ class JudgeEnd(Peer):
         raise KeyError(kind)
 
     def _function(self, value: Callable[..., Any]) -> dict[str, Any]:
-        """What stands for a function: its name, where both ends have it."""
+        """Return JSON data for a function: its import path where both processes have it, otherwise a number."""
         module = getattr(value, "__module__", None)
         path = getattr(value, "__qualname__", "")
         if module in sys.stdlib_module_names and module != "__main__" and "<" not in path:
@@ -117,7 +121,7 @@ class JudgeEnd(Peer):
         return self._remotes[number]
 
     def _error(self, number: int, name: str, base: dict[str, Any]) -> type[BaseException]:
-        """A class of this process for a program's own class of exceptions."""
+        """Return a class of this process that represents an exception class of the program."""
         if number not in self._errors:
             parent = self.find(*base.popitem())
             methods = {
@@ -137,11 +141,11 @@ class JudgeEnd(Peer):
 
 
 class Remote:
-    """An object of the program, which is asked about it (`peer.py`).
+    """An object of the program, which the judge accesses by calls to the program (`peer.py`).
 
-    A value that is plain data comes as itself. Anything else stays with the program, which answers for it: so such an
-    object never equals plain data, there is no arithmetic of the two, and one that a function has returned has none of
-    the methods of plain types, to which a test would tell what it expects.
+    Plain data arrives as values of this process. Any other object stays in the program, and the program answers for it.
+    Such an object never equals plain data and has no arithmetic with it. If a function returned it, it also lacks the
+    methods of plain types, since their arguments would tell the program what the test expects.
     """
 
     __slots__ = ("_remote_end", "_remote_is_class", "_remote_is_own", "_remote_number")
@@ -149,8 +153,8 @@ class Remote:
     def __init__(self, end: JudgeEnd, number: int) -> None:
         object.__setattr__(self, "_remote_end", end)
         object.__setattr__(self, "_remote_number", number)
-        object.__setattr__(self, "_remote_is_class", False)  # one that the test calls by a name of a class
-        object.__setattr__(self, "_remote_is_own", False)  # made by the test, by calling such a class
+        object.__setattr__(self, "_remote_is_class", False)  # the test uses a class name for it
+        object.__setattr__(self, "_remote_is_own", False)  # the test made it by calling such a class
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         result = self._remote_end.call(self._remote_number, arguments, options)
@@ -233,7 +237,10 @@ def _is_plain_method(name: str) -> bool:
 
 
 def _find_class(path: str) -> Any:
-    """A class that both ends have: a plain type, or an exception of the standard library."""
+    """Return a class that both processes have: a built-in type or an exception of the standard library.
+
+    Raises KeyError for any other path.
+    """
     module, _, name = path.rpartition(".")
     if module not in sys.modules:
         return Exception
@@ -255,9 +262,11 @@ def run(
     max_line: int,
     report: Report,
 ) -> None:
-    """Follow orders, one program after another, until there are no more. The last of `channels` brings the orders,
-    `[program, indices of scripts]`; two of the others, to read from and to write to, lead to each program. After
-    each order `["end", null, -1]` is reported."""
+    """Judge one program after another by the test scripts, until there are no more orders.
+
+    The last of `channels` brings the orders `[program, indices of scripts]`. Each program has two others of them, to
+    read from and to write to. After each order `["end", null, -1]` is reported.
+    """
     with open(channels[-1], encoding="ascii") as orders:
         for line in orders:
             program, indices = json.loads(line)
@@ -273,8 +282,11 @@ def judge(
     end: JudgeEnd,
     report: Report,
 ) -> None:
-    """Run the scripts of these indices, and report `["done", null, index]` where one holds of the program, else
-    `["error", text, index]`. Ends without a report at the first that the program does not survive."""
+    """Run the test scripts of these indices against a program, and report the outcome of each.
+
+    The report is `["done", null, index]` when the script passes, otherwise `["error", text, index]`. Returns early,
+    without a report, when the program has exited.
+    """
     for index in indices:
         problem = _find_problem(scripts[index], setup, end)
         if end.is_gone:
@@ -290,15 +302,15 @@ def _find_problem(
     setup: str,
     end: JudgeEnd,
 ) -> str | None:
-    """Why a script does not hold; None where it does."""
+    """Return why a test script fails for the program, or None when it passes."""
     try:
         _run(script, setup, end)
     except SystemExit as error:
-        is_of_script = "remote_number" not in vars(error)  # and not of the program
+        is_of_script = "remote_number" not in vars(error)  # the script raised it, not the program
         if is_of_script and error.code in (None, 0, False):
             return None
         return f"SystemExit: {error}"
-    except BaseException as error:  # noqa: BLE001 whatever is raised here, the test does not hold
+    except BaseException as error:  # noqa: BLE001 whatever is raised, the test fails
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -308,8 +320,10 @@ def _run(
     setup: str,
     end: JudgeEnd,
 ) -> None:
-    """Run a script as a module `__main__` of its own. Raises what it raises, and AssertionError where nothing was
-    asserted."""
+    """Run a test script as a new module `__main__`.
+
+    Raises what the script raises, and AssertionError when no assertion was reached.
+    """
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     sys.argv = ["tests.py"]
@@ -334,12 +348,12 @@ def _run(
 
 
 def _copy_arguments(value: Any) -> Any:
-    """A copy of a list or tuple of arguments, which a program may change; anything else as it is."""
+    """Return a copy of a list or tuple of arguments, which a program may change, or any other value itself."""
     return copy.deepcopy(value) if isinstance(value, list | tuple) else value
 
 
 def _run_test_cases(namespace: dict[str, Any]) -> None:
-    """Run the classes of unittest, whether or not the script did."""
+    """Run the unittest classes of a test script, whether or not the script runs them itself."""
     suite = unittest.TestSuite()
     for value in list(namespace.values()):
         if isinstance(value, type) and issubclass(value, unittest.TestCase):
@@ -353,7 +367,7 @@ def _run_test_cases(namespace: dict[str, Any]) -> None:
 
 
 def _test_functions(namespace: dict[str, Any]) -> Iterator[Callable[[], object]]:
-    """Functions of a script, and of its classes, that are tests by their names (pytest)."""
+    """Yield the test functions of a script and of its classes, found by pytest's naming rules."""
     for name, value in list(namespace.items()):
         if name.startswith("test") and inspect.isfunction(value) and not inspect.signature(value).parameters:
             yield value
@@ -366,8 +380,10 @@ def _test_functions(namespace: dict[str, Any]) -> Iterator[Callable[[], object]]
 
 
 def _refuse_empty_arrays(source: str) -> None:
-    """NumPy finds that no numbers at all are close to one number, and equal to it: not here. `source` is the script's,
-    for which its functions for tests are loaded if it uses them."""
+    """Have NumPy's comparisons fail when only one of the arrays is empty, although NumPy finds them equal.
+
+    `source` is the script. The functions of `numpy.testing` are loaded and changed only when it uses them.
+    """
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return
@@ -382,7 +398,7 @@ def _refuse_empty_arrays(source: str) -> None:
 
 
 def _let_check_sizes(module: types.ModuleType, name: str, numpy: types.ModuleType) -> None:
-    """Have a function of NumPy that compares two arrays fail where one of them is empty and the other not."""
+    """Replace a comparison of NumPy by one that fails when one array is empty and the other is not."""
     compare = getattr(module, name)
 
     def check(

@@ -1,7 +1,7 @@
-"""Owner's side of a judge (`judge.py`): test scripts in a sandbox of their own, of programs in another.
+"""The owner's side of a judge (`judge.py`), which runs test scripts in one sandbox against programs in another.
 
-A judge knows one test, and serves one program after another over pipes that were made with it, two for each program. It
-is replaced when another test comes, when its pipes are used up, and when it has not come to its end.
+A judge knows one test. It serves one program after another over pipes that were made with it, two for each program. It
+is replaced for another test, when its pipes are used up, and when it fails to finish.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from brorl_graders.sandbox.limits import TOO_MUCH_OUTPUT, OutputPipe
 from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram, parse_reports
 
 MAX_PROGRAMS_PER_JUDGE = 16
-JUDGE_MODULES = ("doctest", "unittest", "brorl_graders.sandbox.judge")  # that every judge has
+JUDGE_MODULES = ("doctest", "unittest", "brorl_graders.sandbox.judge")  # modules that every judge imports
 LAST_REPORT = b'["end", null, -1]\n'
 
 
 @dataclass(frozen=True)
 class ScriptedTest:
-    """What a judge judges by."""
+    """A test that judges programs by scripts, which run in the judge's process."""
 
-    scripts: Sequence[dict[str, Any]]  # as `judge.py` has them
+    scripts: Sequence[dict[str, Any]]  # scripts in the format of `judge.py`
     setup: str = ""  # source that runs before the program and before each script
-    modules: frozenset[str] = frozenset()  # that they import
+    modules: frozenset[str] = frozenset()  # modules that the scripts import
 
 
 @dataclass
 class _Process:
-    """A judge at work."""
+    """A running judge process with its pipes."""
 
     test: ScriptedTest
     printed: OutputPipe
     reported: OutputPipe
     orders_to: int  # file descriptor that orders are written to
-    channels: list[tuple[int, int]] = field(default_factory=list)  # ends for programs to come, the last first
+    channels: list[tuple[int, int]] = field(default_factory=list)  # pipe ends for coming programs, the last first
 
 
 class Judge:
-    """A sandbox for judges, which is started when there is something to judge."""
+    """A judge of programs by test scripts. Its sandbox is started when there is something to judge."""
 
     def __init__(self, programs: Sandbox) -> None:
         self._programs = programs
@@ -55,11 +55,14 @@ class Judge:
         indices: Sequence[int],
         seconds: float,
     ) -> list[list[Any]]:
-        """What the judge reports of a program and these scripts, each within the limits and all within `seconds`: less
-        than one for each where the program or the time did not last."""
+        """Run a program against the test scripts of these indices, and return the judge's reports, one for each script.
+
+        Each script has the time limit, and all together `seconds`. There are fewer reports when the program or the
+        judge ended early.
+        """
         try:
             process = self._process_for(test, seconds)
-        except OSError:  # the sandbox for judges is lost, and replaced
+        except OSError:  # the sandbox for judges was lost and has been replaced
             return []
         number = len(process.channels) - 1
         ends = process.channels.pop()
@@ -76,7 +79,7 @@ class Judge:
                     seconds,
                     [*outputs, *ends],
                 )
-            except OSError:  # the one for programs, likewise
+            except OSError:  # the sandbox for programs was lost and has been replaced
                 return []
             finally:
                 _close(ends)
@@ -90,7 +93,7 @@ class Judge:
             self._programs.stop()
 
     def close(self) -> None:
-        """End it."""
+        """End the judge process and the sandbox in which it runs."""
         self._end_process()
         if self._sandbox is not None:
             self._sandbox.close()
@@ -116,7 +119,7 @@ class Judge:
                 num_periods,
                 LAST_REPORT,
             )
-        except OSError:  # the judge is gone
+        except OSError:  # the judge has exited
             ending = TOO_MUCH_OUTPUT
         reports = parse_reports(bytes(process.reported.text))
         if ending is None and reports and reports[-1][0] == "end":
@@ -125,7 +128,7 @@ class Judge:
         return reports
 
     def _process_for(self, test: ScriptedTest, seconds: float) -> _Process:
-        """A judge of this test that has pipes left. Raises OSError."""
+        """Return a judge process for this test that can serve one more program. Raises OSError."""
         sandbox = self._sandbox_for(test)
         if self._process is None:
             self._process = _start_judge(
@@ -136,18 +139,20 @@ class Judge:
         return self._process
 
     def _sandbox_for(self, test: ScriptedTest) -> Sandbox:
-        """The sandbox for judges, which has imported the test's modules as far as they can be: another one if need be,
-        which has all the old ones, too."""
+        """Return the sandbox for judges, with the test's modules imported as far as they can be.
+
+        A new sandbox, when one is needed, also imports the modules of the old one.
+        """
         process = self._process
         if process is not None and (process.test != test or not process.channels):
             self._end_process()
-        wanted = set(test.modules)
+        modules = set(test.modules)
         if self._sandbox is not None:
-            if wanted <= set(self._sandbox.wanted):
+            if modules <= set(self._sandbox.optional):
                 return self._sandbox
-            wanted.update(self._sandbox.wanted)
+            modules.update(self._sandbox.optional)
             self.close()
-        self._sandbox = self._programs.with_modules(JUDGE_MODULES, sorted(wanted))
+        self._sandbox = self._programs.with_modules(JUDGE_MODULES, sorted(modules))
         return self._sandbox
 
     def _end_process(self) -> None:
@@ -167,7 +172,6 @@ def _start_judge(
     test: ScriptedTest,
     seconds: float,
 ) -> _Process:
-    """Start a judge."""
     orders_from, orders_to = os.pipe()
     process = _Process(
         test,

@@ -1,7 +1,4 @@
-"""Limits, layers and endings of a run: the words that both sides of the wall share.
-
-The output of a program is read outside until it ends, is late, or has written too much.
-"""
+"""Limits, layers and endings of a run, which both sides of the sandbox know, and the reading of a program's output."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ import time
 from dataclasses import dataclass, field
 
 MIB = 2**20
-MAX_MESSAGE = 4096  # bytes, between owner and fork server
-STOP = b"stop"  # the owner's word that a program must end now
-MARK = "__assertion__"  # name of the function that a test script calls before each assertion
-COPY = "__copy_of__"  # function that a test script's arguments behind a star go through
+MAX_MESSAGE = 4096  # longest message between owner and fork server, in bytes
+STOP = b"stop"  # message of the owner that a program must end now
+MARK = "__assertion__"  # function that a test script calls before each assertion
+COPY = "__copy_of__"  # function that copies a test script's starred arguments
 
 # What a program must not be able to do.
 GAPS = {
@@ -31,58 +28,61 @@ GAPS = {
 }
 NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts")
 
-# How a run ended, `SandboxResult.ending`.
-FINISHED = "finished"  # the program ended by itself with exit code 0
-FAILED = "failed"  # it raised, or ended with another exit code
+# Endings of a run, the values of `SandboxResult.ending`.
+FINISHED = "finished"  # the program exited with code 0
+FAILED = "failed"  # the program raised, or exited with another code
 TIMED_OUT = "timed out"
 TOO_MUCH_OUTPUT = "too much output"
-KILLED = "killed"  # by a signal: a limit of memory, processor time or files, a forbidden system call, a crash
-LOST = "lost"  # the sandbox went away with it
+KILLED = "killed"  # a signal ended it: a limit of memory, CPU time or files, a forbidden system call, a crash
+LOST = "lost"  # the fork server was lost during the run
 
 READ_BYTES = 65536
 
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """Limits of one run. Exceeding one ends the run; none of them is shared with the next."""
+    """Limits of one run of a program. Exceeding one ends the run, and each run has the full limits."""
 
-    seconds: float = 5.0  # wall clock, for the program itself and again for each of its tests
-    memory_mib: int = 512  # address space, for each process
-    scratch_mib: int = 16  # all files together
-    file_mib: int = 16  # one file
-    output_kib: int = 1024  # what is printed, and as much again for results
-    processes: int = 8  # threads count as well
+    seconds: float = 5.0  # wall-clock time for the program itself, and again for each test
+    memory_mib: int = 512  # address space of each process
+    scratch_mib: int = 16  # size of all files together
+    file_mib: int = 16  # size of one file
+    output_kib: int = 1024  # size of the printed text, and as much again for results
+    processes: int = 8  # processes and threads together
     open_files: int = 64
 
 
 @dataclass(frozen=True)
 class Layers:
-    """What holds programs on this machine."""
+    """The layers that isolate programs on this machine."""
 
-    user: bool = False  # namespaces ...
+    user: bool = False  # the first six are kernel namespaces
     mount: bool = False
     pid: bool = False
     net: bool = False
     ipc: bool = False
     uts: bool = False
-    own_uid: bool = False  # programs run as a user that nothing else runs as
-    landlock: int = 0  # version of the kernel's interface, 0: not used
+    own_uid: bool = False  # programs run as a user without other processes
+    landlock: int = 0  # version of the kernel's Landlock, 0: unused
     seccomp: bool = False
     no_new_privs: bool = False
     bubblewrap: bool = False
-    reached: tuple[str, ...] = ()  # of GAPS, by a program that tried
+    reached: tuple[str, ...] = ()  # names in GAPS of what the trial program could do
 
     @property
     def shows_own_files(self) -> bool:
-        """Whether programs see files of the user that they run as, kept from them by Landlock alone."""
+        """True when programs run as the owner's user and Landlock alone keeps them from this user's files."""
         return not self.mount and not self.own_uid
 
     def gaps(self) -> list[str]:
-        """What a program could do that it must not; empty for a sandbox."""
+        """Return what a program could do that it must not, one text each, and nothing when the sandbox holds."""
         return [meaning for name, meaning in GAPS.items() if name in self.reached]
 
     def __str__(self) -> str:
-        """As in `sandbox: user+mount+pid+net+ipc+uts namespaces, own uid, no_new_privs, seccomp, rlimits`."""
+        """Return the layers as one line of text.
+
+        An example is `sandbox: user+mount+pid+net+ipc+uts namespaces, own uid, no_new_privs, seccomp, rlimits`.
+        """
         spaces = "+".join(name for name in NAMESPACES if getattr(self, name))
         named = {
             "bubblewrap": self.bubblewrap,
@@ -101,7 +101,7 @@ ALL_LAYERS = tuple(field.name for field in dataclasses.fields(Layers))
 
 @dataclass
 class OutputPipe:
-    """A pipe that a program writes to, and what has come out of it."""
+    """A pipe that a program writes to, with the text that has been read from it."""
 
     max_bytes: int
     text: bytearray = field(default_factory=bytearray)
@@ -113,11 +113,11 @@ class OutputPipe:
 
     @property
     def is_within_limit(self) -> bool:
-        """Whether the program has written no more than it may."""
+        """True while the program has written no more than it may."""
         return len(self.text) <= self.max_bytes
 
     def read(self) -> bytes:
-        """What is there now, at most READ_BYTES of it; nothing at the end."""
+        """Read and return at most READ_BYTES that are in the pipe now, which may be none."""
         try:
             data = os.read(self.file, READ_BYTES)
         except BlockingIOError:
@@ -127,27 +127,27 @@ class OutputPipe:
         return data
 
     def read_rest(self) -> None:
-        """Read what its writers, who are gone, have left in it."""
+        """Read the output that is left in the pipe after all its writers have exited."""
         while self.is_within_limit and self.read():
             continue
 
     def close_their_end(self) -> None:
-        """Close this process's copy of the program's end."""
+        """Close this process's copy of the program's end of the pipe."""
         if self.their_file >= 0:
             os.close(self.their_file)
         self.their_file = -1
 
     def close(self) -> None:
-        """Close what is open of it."""
+        """Close both ends of the pipe in this process."""
         self.close_their_end()
         os.close(self.file)
 
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """Seconds for a run by the wall clock."""
+    """Wall-clock limits of one run of a program, in seconds."""
 
-    period: float  # for the program itself, and again for each of its tests
+    period: float  # time for the program itself, and again for each test
     total: float
     num_periods: int
 
@@ -159,8 +159,11 @@ def watch_output(
     times: TimeLimits,
     last_report: bytes = b"",
 ) -> str | None:
-    """Read both pipes while a program runs. Why it must end, TIMED_OUT or TOO_MUCH_OUTPUT; None when the fork server
-    has something to say: that it has ended, and when it has reported the line `last_report`."""
+    """Read both pipes of a running program until it ends, must end, or has reported the line `last_report`.
+
+    Returns TIMED_OUT or TOO_MUCH_OUTPUT when the program must end. Returns None when the fork server has a message,
+    which means that the program has ended, and after `last_report`.
+    """
     last_deadline = time.monotonic() + times.total
     deadline = min(time.monotonic() + times.period, last_deadline)
     periods_left = times.num_periods
@@ -182,7 +185,7 @@ def watch_output(
                 poll.unregister(pipe.file)
             if not pipe.is_within_limit:
                 return TOO_MUCH_OUTPUT
-        # a report ends a test, and the next one begins
+        # a report ends one test and starts the next
         if periods_left > 0 and reported.text.find(b"\n", num_reported) >= 0:
             periods_left -= 1
             deadline = min(time.monotonic() + times.period, last_deadline)

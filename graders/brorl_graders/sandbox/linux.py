@@ -1,7 +1,7 @@
 """Linux system calls that Python 3.11 does not offer. Each function raises OSError with the kernel's reason.
 
-Landlock (Linux 5.13) confines files, and later network and signals, without any privilege: for where no mount namespace
-can be had.
+Landlock (Linux 5.13) limits access to files, and in later versions to network and signals, without any privilege. It is
+used where a mount namespace is not allowed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CAP_SETUID = 7
 CAP_SYS_ADMIN = 21
 LAST_CAPABILITY = 63
 
-# System calls without a function in the C library; those above 400 have the same number everywhere.
+# System calls without a function in the C library. Numbers above 400 are the same on all architectures.
 _NUMBERS = {"x86_64": {"pivot_root": 155, "capset": 126}, "aarch64": {"pivot_root": 41, "capset": 91}}
 _MOUNT_SETATTR = 442
 _AT_RECURSIVE = 0x8000
@@ -50,9 +50,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 _libc.syscall.restype = ctypes.c_long
 
-_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system calls
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # numbers of the Landlock system calls
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
-# File rights by version of the interface, in the lowest bits; later versions as 5.
+# Number of file rights by version of Landlock, the lowest bits of a mask. Later versions count as 5.
 _NUM_RIGHTS = {
     1: 13,
     2: 14,
@@ -64,13 +64,13 @@ _EXECUTE = 1
 _READ_FILE = 4
 _READ_DIR = 8
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
-_OF_FILES = _EXECUTE | 2 | _READ_FILE | 1 << 14 | 1 << 15  # rights that a rule about a single file may name
-_TCP = 3  # bind and connect, since 4
-_SCOPES = 3  # abstract sockets and signals, since 6
+_OF_FILES = _EXECUTE | 2 | _READ_FILE | 1 << 14 | 1 << 15  # rights that a rule for a single file may have
+_TCP = 3  # rights to bind and connect, since version 4
+_SCOPES = 3  # scopes for abstract sockets and signals, since version 6
 
 
 def machine() -> str:
-    """The processor's architecture, as `uname -m` says it."""
+    """Return the processor's architecture, as `uname -m` prints it."""
     return platform.machine()
 
 
@@ -82,7 +82,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def syscall(number: int, *arguments: object) -> int:
-    """A system call by its number; integers are passed as 64 bits."""
+    """Make a system call by its number, with integers passed as 64 bits."""
     wide: list[object] = []
     for argument in arguments:
         wide.append(ctypes.c_long(argument) if isinstance(argument, int) else argument)
@@ -90,7 +90,7 @@ def syscall(number: int, *arguments: object) -> int:
 
 
 def prctl(option: int, *arguments: int) -> int:
-    """`prctl(2)`."""
+    """Call `prctl(2)`, which sets or reads an attribute of this process, and return its result."""
     padded = [ctypes.c_ulong(0)] * 4
     for index, argument in enumerate(arguments):
         padded[index] = ctypes.c_ulong(argument)
@@ -98,7 +98,7 @@ def prctl(option: int, *arguments: int) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces of `flags` for new ones."""
+    """Leave the namespaces of `flags` and enter new ones."""
     _checked(_libc.unshare(flags), f"unshare {flags:#x}")
 
 
@@ -109,18 +109,18 @@ def mount(
     flags: int,
     options: str = "",
 ) -> None:
-    """`mount(2)`."""
+    """Mount `source` on `target`, as `mount(2)` does."""
     result = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode())
     _checked(result, f"mount {source} on {target}")
 
 
 def detach(target: str) -> None:
-    """Take a mount and all below it out of sight, at once."""
+    """Detach a mount and all mounts below it at once."""
     _checked(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
 
 
 def pivot_root(folder: str) -> None:
-    """Make a mount the root of this mount namespace; nothing of the old root stays reachable."""
+    """Make a mounted folder the root of this mount namespace, and detach the old root."""
     os.chdir(folder)
     here = ctypes.c_char_p(b".")
     syscall(_NUMBERS[machine()]["pivot_root"], here, here)
@@ -133,29 +133,29 @@ class _MountAttributes(ctypes.Structure):
 
 
 def restrict_mount(target: str, attributes: int) -> None:
-    """Set MOUNT_ATTR_… on a mount and all below it (Linux 5.12)."""
+    """Set attributes MOUNT_ATTR_… on a mount and all mounts below it (Linux 5.12)."""
     arguments = _MountAttributes(attr_set=attributes)
     path = ctypes.c_char_p(target.encode())
     syscall(_MOUNT_SETATTR, -100, path, _AT_RECURSIVE, ctypes.byref(arguments), ctypes.sizeof(arguments))
 
 
 def drop_capabilities() -> None:
-    """Give up every capability of this thread, for good."""
+    """Give up every capability of this thread for good."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     syscall(_NUMBERS[machine()]["capset"], header, (ctypes.c_uint32 * 6)())
 
 
 def drop_bounding_set() -> None:
-    """No program that is started from here on can have a capability. Needs CAP_SETPCAP."""
+    """Prevent programs that are started from here on from gaining any capability. Needs CAP_SETPCAP."""
     for capability in range(LAST_CAPABILITY + 1):
         try:
             prctl(PR_CAPBSET_DROP, capability)
-        except OSError:  # beyond the last one this kernel knows, or not ours to drop
+        except OSError:  # the kernel knows no further one, or this process may not drop it
             return
 
 
 def capabilities() -> int:
-    """Bit mask of this process's effective capabilities; 0 where /proc does not say."""
+    """Return the bit mask of this process's effective capabilities, or 0 where /proc does not show it."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -177,7 +177,7 @@ class _Beneath(ctypes.Structure):
 
 
 def landlock_version() -> int:
-    """Version of the kernel's interface; 0 when it has none, or it is switched off."""
+    """Return the version of the kernel's Landlock interface, or 0 when it has none or it is switched off."""
     try:
         return syscall(_CREATE, None, 0, _VERSION_FLAG)
     except OSError:
@@ -185,11 +185,14 @@ def landlock_version() -> int:
 
 
 def landlock_ruleset(readable: Iterable[str], writable: Iterable[str], interface: int) -> int:
-    """A file descriptor of rules: programs may read and execute below `readable`, do anything below `writable`, and
-    nothing else. Paths that are not there are passed over."""
+    """Return a file descriptor of Landlock rules for what programs may read and write.
+
+    Programs may read and execute below `readable`, do anything below `writable`, and nothing elsewhere. Missing paths
+    are skipped. `interface` is the version of the kernel's Landlock.
+    """
     rights = (1 << _NUM_RIGHTS.get(interface, 16)) - 1
     arguments = _Ruleset(files=rights)
-    size = 8  # bytes of the fields that this version knows
+    size = 8  # size of the fields that this version knows, in bytes
     if interface >= 4:
         arguments.network = _TCP
         size = 16
@@ -205,7 +208,7 @@ def landlock_ruleset(readable: Iterable[str], writable: Iterable[str], interface
 
 
 def landlock_restrict(rules: int) -> None:
-    """Put this process and all it starts under the rules. Needs no_new_privs."""
+    """Apply Landlock rules to this process and all processes that it starts. Needs no_new_privs."""
     syscall(_RESTRICT, rules, 0)
 
 

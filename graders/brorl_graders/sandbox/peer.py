@@ -1,11 +1,12 @@
-"""Calls between two processes by lines of JSON over pipes: the two ends of a test, the program and its judge.
+"""Calls between two processes by lines of JSON over pipes: the program in its sandbox and the judge in another.
 
-Arguments and results travel as plain data (`values.py`); what is not plain stays where it is and is known to the other
-end by a number. A call may lead to calls the other way, of functions that were among its arguments.
+Arguments and results are sent as plain data (`values.py`). A value that is not plain stays in its process, and the
+other process refers to it by a number. A call may lead to calls in the other direction, of functions among its
+arguments.
 
-A request is `["call", function, arguments, options]`: a number, or the name of an operation. An answer is `["value",
-result, changes, printed]`, where `changes` are arguments that the call has changed, by their position, or `["raise",
-class, arguments, text, printed]`.
+A request is `["call", function, arguments, options]`, where `function` is a number or the name of an operation. An
+answer is `["value", result, changes, printed]` or `["raise", class, arguments, text, number, printed]`. `changes` lists
+arguments that the call has changed, by their position.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ MUTABLE = (list, dict, set, bytearray)
 
 
 class PeerGoneError(BaseException):
-    """The other process has ended, or says what makes no sense. Nothing that a test expects to be raised."""
+    """An error for a program or judge whose process has exited or sends malformed messages.
+
+    It derives from BaseException, so that no test takes it for an exception of the program.
+    """
 
 
 class Peer(ABC):
-    """One end. `operations` are what the other end may call by name; by number it may call what it was given. A
-    message of more than `max_line` bytes ends it."""
+    """One end of a connection between a program and its judge, which calls the other end and serves its calls."""
 
     def __init__(
         self,
@@ -38,12 +41,17 @@ class Peer(ABC):
         operations: Mapping[str, Callable[..., Any]],
         max_line: int,
     ) -> None:
-        self._reader = open(read_from, "rb")  # noqa: SIM115 open as long as this process lives
+        """Open the connection over two file descriptors.
+
+        The other end may call `operations` by name, and by number what this end has sent it. A message of more than
+        `max_line` bytes ends the connection.
+        """
+        self._reader = open(read_from, "rb")  # noqa: SIM115 open until the process exits
         self._write_to = write_to
         self._operations = operations
         self._max_line = max_line
-        self._kept: list[Any] = []  # what the other end knows by its number
-        self._numbers: dict[int, int] = {}  # by id
+        self._kept: list[Any] = []  # values that the other end knows by their index
+        self._numbers: dict[int, int] = {}  # numbers of these values by their id()
         self.is_gone = False
 
     def call(
@@ -52,7 +60,10 @@ class Peer(ABC):
         arguments: Sequence[Any],
         options: Mapping[str, Any],
     ) -> Any:
-        """Result of a function of the other end. Raises what it raised, and PeerGoneError."""
+        """Call a function of the other process and return its result.
+
+        Raises what the function raised, and PeerGoneError when the other process has exited.
+        """
         data = [self.to_data(item) for item in arguments]
         named = {name: self.to_data(item) for name, item in options.items()}
         self._write(
@@ -72,7 +83,7 @@ class Peer(ABC):
             self._serve_call(message)
 
     def serve(self) -> None:
-        """Answer calls until the other end is gone."""
+        """Serve the calls of the other process until it has exited."""
         while True:
             try:
                 message = self._receive()
@@ -82,26 +93,26 @@ class Peer(ABC):
 
     @abstractmethod
     def keep(self, value: Any) -> dict[str, Any]:
-        """What stands for a value that is not plain."""
+        """Return JSON data by which the other process can refer to a value that is not plain data."""
 
     @abstractmethod
     def find(self, kind: str, content: Any) -> Any:
-        """The value for which such a thing stands. Raises KeyError."""
+        """Return the value that a reference in JSON data from the other process means. Raises KeyError."""
 
     def to_data(self, value: Any) -> Any:
-        """A value as JSON data."""
+        """Convert a value to JSON data for the other process."""
         return to_data(value, self.keep)
 
     def from_data(self, data: Any) -> Any:
-        """The value of JSON data."""
+        """Convert JSON data from the other process to a value."""
         return decode(data, self.find)
 
     def take_printed(self) -> str:
-        """What was printed here since the last time, for the other end to print."""
+        """Return what was printed in this process since the last message, for the other process to print."""
         return ""
 
     def number_of(self, value: Any) -> int:
-        """Number by which the other end knows a value of this one."""
+        """Return the number by which the other process refers to a value of this one. The first call assigns it."""
         number = self._numbers.get(id(value))
         if number is None:
             number = len(self._kept)
@@ -110,11 +121,14 @@ class Peer(ABC):
         return number
 
     def find_kept(self, number: int) -> Any:
-        """The value of this end that has a number."""
+        """Return the value of this process that has a number which the other process sent."""
         return self._kept[number]
 
     def error_class(self, kind: type) -> dict[str, Any]:
-        """What stands for an exception's class: a name, or a number and the class that it is made from."""
+        """Return JSON data that describes an exception class to the other process.
+
+        A class of the standard library is sent by name, and any other as a number, its name and its base class.
+        """
         if is_library_error(kind):
             return {"name": f"{kind.__module__}.{kind.__qualname__}"}
         return {
@@ -126,7 +140,7 @@ class Peer(ABC):
         }
 
     def _serve_call(self, message: list[Any]) -> None:
-        """Do a call and send what came of it."""
+        """Execute a call of the other process, and send it the result or exception."""
         try:
             _, function, data, named = message
             call = self._operations[function] if isinstance(function, str) else self._kept[function]
@@ -142,7 +156,7 @@ class Peer(ABC):
             line = json.dumps([*answer, self.take_printed()])
         except PeerGoneError:
             raise
-        except BaseException as error:  # noqa: BLE001 whatever a program raises goes to who called it
+        except BaseException as error:  # noqa: BLE001 whatever a program raises is sent to the caller
             line = json.dumps(self._error_message(error))
         self._write(line)
 
@@ -150,7 +164,7 @@ class Peer(ABC):
         return self.to_data(argument) if type(argument) in MUTABLE else None
 
     def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
-        """What a call returns; a result that is one of the arguments says which."""
+        """Return a call's result as JSON data, or its position when it is one of the call's arguments."""
         for index, argument in enumerate(arguments):
             if result is argument and type(argument) in MUTABLE:
                 return {"argument": index}
@@ -173,7 +187,7 @@ class Peer(ABC):
                 arguments.append(None)
         try:
             text = str(error)
-        except Exception:  # noqa: BLE001 a program's own exception
+        except Exception:  # noqa: BLE001 an exception of the program
             text = ""
         about = self.error_class(type(error))
         return [
@@ -186,7 +200,10 @@ class Peer(ABC):
         ]
 
     def _read_result(self, message: list[Any], arguments: Sequence[Any]) -> Any:
-        """What an answer says, for a call with these arguments."""
+        """Return the result in the other process's answer to a call, after applying its changes to the arguments.
+
+        Raises the exception that the call raised.
+        """
         try:
             kind = message[0]
             sys.stdout.write(message[-1])
@@ -230,13 +247,13 @@ class Peer(ABC):
 
 
 def is_library_error(kind: type) -> bool:
-    """Whether an exception's class is one of the standard library's that both ends have."""
+    """Return whether an exception class belongs to the standard library, so that program and judge both have it."""
     root, _, _ = kind.__module__.partition(".")
     return root in sys.stdlib_module_names or kind.__module__ == builtins.__name__
 
 
 def replace_content(target: Any, content: Any) -> None:
-    """Give a list, dict, set or bytearray the content of another one of its type."""
+    """Replace the content of a list, dict, set or bytearray by that of another object of its type."""
     if type(target) not in MUTABLE or type(target) is not type(content):
         raise TypeError("an argument of another type has changed")
     target.clear()

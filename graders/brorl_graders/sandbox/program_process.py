@@ -1,5 +1,7 @@
-"""Process of one run: a fork of the fork server that gives up every right, then runs the program. Nothing here
-returns."""
+"""The process of one run: a fork of the fork server that gives up all rights and then runs the program.
+
+Control never returns to the fork server's code.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +16,36 @@ from typing import Any, NamedTuple
 from brorl_graders.sandbox import confine, harness, linux, seccomp
 from brorl_graders.sandbox.limits import MIB, Layers
 
-REPORT = 3  # file descriptor on which the harness reports
-FREE = 128  # file descriptors from here on are none that a run is given
+REPORT = 3  # file descriptor for the harness's reports
+FREE = 128  # file descriptors from here on are free while a run is set up
 STACK_BYTES = 64 * MIB
-COULD_NOT_START = 125  # exit code
-MAX_OPEN_FILES = 4096  # of the fork server, with room to spare
+COULD_NOT_START = 125  # exit code of a run that could not start
+MAX_OPEN_FILES = 4096  # upper bound on the fork server's file descriptors
 
 
 class Confinement(NamedTuple):
-    """What every program of a fork server is put under."""
+    """The isolation and limits that a fork server applies to each of its programs."""
 
     layers: Layers
-    user: int  # becomes its user where `layers.own_uid`
-    scratch: str  # folder
-    rules: int | None  # Landlock's, a file descriptor
-    filter: bytes | None  # seccomp's
-    limits: dict[str, Any]  # of `SandboxLimits`
-    null: int  # /dev/null
+    user: int  # user id of the program where `layers.own_uid`
+    scratch: str  # path of the scratch folder
+    rules: int | None  # file descriptor of Landlock's rules; None: no Landlock
+    filter: bytes | None  # seccomp filter; None: no filter
+    limits: dict[str, Any]  # fields of `SandboxLimits`
+    null: int  # file descriptor of /dev/null
 
     @property
     def has_own_scratch(self) -> bool:
-        """Whether each run mounts a scratch folder of its own, which is gone with it."""
+        """True when each run mounts a scratch folder of its own, which disappears with the run."""
         return self.layers.mount and not self.layers.bubblewrap
 
 
 def run_program(files: Sequence[int], seconds: float, confinement: Confinement) -> None:
-    """Run a program in this process, which ends with it. `files` are the program, the owner's pipes for what it prints
-    and reports, and those by which the processes of a test talk."""
+    """Run a sandboxed program in this process and exit.
+
+    `files` are descriptors of the program, of the owner's pipes for prints and reports, and of those by which program
+    and judge talk.
+    """
     code = COULD_NOT_START
     try:
         program_file, printed, *outer = [fcntl.fcntl(file, fcntl.F_DUPFD, FREE) for file in files]
@@ -50,7 +55,7 @@ def run_program(files: Sequence[int], seconds: float, confinement: Confinement) 
         _confine(confinement, seconds)
         for number, file in enumerate(outer, REPORT):
             os.dup2(file, number)
-        os.closerange(REPORT + len(outer), MAX_OPEN_FILES)  # nothing of the fork server's stays open
+        os.closerange(REPORT + len(outer), MAX_OPEN_FILES)  # closes the fork server's files
         _filter_calls(confinement)
         max_line = confinement.limits["output_kib"] * 1024
         channels = range(REPORT + 1, REPORT + len(outer))
@@ -60,7 +65,7 @@ def run_program(files: Sequence[int], seconds: float, confinement: Confinement) 
 
 
 def can_filter() -> bool:
-    """Whether the kernel takes seccomp filters: tried in a process of its own, since there is no way back."""
+    """Return whether the kernel takes seccomp filters, tried in a child process since a filter cannot be removed."""
     pid = os.fork()
     if pid == 0:
         code = seccomp.build_filter(guard_signals=False)
@@ -74,7 +79,10 @@ def can_filter() -> bool:
 
 
 def _connect(stdin: str, printed: int, null: int) -> None:
-    """Standard input is a file in memory, so that no amount of it can block; what goes to standard error is dropped."""
+    """Connect the program's standard streams: input from a file in memory, and errors to /dev/null.
+
+    A file in memory never blocks, however long the input is.
+    """
     source = os.memfd_create("stdin")
     os.write(source, stdin.encode(errors="surrogateescape"))
     os.lseek(source, 0, os.SEEK_SET)
@@ -84,7 +92,7 @@ def _connect(stdin: str, printed: int, null: int) -> None:
 
 
 def _confine(confinement: Confinement, seconds: float) -> None:
-    """Everything but the filter of system calls: in an order in which each step still has the rights it needs."""
+    """Isolate this process, apart from the system-call filter, in an order in which each step still has its rights."""
     os.setsid()
     if confinement.has_own_scratch:
         confine.mount_scratch(confinement.scratch, confinement.limits["scratch_mib"])
@@ -103,7 +111,9 @@ def _confine(confinement: Confinement, seconds: float) -> None:
 
 def _filter_calls(confinement: Confinement) -> None:
     code = confinement.filter
-    if code is not None and not confinement.layers.pid:  # others are in sight: it names the one that may be signalled
+    if (
+        code is not None and not confinement.layers.pid
+    ):  # other processes are visible, so the filter names the one that may be signalled
         code = seccomp.build_filter(
             guard_signals=True,
             pid=os.getpid(),

@@ -1,9 +1,10 @@
-"""Owner's side of a sandbox: starts a fork server, sends it one program after another, and judges how each ended.
+"""The owner's side of a sandbox: it starts a fork server, sends it programs, and says how each of them ended.
 
-The owner holds both ends of what crosses the wall. A program goes in as a file in memory and its output comes back by
-pipes, all three made for that one run; the fork server hands them on to the program's process and never reads them.
+The owner holds both ends of all data that crosses the sandbox. A program goes in as a file in memory, and its output
+comes back by two pipes, made for this run. The fork server hands all three on to the program's process and reads none
+of them.
 
-When a sandbox starts, a program on trial tries what programs must not do.
+When a sandbox starts, a trial program tries what programs must not do.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ TRIAL_LIMIT_S = 30.0
 log = logging.getLogger(__name__)
 
 _FOLDER = str(Path(__file__).resolve().parents[2])
-# Put on the path of the fork server, and taken off it for programs. An installed package is found without: its folder
-# holds the libraries of programs, too.
+# The folder of this package, on the import path of the fork server and not of programs. It is empty for an installed
+# package, whose folder also holds the programs' libraries.
 SOURCE = "" if _FOLDER in map(os.path.realpath, site.getsitepackages()) else _FOLDER
 PACKAGE = str(Path(__file__).resolve().parents[1])
 FORK_SERVER = "brorl_graders.sandbox.fork_server"
 START_LIMIT_S = 60.0
-GRACE_S = 15.0  # a fork server that has not ended a run so much later is believed lost
-# Modules that the fork server imports, so that programs get them for nothing.
+GRACE_S = 15.0  # seconds to end a run, after which the fork server counts as lost
+# Modules that the fork server imports, so that programs import them in no time.
 PRELOADED_MODULES = """
 bisect cmath collections copy dataclasses datetime decimal fractions functools heapq itertools json math operator queue
 random re statistics string struct textwrap threading time typing
 """
-# Environment of the fork server and the programs: nothing of ours is in it.
+# Environment variables of the fork server and the programs. None comes from the owner's environment.
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -73,8 +74,11 @@ ENVIRONMENT = {
 
 
 def find_gaps(run: Callable[[str, str], str], processes: int) -> tuple[str, ...]:
-    """Names in `limits.GAPS`. `run` has a program read a text, and returns what it prints; `processes` is how many it
-    may have. Raises ValueError when it prints nothing of the kind."""
+    """Run the trial program and return what it could do that no program must, as names in `limits.GAPS`.
+
+    `run` gets a program's source and standard input, and returns what the program prints. `processes` is the number of
+    processes that a program may have. Raises ValueError when the trial program prints no result.
+    """
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="brorl-trial-"))
         os.chmod(folder, 0o777)
@@ -108,47 +112,43 @@ def _listener(family: int, address: str | tuple[str, int]) -> socket.socket:
 
 
 class SandboxError(RuntimeError):
-    """There is no sandbox on this machine, or none that holds."""
+    """An error for a machine that has no sandbox, or whose sandbox leaves a gap."""
 
 
 class _UsersRefusedError(SandboxError):
-    """The kernel gave a user namespace, and no users in it."""
+    """An error for a kernel that gives a user namespace and allows no users in it."""
 
 
 @dataclass(frozen=True)
 class SandboxProgram:
-    """One run; `harness.py` says what the kinds mean."""
+    """A program for the sandbox, with its tests. `harness.py` describes the kinds."""
 
     source: str
-    kind: str = "main"  # or call, serve, judge
-    setup: str = ""  # source that runs before the program's
+    kind: str = "main"  # main, call, serve or judge
+    setup: str = ""  # source that runs before the program
     stdin: str = ""
-    name: str = ""  # of the function to call
+    name: str = ""  # name of the function to call
     tests: Sequence[Any] = ()  # argument lists of kind call, scripts of kind judge
 
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """What became of a program. All of it is the program's word."""
+    """The result of one program. The program wrote all of it, so it is untrusted."""
 
-    ending: str  # FINISHED, … of limits.py
+    ending: str  # FINISHED or another ending of limits.py
     seconds: float
     printed: str
-    reports: list[list[Any]]  # [what, value still encoded, index]
+    reports: list[list[Any]]  # entries [what, encoded value, index]
 
 
 class Sandbox:
-    """Fork server that is alive from the constructor to `close`, or to the end of the process that made it. A context
-    manager.
+    """A fork server that runs programs in isolation, from the constructor to `close` or the end of its process.
 
-    bubblewrap makes the namespaces where it is installed and works, else this package does. `without` names layers
-    (fields of `Layers`) to do without, for kernels that have a bad one and for tests. `preload` are modules that must
-    be there for programs, `wanted` those that need not. Raises SandboxError when a
-    program could do what it must not, with the list of it, unless `is_bare_allowed`; and when the fork server does not
-    start.
+    It is a context manager. bubblewrap makes the namespaces where it is installed and works, otherwise this package
+    does.
     """
 
-    layers: Layers  # what holds programs
+    layers: Layers  # layers that isolate programs
 
     def __init__(
         self,
@@ -157,14 +157,21 @@ class Sandbox:
         preload: Sequence[str] = (),
         without: Sequence[str] = (),
         is_bare_allowed: bool = False,
-        wanted: Sequence[str] = (),
+        optional: Sequence[str] = (),
     ) -> None:
+        """Start the sandbox's fork server, and try with a trial program whether the sandbox holds.
+
+        `readable` lists more folders that programs may read. `preload` lists modules that are imported for all
+        programs, and `optional` modules whose import may fail. `without` lists layers (fields of `Layers`) that are
+        left out, for kernels in which one is broken and for tests. Raises SandboxError when the fork server does not
+        start, or when a program could do what it must not, unless `is_bare_allowed`. The message lists these gaps.
+        """
         self.limits = limits or SandboxLimits()
         self.readable = tuple(readable)
         self.preload = tuple(preload)
         self.without = tuple(without)
         self.is_bare_allowed = is_bare_allowed
-        self.wanted = tuple(wanted)
+        self.optional = tuple(optional)
         self.num_lost = 0
         self._start()
         log.info("%s", self.layers)
@@ -183,8 +190,8 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def with_modules(self, preload: Sequence[str], wanted: Sequence[str]) -> Sandbox:
-        """Another sandbox like this one, which imports these modules, too."""
+    def with_modules(self, preload: Sequence[str], optional: Sequence[str]) -> Sandbox:
+        """Start another sandbox with the settings of this one, which also imports these modules."""
         modules = [*self.preload, *preload]
         return Sandbox(
             self.limits,
@@ -192,13 +199,15 @@ class Sandbox:
             modules,
             self.without,
             self.is_bare_allowed,
-            wanted,
+            optional,
         )
 
     def run(self, program: SandboxProgram, seconds: float | None = None) -> SandboxResult:
-        """Run a program: its own code and each test within the limits, all of it within `seconds`.
+        """Run a program within the limits, all of it within `seconds`, and return its result.
 
-        A lost fork server is replaced, and the run counts as LOST."""
+        The time limit holds for the program's own code and again for each test. A lost fork server is replaced, and the
+        result is LOST.
+        """
         num_periods = 1 + len(program.tests)
         total = seconds or self.limits.seconds * num_periods
         started_at = time.monotonic()
@@ -226,8 +235,11 @@ class Sandbox:
         )
 
     def start(self, program: SandboxProgram, seconds: float, files: Sequence[int]) -> None:
-        """Start a program with these files: what it prints to, reports to, and talks to others by. `stop` sees to its
-        end. Raises OSError when the fork server is lost, and replaces it."""
+        """Start a program in the sandbox and return at once, before it has ended.
+
+        `files` are the descriptors that the program prints to, reports to and talks to other processes by. `stop` ends
+        the program. Raises OSError when the fork server is lost, after replacing it.
+        """
         try:
             self._send(program, seconds, files)
         except OSError as error:
@@ -252,14 +264,16 @@ class Sandbox:
         num_periods: int,
         last_report: bytes = b"",
     ) -> str | None:
-        """Read what a program says until it ends, or has said `last_report`. Why it must end; None where it need
-        not."""
+        """Read a program's output until it ends, must end, or has written the line `last_report`.
+
+        Returns why it must end, or None when it need not be ended.
+        """
         period = min(self.limits.seconds, seconds)
         times = TimeLimits(period, seconds, num_periods)
         return watch_output(printed, reported, self._control, times, last_report)
 
     def stop(self) -> None:
-        """End the program that was started, if it has not ended. A lost fork server is replaced."""
+        """End the program that runs in the sandbox. A lost fork server is replaced."""
         try:
             self._control.send(STOP)
             self._receive_status()
@@ -268,19 +282,19 @@ class Sandbox:
 
     @property
     def process_id(self) -> int:
-        """Process id of what all others of the sandbox descend from."""
+        """Process id of the fork server, from which all processes of the sandbox descend."""
         return self._process.pid
 
     def close(self) -> None:
-        """End the fork server and everything in it."""
-        self._process.kill()  # and the kernel takes along process 1 of the pid namespace, and with it all others
+        """Kill the fork server and all processes of the sandbox, and remove its folder."""
+        self._process.kill()  # the kernel then kills process 1 of the pid namespace, and with it all others
         self._process.wait()
         self._control.close()
         self._folder.remove()
 
     @contextmanager
     def _pipes(self) -> Iterator[tuple[OutputPipe, OutputPipe]]:
-        """For what a run prints and reports."""
+        """Yield the pipes for a program's prints and reports, and close them afterwards."""
         printed = self.pipe()
         reported = self.pipe()
         try:
@@ -290,11 +304,11 @@ class Sandbox:
             reported.close()
 
     def pipe(self) -> OutputPipe:
-        """For what a run says, up to the limit."""
+        """Return a new pipe for a program's output, with the limit of the sandbox."""
         return OutputPipe(self.limits.output_kib * 1024)
 
     def _replace(self, error: Exception) -> None:
-        """Start another fork server in the place of one that is lost."""
+        """Start another fork server of the sandbox in place of a lost one."""
         self.num_lost += 1
         log.warning("a sandbox was lost with its program (%s); a new one takes its place", error)
         self.close()
@@ -303,8 +317,10 @@ class Sandbox:
         self.layers = replace(self.layers, reached=reached)
 
     def _receive_status(self) -> int:
-        """Wait status of the program, once nothing of it is alive. Raises OSError or EOFError when the fork server is
-        lost."""
+        """Wait until no process of the run is alive, and return the program's wait status.
+
+        Raises OSError or EOFError when the fork server is lost.
+        """
         self._control.settimeout(GRACE_S)
         answer = self._control.recv(MAX_MESSAGE)
         if not answer:
@@ -312,7 +328,7 @@ class Sandbox:
         return int(answer)
 
     def _start(self) -> None:
-        """Start a fork server, in bubblewrap where that works and leaves no gap."""
+        """Start a fork server, in bubblewrap where it works and leaves no gap."""
         if may_use_bubblewrap(self.without):
             try:
                 self._start_once(self.without, is_wrapped=True)
@@ -330,7 +346,7 @@ class Sandbox:
         self._run_trial()
 
     def _run_trial(self) -> None:
-        """Have a program try what it must not do. Raises SandboxError when it does not come to its end."""
+        """Run the trial program and store the gaps that it finds. Raises SandboxError when it does not finish."""
 
         def run(source: str, stdin: str) -> str:
             limits = self.limits
@@ -358,7 +374,7 @@ class Sandbox:
             "mounted_scratch": mounted_scratch,
             "readable": readable,
             "preload": [*PRELOADED_MODULES.split(), *self.preload],
-            "wanted": list(self.wanted),
+            "optional": list(self.optional),
             "source": SOURCE,
             "without": list(without),
             "limits": asdict(self.limits),
@@ -378,11 +394,14 @@ class Sandbox:
                 cwd="/",
             )
         self.layers = self._receive_layers()
-        if self.layers.mount:  # its root is elsewhere by now, and so a kill -9 of this process leaves nothing behind
+        if self.layers.mount:  # the root is mounted elsewhere, so a kill -9 of this process leaves no folder
             self._folder.remove()
 
     def _receive_layers(self) -> Layers:
-        """What holds programs, as a fork server says first. Raises SandboxError when it does not start."""
+        """Return the layers that isolate programs, as the fork server reports at its start.
+
+        Raises SandboxError when it does not start.
+        """
         self._control.settimeout(START_LIMIT_S)
         try:
             first_message = self._control.recv(MAX_MESSAGE)
@@ -402,22 +421,25 @@ def run(
 ) -> SandboxResult:
     """Run one Python program in a sandbox of its own, which takes about 0.2 s to start.
 
-    Without `tests` the program reads `stdin` and prints. `tests` are lists of arguments for `function`, which may be a
-    method of the class `Solution`. Raises SandboxError where a program would not be held.
+    Without `tests` the program reads `stdin` and prints. `tests` are argument lists for `function`, which may be a
+    method of the class `Solution`. Raises SandboxError where no sandbox can isolate the program.
     """
     with Sandbox(limits) as sandbox:
         return sandbox.run(SandboxProgram(source, "call" if tests else "main", "", stdin, function, tests))
 
 
 def _ending_of(status: int) -> str:
-    """How a program ended that was not stopped, by its wait status."""
+    """Return how a program ended by itself, from its wait status."""
     if os.WIFSIGNALED(status):
         return KILLED
     return FAILED if os.WEXITSTATUS(status) else FINISHED
 
 
 def parse_reports(reported: bytes) -> list[list[Any]]:
-    """The reports that are well formed, up to the first that is not."""
+    """Return the reports that a program has written, up to the first malformed one.
+
+    A report is `[what, value, index]` with a text and an integer around the encoded value.
+    """
     reports: list[list[Any]] = []
     for line in reported.split(b"\n"):
         try:

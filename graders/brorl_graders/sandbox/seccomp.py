@@ -1,9 +1,13 @@
-"""Filter of system calls (seccomp) without a library: those that no solution of an exercise needs are refused.
+"""A seccomp filter of system calls, built without a library, that refuses calls which no solution of an exercise needs.
 
-What is refused either reaches beyond the program (other processes, the network, the kernel's interfaces), or is memory
-that the limits do not count (memory files, shared memory, message queues), or undoes confinement (new namespaces,
-mounts, keys). Refused calls return EPERM, so a library that only tries goes on; `clone3` returns ENOSYS, as the C
-library then falls back to `clone`, whose flags can be looked at. A foreign architecture's calls kill.
+A refused call does one of these:
+
+- it reaches beyond the program: other processes, the network, the kernel's interfaces,
+- it takes memory that the limits do not count: memory files, shared memory, message queues,
+- it undoes the isolation: new namespaces, mounts, keys.
+
+Refused calls return EPERM, so a library that only tries one can continue. `clone3` returns ENOSYS: then the C library
+calls `clone`, whose flags the filter can see. A call of a foreign architecture kills the process.
 """
 
 from __future__ import annotations
@@ -15,9 +19,9 @@ from collections.abc import Mapping
 
 from brorl_graders.sandbox import linux
 
-# name: (x86_64, aarch64); None where the architecture has no such call.
+# Call numbers by name: (x86_64, aarch64). None where the architecture has no such call.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
-    # other processes
+    # calls on other processes
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
@@ -32,7 +36,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
     "sched_setattr": (314, 274),
-    # confinement
+    # calls that undo the isolation
     "unshare": (272, 97),
     "setns": (308, 268),
     "mount": (165, 40),
@@ -51,7 +55,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
-    # the kernel
+    # calls on the kernel
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
@@ -80,7 +84,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "ioperm": (173, None),
     "modify_ldt": (154, None),
     "fanotify_init": (300, 262),
-    # memory that limits do not count
+    # memory that the limits do not count
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
@@ -93,8 +97,8 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "mlockall": (151, 230),
     "vmsplice": (278, 75),
 }
-SOCKET = (41, 198)  # refused whole: without a network namespace it would reach the machine, with one it is of no use
-# Calls that signal other processes where those are in sight. `tgkill` may name this process, as `abort` does.
+SOCKET = (41, 198)  # always refused: it could reach this machine, and is useless in a network namespace
+# Calls that signal other processes where these are visible. `tgkill` may name this process, as `abort` does.
 SIGNALS: dict[str, tuple[int, int]] = {
     "kill": (62, 129),
     "tkill": (200, 130),
@@ -103,14 +107,14 @@ SIGNALS: dict[str, tuple[int, int]] = {
     "pidfd_send_signal": (424, 424),
 }
 TGKILL = (234, 131)
-# Operations on a file that name the process to signal when it becomes ready, and the signal: F_SETOWN, F_SETSIG,
+# Operations on a file that choose a process and a signal for it when the file becomes ready: F_SETOWN, F_SETSIG,
 # F_SETOWN_EX; FIOSETOWN, SIOCSPGRP.
 FCNTL = (72, 25)
 FCNTL_SIGNALS = (8, 10, 15)
 IOCTL = (16, 29)
 IOCTL_SIGNALS = (0x8901, 0x8902)
-# Calls that change a file by its name and that Landlock lets pass (`truncate` before its version 3), for where programs
-# run as a user that has files.
+# Calls that change a file by its name and that Landlock allows (`truncate` before its version 3). They are refused
+# where programs run as a user who has files.
 ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "chmod": (90, None),
     "fchmodat": (268, 53),
@@ -131,7 +135,7 @@ ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "removexattrat": (466, 466),
     "file_setattr": (469, 469),
 }
-# For where the files of a program are counted: such entries by the thousand take long to count and to remove.
+# Calls that make folders and other entries. Thousands of these are slow to count and to remove.
 FOLDERS: dict[str, tuple[int | None, int | None]] = {
     "mkdir": (83, None),
     "mkdirat": (258, 34),
@@ -141,8 +145,8 @@ FOLDERS: dict[str, tuple[int | None, int | None]] = {
     "mknodat": (259, 33),
 }
 CLONE, CLONE3 = (56, 220), 435
-CLONE_THREAD = 0x00010000  # a thread of this process, and no new one
-# Other calls that start a process or another program.
+CLONE_THREAD = 0x00010000  # the call starts a thread and no process
+# Other calls that start a process or a program.
 STARTS: dict[str, tuple[int, int | None]] = {
     "fork": (57, None),
     "vfork": (58, None),
@@ -150,10 +154,10 @@ STARTS: dict[str, tuple[int, int | None]] = {
     "execveat": (322, 281),
 }
 PRLIMIT = (302, 261)
-NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW… flag that `clone` takes
+NEW_NAMESPACES = 0x7E020000  # all CLONE_NEW… flags that `clone` takes
 
-_ARCHITECTURE = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH
-_X32 = 0x40000000  # set in the numbers of x86_64's second set of calls
+_ARCHITECTURE = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # index in the tables above, AUDIT_ARCH
+_X32 = 0x40000000  # bit in the numbers of x86_64's x32 calls
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # opcodes of classic BPF
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, (16, 24)  # offsets in struct seccomp_data
@@ -167,10 +171,14 @@ def build_filter(
     guard_starts: bool = False,
     guard_folders: bool = False,
 ) -> bytes | None:
-    """The filter's instructions, None for an architecture that it does not know. With `guard_signals`, for a sandbox
-    whose programs can see other processes, a process may signal only `pid`, itself; with `guard_files`, for one whose
-    programs can see files of their user, it may not change what Landlock does not keep; with `guard_starts` it starts
-    neither a process nor another program; with `guard_folders` it makes nothing but files."""
+    """Return the instructions of a seccomp filter, or None for an unknown architecture.
+
+    - `guard_signals`: a process may signal only `pid`, itself. For sandboxes in which other processes are visible.
+    - `guard_files`: it may not change file attributes that Landlock does not protect. For programs that see files
+      of the user that they run as.
+    - `guard_starts`: it may start no process and no other program.
+    - `guard_folders`: it may make files and nothing else.
+    """
     if linux.machine() not in _ARCHITECTURE:
         return None
     column, architecture = _ARCHITECTURE[linux.machine()]
@@ -181,7 +189,7 @@ def build_filter(
         code += [_instruction(_AT_LEAST, _X32, 0, 1), kill]
     code += _refuse(CLONE3, errno.ENOSYS)
     code += _inspect(CLONE[column], _instruction(_ANY_BIT, NEW_NAMESPACES, 0, 1))
-    code += _inspect(PRLIMIT[column], _instruction(_EQUAL, 0, 1, 0))  # a process may limit itself
+    code += _inspect(PRLIMIT[column], _instruction(_EQUAL, 0, 1, 0))  # a process may set its own limits
     groups: list[tuple[Mapping[str, tuple[int | None, int | None]], bool]] = [
         (REFUSED, True),
         (ATTRIBUTES, guard_files),
@@ -204,7 +212,7 @@ def build_filter(
 
 
 def _refuse_signals_to_others(column: int, pid: int) -> list[bytes]:
-    """Refuse what names a process to signal, other than this one."""
+    """Return instructions that refuse a signal to a process other than `pid`."""
     code = _inspect(TGKILL[column], _instruction(_EQUAL, pid, 1, 0))
     for operation in FCNTL_SIGNALS:
         code += _inspect(FCNTL[column], _instruction(_EQUAL, operation, 0, 1), argument=1)
@@ -214,8 +222,10 @@ def _refuse_signals_to_others(column: int, pid: int) -> list[bytes]:
 
 
 def install_filter(code: bytes) -> None:
-    """Put this thread and all it starts under a filter. Needs no_new_privs. Raises OSError where the kernel has no
-    seccomp."""
+    """Apply a seccomp filter to this thread and all that it starts. Needs no_new_privs.
+
+    Raises OSError where the kernel has no seccomp.
+    """
     program = ctypes.create_string_buffer(code, len(code))
     packed = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(program))
     head = ctypes.create_string_buffer(packed)
@@ -236,7 +246,10 @@ def _refuse(number: int, error: int = errno.EPERM) -> list[bytes]:
 
 
 def _inspect(number: int, refuse_if_next: bytes, argument: int = 0) -> list[bytes]:
-    """Refuse one call by one of its arguments. `refuse_if_next` falls through to the refusal, or jumps over it."""
+    """Return instructions that refuse a call by one of its arguments.
+
+    `refuse_if_next` tests the argument: it continues to the refusal or jumps over it.
+    """
     body = [
         _instruction(_LOAD, _ARGUMENTS[argument]),
         refuse_if_next,

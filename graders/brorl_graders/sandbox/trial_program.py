@@ -1,5 +1,7 @@
-"""Program that tries what programs must not do, and prints the names of what it could (`limits.GAPS`). It runs in a
-sandbox when that starts, reads from standard input what to try it on, and imports nothing of this package.
+"""The trial program: it tries what programs must not do, and prints the names of what it could do (`limits.GAPS`).
+
+It runs in a sandbox when that starts, reads the targets of its attempts from standard input, and imports nothing of
+this package.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ import sys
 from collections.abc import Callable
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-NEW_USER = 0x10000000  # CLONE_NEWUSER
-GET_NO_NEW_PRIVS = 39  # of prctl
-ATTACH = 16  # of ptrace
+NEW_USER = 0x10000000  # flag CLONE_NEWUSER of `unshare`
+GET_NO_NEW_PRIVS = 39  # option PR_GET_NO_NEW_PRIVS of `prctl`
+ATTACH = 16  # request PTRACE_ATTACH of `ptrace`
 
 
 def succeeds(attempt: Callable[[], object]) -> bool:
-    """Whether an attempt is not refused."""
+    """Return whether the kernel allows an attempt at something that programs must not do."""
     try:
         attempt()
     except (OSError, ValueError, AttributeError):
@@ -29,41 +31,41 @@ def succeeds(attempt: Callable[[], object]) -> bool:
 
 
 def raise_if_refused(result: int) -> None:
-    """Raise OSError for what a C function returns where it is refused."""
+    """Raise OSError for a negative result of a C function."""
     if result < 0:
         raise OSError(ctypes.get_errno())
 
 
 def open_file(path: str, mode: str) -> None:
-    """Open a file."""
+    """Open a file in this mode, to find out whether that is allowed."""
     with open(path, mode, encoding="utf-8"):
         return
 
 
 def connect(family: int, address: object) -> None:
-    """Reach a socket that listens."""
+    """Connect to a listening socket, to find out whether that is allowed."""
     with socket.socket(family) as client:
         client.settimeout(1)
         client.connect(address)  # type: ignore[arg-type]
 
 
 def send_datagram() -> None:
-    """Send a datagram, whoever may be there."""
+    """Send a UDP datagram to the loopback interface, to find out whether that is allowed."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.sendto(b"x", ("127.0.0.1", 9))
 
 
 def signal_by_pipe(pid: int) -> None:
-    """Have the kernel send a signal when a pipe becomes ready."""
+    """Have the kernel send SIGKILL to a process when a pipe becomes readable."""
     reader, writer = os.pipe()
     fcntl.fcntl(reader, fcntl.F_SETOWN, pid)
-    fcntl.fcntl(reader, 10, signal.SIGKILL)  # F_SETSIG
+    fcntl.fcntl(reader, 10, signal.SIGKILL)  # 10 is F_SETSIG
     fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC)
     os.write(writer, b"x")
 
 
 def start_processes(most: int) -> int:
-    """How many processes can be started, up to `most`."""
+    """Start up to `most` processes and return how many could be started."""
     reader, writer = os.pipe()
     for number in range(most):
         try:
@@ -72,13 +74,13 @@ def start_processes(most: int) -> int:
             return number
         if pid == 0:
             os.close(writer)
-            os.read(reader, 1)  # until the one that started it ends
+            os.read(reader, 1)  # waits until its parent exits
             os._exit(0)
     return most
 
 
 def main() -> None:
-    """Try all, those that may end this process last."""
+    """Make all attempts and print which of them succeed, last those that may kill this process."""
     targets = json.load(sys.stdin)
     file = targets["file"]
     process = targets["process"]
@@ -96,7 +98,7 @@ def main() -> None:
         ("processes", lambda: raise_if_refused(start_processes(most + 1) - most - 1)),
         ("rights", lambda: raise_if_refused(-LIBC.prctl(GET_NO_NEW_PRIVS, 0, 0, 0, 0))),
     ]
-    is_own = process == os.getpid()  # in a namespace of its own another process may have that number
+    is_own = process == os.getpid()  # in a pid namespace that id may be this process's
     if not is_own:
         attempts.append(("look", lambda: raise_if_refused(LIBC.ptrace(ATTACH, process, 0, 0))))
     allowed = {name for name, attempt in attempts if succeeds(attempt)}

@@ -1,8 +1,8 @@
-"""Values across the wall: what functions take and return, as JSON that keeps Python's types apart.
+"""Arguments and results that cross the sandbox, as JSON that tells Python's types apart.
 
-`encode` runs beside the program, which may do what it likes to it. `decode` makes objects of exactly the types that are
-named here and of no others, so an object with an `__eq__` of its own never meets a comparison. It is for a process that
-has a deadline: whoever chose the values can make hashing them slow. `as_json` makes nothing that hashes them.
+`encode` runs beside the program, which may manipulate it. `decode` makes objects of exactly the types listed here. So
+no object with its own `__eq__` takes part in a comparison. Use it in a process with a deadline, since hostile values
+can be slow to hash. `as_json` hashes no values.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-# Integers from here on travel as hexadecimal: Python reads and writes long decimal ones in quadratic time.
+# Integers from here on are sent in hexadecimal, since Python needs quadratic time for long decimal ones.
 SMALL = 2**63
-# Types of collections, apart from the plain ones, whose values become lists where nothing can keep them.
+# Types of iterables that become lists when the receiver needs plain data.
 LISTS = ("dict_keys", "dict_values", "map", "filter", "zip", "generator")
 SIMPLE = frozenset(
     {
@@ -28,7 +28,7 @@ SIMPLE = frozenset(
         str,
     }
 )
-# Types of the standard library that travel by the arguments that make them anew.
+# Types of the standard library, each with the constructor arguments that are sent in place of a value.
 MAKERS: dict[type, Callable[[Any], list[Any]]] = {
     Fraction: lambda value: [value.numerator, value.denominator],
     Decimal: lambda value: [str(value)],
@@ -54,15 +54,15 @@ MAKERS: dict[type, Callable[[Any], list[Any]]] = {
     deque: lambda value: [list(value), value.maxlen],
     bytearray: lambda value: [bytes(value)],
 }
-# Types that JSON has as lists: where their items are.
+# Types that become JSON lists, with the index of their items in the data; None: the data itself.
 LISTED_AT = {
     "tuple": None,
     "deque": 0,
     "array": -1,
     "namedtuple": -1,
 }
-Keep = Callable[[Any], dict[str, Any]]  # what stands for a value that is not plain
-Find = Callable[[str, Any], Any]  # the value for which such a thing stands
+Keep = Callable[[Any], dict[str, Any]]  # returns data for a value that is not plain
+Find = Callable[[str, Any], Any]  # returns the value of such data, by kind and content
 
 
 LONGEST_RANGE = 10**6
@@ -74,24 +74,27 @@ FROM_TEXT: dict[str, Callable[[Any], Any]] = {
 
 
 class NoJson:
-    """Something that JSON does not have; it equals nothing."""
+    """A value that JSON cannot express, for example a set. It equals nothing."""
 
 
 class NotPlainError(ValueError):
-    """A value holds something that is not plain data, or what came is not an encoded value."""
+    """An error for a value that is not plain data, or for JSON that is no encoded value."""
 
 
 def encode(value: Any) -> str:
-    """One line of JSON. Subclasses of the plain types count as those, and NumPy's arrays and numbers as lists and
-    numbers.
+    """Encode a value as one line of JSON.
 
-    Raises NotPlainError for anything else, and RecursionError for a value that holds itself.
+    Values of subclasses become plain values, and NumPy's arrays and numbers become lists and numbers. Raises
+    NotPlainError for any other value, and RecursionError for a value that contains itself.
     """
     return json.dumps(to_data(value, _as_list))
 
 
 def decode(data: Any, find: Find | None = None) -> Any:
-    """The value of parsed JSON. Raises NotPlainError."""
+    """Convert parsed JSON of `encode` into a value. Raises NotPlainError.
+
+    `find` returns the value for data that is not plain, by kind and content.
+    """
     try:
         return _from_data(data, find or _find_nothing)
     except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
@@ -99,8 +102,10 @@ def decode(data: Any, find: Find | None = None) -> Any:
 
 
 def as_json(data: Any) -> Any:
-    """The value of parsed JSON as JSON itself has it: tuples and the like are lists, keys are texts, and a set is
-    nothing. Raises NotPlainError."""
+    """Convert parsed JSON of `encode` into the types that JSON has: tuples become lists, and keys become texts.
+
+    A set has no JSON form and becomes a `NoJson`. Raises NotPlainError.
+    """
     try:
         return _as_json(data)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -108,7 +113,7 @@ def as_json(data: Any) -> Any:
 
 
 def to_data(value: Any, keep: Keep) -> Any:
-    """A value as JSON data, with `keep` for what is not plain."""
+    """Convert a value to JSON data that keeps Python's types apart, with `keep` for values that are not plain."""
     kind = type(value)
     if kind in SIMPLE:
         return value
@@ -206,7 +211,7 @@ def _from_data(data: Any, find: Find) -> Any:
 
 
 def _array(items: list[Any]) -> Any:
-    """NumPy's array where NumPy is at work, else a list."""
+    """Return a NumPy array of these items when NumPy is loaded in this process, otherwise a list."""
     kind, values = items
     numpy = sys.modules.get("numpy")
     return values if numpy is None else numpy.array(values, dtype=kind)

@@ -27,7 +27,7 @@ from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.services.service_client import ServiceClient
 from brorl_graders.verifiers import services
-from brorl_graders.verifiers.services import Asked, shown_url
+from brorl_graders.verifiers.services import ServiceCall, shown_url
 
 FOLDER = "service_answers"  # subfolder of a run folder
 MAX_REASON = 2000  # longest recorded reason, in characters
@@ -41,7 +41,7 @@ Failure = ServiceError | ConfigError
 
 
 class KnownAnswer(NamedTuple):
-    """A service's earlier answer about a text."""
+    """A service's earlier answer about a text: its score and reason."""
 
     score: float
     reason: str
@@ -56,10 +56,10 @@ class KnownAnswers:
         folder: Path | None,
         worker: int,
     ) -> None:
-        """Open the cache, with the answers that are recorded in `folder` or at `settings.replay`.
+        """Open the cache of services' answers, with those that are recorded in `folder` or at `settings.replay`.
 
-        New answers are recorded in `folder`, in one file for each `worker`; None: they are not recorded. Raises
-        ConfigError when there is nothing to replay.
+        New answers are recorded in `folder`, in one file for each `worker`. Without a folder they are not recorded.
+        Raises ConfigError when there is nothing to replay.
         """
         self.settings = settings
         self.answers: OrderedDict[bytes, KnownAnswer] = OrderedDict()  # answers by hash, least recently used first
@@ -73,7 +73,7 @@ class KnownAnswers:
             self._record = path.open("a", buffering=1, encoding="utf-8")
 
     def find(self, key: bytes) -> KnownAnswer | None:
-        """Return the known answer for a hash of prompt and text, or None."""
+        """Return a service's known answer for a hash of prompt and text, or None."""
         if key in self.answers:
             self.answers.move_to_end(key)
         return self.answers.get(key)
@@ -105,7 +105,7 @@ class KnownAnswers:
             self.answers.popitem(last=False)
 
     def close(self) -> None:
-        """Close the record file."""
+        """Close the file in which services' answers are recorded."""
         if self._record is not None:
             self._record.close()
 
@@ -116,7 +116,7 @@ class KnownAnswers:
 
 
 def _record_files(replay: str) -> list[Path]:
-    """Return the record files at `replay`: a file, or the files of a folder or a run folder.
+    """Return the files of recorded answers at `replay`: a file, or the files of a folder or a run folder.
 
     Raises ConfigError when there are none.
     """
@@ -127,12 +127,12 @@ def _record_files(replay: str) -> list[Path]:
     folder = inside if inside.is_dir() else path
     files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise ConfigError(f"rewards.services.replay={replay} holds no answers: write a run folder that has {FOLDER}/")
+        raise ConfigError(f"rewards.services.replay={replay} holds no answers: set a run folder that has {FOLDER}/")
     return files
 
 
 def _read_answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
-    """Yield hashes and answers of a record file. A line that was written halfway is skipped."""
+    """Yield the answers of a record file with their hashes, without a line that was written halfway."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             try:
@@ -160,7 +160,10 @@ class ServiceItem(NamedTuple):
 
 
 class RemoteScores:
-    """A client of all services that a run's settings name. Many threads may call `judge`; one thread does the work."""
+    """A client of all services that a run's settings name, whose requests one thread sends.
+
+    Many threads may call `judge`.
+    """
 
     def __init__(
         self,
@@ -168,9 +171,10 @@ class RemoteScores:
         folder: Path | None = None,
         worker: int = 0,
     ) -> None:
-        """Start the client. `folder` is where answers are recorded, by `worker`; None: they are not recorded.
+        """Start the client of scoring services.
 
-        Raises ConfigError when there is nothing to replay.
+        Answers are recorded in `folder`, in one file for each `worker`. Without a folder they are not recorded. Raises
+        ConfigError when there is nothing to replay.
         """
         self.settings = settings
         self.counts: Counter[str] = Counter()
@@ -184,18 +188,18 @@ class RemoteScores:
         self._running = self._thread.submit(self._loop.run_forever)
         self._client = self._wait_for(self._make_client())
 
-    def judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
+    def judge(self, call: ServiceCall, texts: Sequence[str]) -> Verdicts:
         """Ask a service or judge about each text, and return the scores with reasons.
 
         A score is None where the service failed and `rewards.services.on_failure` is `fail`. Raises ServiceError where
         it is `stop`, and ConfigError where a key is missing.
         """
-        work = self._judge(asked, texts)
+        work = self._judge(call, texts)
         scored: Verdicts = self._wait_for(work)
         return scored
 
     def take_usage(self) -> dict[str, float]:
-        """Return counts of requests since the last call, by the names of metrics without their group."""
+        """Return counts of requests to services since the last call, by the names of metrics without their group."""
         with self._lock:
             now = self.counts + self._client.counts
             now_s = self._client.request_s
@@ -207,7 +211,7 @@ class RemoteScores:
         return used
 
     def close(self) -> None:
-        """Stop the client's thread, and close connections and record files."""
+        """Stop the thread that asks services, and close connections and record files."""
         self._wait_for(self._client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._running.result()
@@ -220,8 +224,8 @@ class RemoteScores:
     async def _make_client(self) -> ServiceClient:
         return ServiceClient(self.settings)
 
-    async def _judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
-        items = _make_items(asked, texts)
+    async def _judge(self, call: ServiceCall, texts: Sequence[str]) -> Verdicts:
+        items = _make_items(call, texts)
         scores: dict[bytes, ServiceScore] = {}
         waiting: dict[bytes, asyncio.Future[ServiceScore]] = {}
         new: list[ServiceItem] = []
@@ -241,32 +245,32 @@ class RemoteScores:
                 self._open[key] = future
                 waiting[key] = future
                 new.append(item)
-        size = 1 if asked.endpoint.is_judge else self.settings.batch_size
+        size = 1 if call.endpoint.is_judge else self.settings.batch_size
         tasks = []
         for start in range(0, len(new), size):
             batch = new[start : start + size]
-            asking = asyncio.create_task(self._ask(asked, batch))
+            asking = asyncio.create_task(self._ask(call, batch))
             asking.add_done_callback(partial(self._pass_error, batch))
             tasks.append(asking)
         for key, future in waiting.items():
             scores[key] = await future
         return _in_order(items, scores)
 
-    async def _ask(self, asked: Asked, items: Sequence[ServiceItem]) -> None:
-        """Send one request for these items, and settle each of them with a score or a failure."""
+    async def _ask(self, call: ServiceCall, items: Sequence[ServiceItem]) -> None:
+        """Send one request to a service about these texts, and give each text its score or a failure."""
         try:
-            reply = await self._request(asked, items)
+            reply = await self._request(call, items)
         except (ServiceError, ConfigError) as error:
             self._fail(items, error)
             return
         for index, item in enumerate(items):
             score = reply.scores[index]
             reason = reply.reasons[index]
-            self.known.record(asked.verifier, item.key, score, reason)
+            self.known.record(call.verifier, item.key, score, reason)
             self._settle(item, ServiceScore(score, reason))
 
     def _pass_error(self, items: Sequence[ServiceItem], asking: asyncio.Task[None]) -> None:
-        """Pass an unexpected error of a request to those that wait for its items, who would wait forever otherwise."""
+        """Pass an unexpected error of a request to the callers that wait for its texts, and would wait forever."""
         if asking.cancelled():
             return
         error = asking.exception()
@@ -277,28 +281,28 @@ class RemoteScores:
             if future is not None:
                 future.set_exception(error)
 
-    async def _request(self, asked: Asked, items: Sequence[ServiceItem]) -> services.Reply:
+    async def _request(self, call: ServiceCall, items: Sequence[ServiceItem]) -> services.ServiceReply:
         replay = self.settings.replay
         if replay is not None:
             raise ServiceError(f"rewards.services.replay={replay} has no answer to what was asked")
         self.counts["asked"] += len(items)
-        payload = asked.payload
+        payload = call.payload
         texts = [item.text for item in items]
-        endpoint = asked.endpoint
+        endpoint = call.endpoint
         headers = services.headers(endpoint)
         if endpoint.is_judge:
             [text] = texts
             url = services.judge_url(endpoint, "chat/completions")
-            body = services.judge_request(endpoint, payload, asked.prompt, text)
+            body = services.judge_request(endpoint, payload, call.prompt, text)
             read = partial(self._read_judge, endpoint)
         else:
             num = len(texts)
             url = endpoint.url
-            body = services.service_request(payload, asked.prompt, texts)
+            body = services.service_request(payload, call.prompt, texts)
             read = partial(services.read_service_reply, endpoint, num)
         return await self._client.post(url, body, headers, read)
 
-    def _read_judge(self, endpoint: Endpoint, reply: Any) -> services.Reply:
+    def _read_judge(self, endpoint: Endpoint, reply: Any) -> services.ServiceReply:
         """Read the score in a judge's reply. The reply's tokens are counted with or without a score in it."""
         tokens = services.read_token_usage(reply)
         self.counts["prompt_tokens"] += tokens.read
@@ -306,12 +310,12 @@ class RemoteScores:
         return services.read_judge_reply(endpoint, reply)
 
     def _settle(self, item: ServiceItem, score: ServiceScore) -> None:
-        """Wake all callers that wait for this item."""
+        """Give the score of a text to all callers that wait for it."""
         future = self._open.pop(item.key)
         future.set_result(score)
 
     def _fail(self, items: Sequence[ServiceItem], error: Failure) -> None:
-        """Settle the items of a failed request. They may be asked about again later."""
+        """Give a failure to each text of a failed request. Callers may ask about these texts again later."""
         self.counts["failed"] += len(items)
         stops = self.settings.on_failure == "stop"
         if isinstance(error, ConfigError):
@@ -324,10 +328,10 @@ class RemoteScores:
             self._settle(item, no_score)
 
 
-def _make_items(asked: Asked, texts: Sequence[str]) -> list[ServiceItem | None]:
-    """Return one item for each text, or None for a text that has nothing to ask about."""
-    endpoint = asked.endpoint
-    context = [asdict(endpoint), asked.payload, list(asked.prompt)]
+def _make_items(call: ServiceCall, texts: Sequence[str]) -> list[ServiceItem | None]:
+    """Return a question to the service for each text, or None for a text in which the service would see nothing."""
+    endpoint = call.endpoint
+    context = [asdict(endpoint), call.payload, list(call.prompt)]
     beginning = json.dumps(context, sort_keys=True, default=str)
     prompt_hash = hashlib.blake2b(beginning.encode(), digest_size=16)
     items: list[ServiceItem | None] = []
@@ -347,7 +351,10 @@ def _in_order(
     items: Sequence[ServiceItem | None],
     by_key: Mapping[bytes, ServiceScore],
 ) -> Verdicts:
-    """Return scores and reasons in the order of the texts. Raises the error of a failure that ends the run."""
+    """Return scores and reasons in the order of the texts.
+
+    Raises the error of a failed service where settings say that it ends the run.
+    """
     scores: list[float | None] = []
     reasons: dict[int, str] = {}
     for index, item in enumerate(items):
@@ -363,7 +370,7 @@ def _in_order(
 
 
 def _as_run_error(error: Failure) -> Failure:
-    """Return the error for the user when a failed service ends the run."""
+    """Return the error that a user sees when a failed service ends the run."""
     if isinstance(error, ConfigError):
         return error
     return ServiceError(

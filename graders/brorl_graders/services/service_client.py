@@ -16,7 +16,7 @@ from brorl_graders.base.errors import ConfigError, ServiceError
 from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.base.verdicts import LATE
 from brorl_graders.verifiers import services
-from brorl_graders.verifiers.services import ReplyError, shown_url
+from brorl_graders.verifiers.services import ServiceReplyError, shown_url
 
 MAX_REPLY = 16 * 2**20  # largest reply, in bytes
 REACH_S = 20.0  # seconds for the check at the start
@@ -27,7 +27,7 @@ Read = TypeVar("Read")
 
 
 class AttemptError(Exception):
-    """An error of one attempt at a request; another attempt may succeed."""
+    """An error of one attempt at a request to a service, after which another attempt may succeed."""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -35,7 +35,7 @@ class AttemptError(Exception):
 
 
 class ServiceClient:
-    """The HTTP client of one scoring worker, which belongs to one event loop. `counts` holds its requests so far."""
+    """The HTTP client of one scoring worker for requests to services. It belongs to one event loop."""
 
     def __init__(self, settings: ServiceLimits) -> None:
         self.settings = settings
@@ -55,7 +55,7 @@ class ServiceClient:
         headers: Mapping[str, str],
         read: Callable[[Any], Read],
     ) -> Read:
-        """Send a request, with retries, and return what `read` makes of the JSON reply.
+        """Send a request to a service, with retries, and return what `read` makes of the JSON reply.
 
         A ReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are used
         up.
@@ -70,7 +70,7 @@ class ServiceClient:
             except AttemptError as error:
                 reason = str(error)
                 wait_s = error.wait_s
-            except ReplyError as error:
+            except ServiceReplyError as error:
                 reason = str(error)
                 wait_s = 0.0
             longest = min(settings.backoff_s * 2**attempt, MAX_WAIT_S)
@@ -95,7 +95,7 @@ class ServiceClient:
         headers: Mapping[str, str],
         end: float,
     ) -> Any:
-        """Send a request once and return the reply's JSON.
+        """Send a request to a service once, and return the JSON of the reply.
 
         Raises AttemptError, or ServiceError where another attempt would be refused too.
         """
@@ -131,7 +131,7 @@ class ServiceClient:
         return content
 
     async def _wait_for_turn(self) -> None:
-        """Wait until the next request may start, so that starts are spaced evenly."""
+        """Wait until the next request to a service may start, so that starts are spaced evenly."""
         rate = self.settings.requests_per_s
         if rate is None:
             return
@@ -158,11 +158,11 @@ def check_endpoint(endpoint: Endpoint) -> None:
     except httpx.HTTPError as error:
         raise ConfigError(
             f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} cannot be reached ({type(error).__name__}: "
-            f"{error}); start the service, or write its address"
+            f"{error}); start the service, or set its address"
         ) from error
     if answer.status_code in (401, 403):
         raise ConfigError(
-            f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} refuses with status {answer.status_code}; write "
+            f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} refuses with status {answer.status_code}; set "
             "the environment variable that holds its key: rewards.services.endpoints=[{api_key_variable: NAME, …}]"
         )
 

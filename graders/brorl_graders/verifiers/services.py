@@ -39,7 +39,7 @@ TEMPLATE = TASK + ENDING + RIGHT
 TEMPLATE_WITH_ANSWER = TASK + "<reference>\n{answer}\n</reference>\n\n" + ENDING + RIGHT
 
 
-class Asked(NamedTuple):
+class ServiceCall(NamedTuple):
     """A question to a service or judge: which verifier it is, and the prompt that responses answer."""
 
     verifier: str
@@ -52,11 +52,11 @@ class Asked(NamedTuple):
         return endpoint(self.verifier)
 
 
-class ReplyError(ValueError):
+class ServiceReplyError(ValueError):
     """The reply of a service or judge does not have the agreed form."""
 
 
-class Reply(NamedTuple):
+class ServiceReply(NamedTuple):
     """Scores of several responses, with the reasons that a service or judge gave."""
 
     scores: list[float]  # values from 0 to 1
@@ -146,26 +146,26 @@ def service_request(
     return {"version": VERSION, "items": items}
 
 
-def read_service_reply(endpoint: Endpoint, num: int, reply: Any) -> Reply:
+def read_service_reply(endpoint: Endpoint, num: int, reply: Any) -> ServiceReply:
     """Return the scores and reasons of `num` items in the reply of a scoring service.
 
-    Raises ReplyError if the reply has another form or a score out of range.
+    Raises ServiceReplyError if the reply has another form or a score out of range.
     """
     if not isinstance(reply, Mapping):
-        raise ReplyError("it did not reply a JSON object")
+        raise ServiceReplyError("it did not reply a JSON object")
     scores = _list_of(reply, "scores", num)
     reasons = [""] * num
     if reply.get("reasons") is not None:
         reasons = _list_of(reply, "reasons", num)
     made = [_in_unit_range(endpoint, score) for score in scores]
     texts = [str(reason) for reason in reasons]
-    return Reply(made, texts)
+    return ServiceReply(made, texts)
 
 
 def _list_of(reply: Mapping[str, Any], name: str, num: int) -> list[Any]:
     values = reply.get(name)
     if not isinstance(values, list) or len(values) != num:
-        raise ReplyError(f"its `{name}` are not a list of {num}")
+        raise ServiceReplyError(f"its `{name}` are not a list of {num}")
     return values
 
 
@@ -199,18 +199,18 @@ def judge_request(
     }
 
 
-def read_judge_reply(endpoint: Endpoint, reply: Any) -> Reply:
+def read_judge_reply(endpoint: Endpoint, reply: Any) -> ServiceReply:
     """Return the score that a judge wrote in a chat completion, with its text as the reason.
 
     The score is the last match of `score_pattern`. If the endpoint has a `score_key`, it is that field of the last JSON
-    object that has it. Raises ReplyError if there is no score or it is out of range.
+    object that has it. Raises ServiceReplyError if there is no score or it is out of range.
     """
     try:
         text = reply["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError):
         text = None
     if not isinstance(text, str):
-        raise ReplyError("it did not reply with a chat completion")
+        raise ServiceReplyError("it did not reply with a chat completion")
     text = without_thinking(text)
     if endpoint.score_key is not None:
         found = _json_field(text, endpoint.score_key)
@@ -220,8 +220,8 @@ def read_judge_reply(endpoint: Endpoint, reply: Any) -> Reply:
     try:
         score = float(str(found))
     except ValueError:
-        raise ReplyError(f"no score in what it said: {text[-200:]!r}") from None
-    return Reply([_in_unit_range(endpoint, score)], [text])
+        raise ServiceReplyError(f"no score in what it said: {text[-200:]!r}") from None
+    return ServiceReply([_in_unit_range(endpoint, score)], [text])
 
 
 def read_token_usage(reply: Any) -> TokenUsage:
@@ -270,13 +270,13 @@ def _json_field(text: str, key: str) -> Any:
 def _in_unit_range(endpoint: Endpoint, score: Any) -> float:
     """Convert a score to the range from 0 to 1.
 
-    The endpoint's `range` is the scale of the given score. With a `threshold` the result is 0 or 1. Raises ReplyError
-    for a score that is no number in that range.
+    The endpoint's `range` is the scale of the given score. With a `threshold` the result is 0 or 1. Raises
+    ServiceReplyError for a score that is no number in that range.
     """
     low, high = endpoint.range
     is_finite = is_number(score) and math.isfinite(score)
     if not is_finite or not low <= score <= high:
-        raise ReplyError(f"score {score!r} is no number from {low:g} to {high:g}")
+        raise ServiceReplyError(f"score {score!r} is no number from {low:g} to {high:g}")
     made = (score - low) / (high - low)
     if endpoint.threshold is not None:
         return float(made >= endpoint.threshold)

@@ -1,4 +1,4 @@
-"""Verifiers behind a network, against a service on this machine that fails in every way."""
+"""Verifiers behind a network, tested with a local service that fails in every way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from brorl_graders.base.errors import ConfigError, ServiceError
 from brorl_graders.base.settings import Endpoint, ServiceLimits
-from brorl_graders.services.remote_scores import Asked, RemoteScores
+from brorl_graders.services.remote_scores import RemoteScores, ServiceCall
 from brorl_graders.services.service_client import check_endpoint
 
 from graders.tests.support.names import allow_also
@@ -31,13 +31,13 @@ def settings(**changes: Any) -> ServiceLimits:
 
 
 def service_at(url: str, **options: Any) -> str:
-    """The name of a service at this address, as settings give it."""
+    """Allow a service at this address, and return its name."""
     allow_also(endpoints=[Endpoint(**{"name": "ours", "url": url, **options})])
     return "ours"
 
 
 def judge_at(url: str, **options: Any) -> str:
-    """The name of a judge at this address, as settings give it."""
+    """Allow a judge at this address, and return its name."""
     return service_at(url, **{"name": "ours", "model": "m", **options})
 
 
@@ -57,9 +57,9 @@ def test_equal_texts_are_asked_once_within_and_between_chunks(made: list[RemoteS
     with serving(scores_by(right_is_four)) as service:
         made.append(RemoteScores(settings(batch_size=2)))
         ours = service_at(service.url)
-        first = made[0].judge(Asked(ours, {}, PROMPT), ["4", "5", "4", "6", "4"])
-        again = made[0].judge(Asked(ours, {}, PROMPT), ["6", "4"])
-        other_prompt = made[0].judge(Asked(ours, {"answer": 1}, PROMPT), ["4"])
+        first = made[0].judge(ServiceCall(ours, {}, PROMPT), ["4", "5", "4", "6", "4"])
+        again = made[0].judge(ServiceCall(ours, {}, PROMPT), ["6", "4"])
+        other_prompt = made[0].judge(ServiceCall(ours, {"answer": 1}, PROMPT), ["4"])
     assert first.scores == [1, 0, 1, 0, 1]
     assert again.scores == [0, 1]
     assert other_prompt.scores == [1]
@@ -80,7 +80,7 @@ def test_a_service_that_fails_once_is_asked_again(made: list[RemoteScores], fail
     is_silent = failure in ("hang", "drip")
     with serving(failure, {"scores": [1]}) as service:
         made.append(RemoteScores(settings(request_timeout_s=0.5 if is_silent else 60)))
-        assert made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4"]).scores == [1]
+        assert made[0].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["4"]).scores == [1]
     assert len(service.requests) == 2
     assert made[0].take_usage()["retries"] == 1
 
@@ -89,7 +89,7 @@ def test_a_service_that_goes_on_failing_ends_the_run_and_never_gives_0(made: lis
     with serving(500) as service:
         made.append(RemoteScores(settings()))
         with pytest.raises(ServiceError, match="score: status 500. The same command goes on"):
-            made[0].judge(Asked(service_at(service.url + "?key=secret"), {}, PROMPT), ["4"])
+            made[0].judge(ServiceCall(service_at(service.url + "?key=secret"), {}, PROMPT), ["4"])
     assert len(service.requests) == 3
 
 
@@ -97,15 +97,15 @@ def test_a_service_that_refuses_is_not_asked_again(made: list[RemoteScores]) -> 
     with serving(404) as service:
         made.append(RemoteScores(settings()))
         with pytest.raises(ServiceError, match="status 404"):
-            made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4"])
+            made[0].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["4"])
     assert len(service.requests) == 1
 
 
 def test_failures_may_count_as_failed_responses_and_are_asked_again_later(made: list[RemoteScores]) -> None:
     with serving(500, {"scores": [1]}) as service:
         made.append(RemoteScores(settings(on_failure="fail", max_attempts=1)))
-        failed = made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4"])
-        later = made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4"])
+        failed = made[0].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["4"])
+        later = made[0].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["4"])
     assert failed.scores == [None]
     assert "status 500" in failed.reasons[0]
     assert later.scores == [1]
@@ -115,7 +115,7 @@ def test_all_attempts_have_one_deadline(made: list[RemoteScores]) -> None:
     with serving("hang") as service:
         made.append(RemoteScores(settings(deadline_s=0.2, max_attempts=100)))
         with pytest.raises(ServiceError, match="has not ended after 0.2 s"):
-            made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4"])
+            made[0].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["4"])
     assert len(service.requests) <= 3
 
 
@@ -125,16 +125,16 @@ def test_a_run_that_is_started_again_asks_nothing_twice_and_another_may_replay_i
     folder = tmp_path / "service_answers"
     with serving(scores_by(right_is_four)) as service:
         made.append(RemoteScores(settings(), folder))
-        made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4", "5"])
+        made[0].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["4", "5"])
         with (folder / "worker_0.jsonl").open("a") as file:
             file.write('{"key": "half')
         made.append(RemoteScores(settings(), folder, worker=1))
-        assert made[1].judge(Asked(service_at(service.url), {}, PROMPT), ["5", "4"]).scores == [0, 1]
+        assert made[1].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["5", "4"]).scores == [0, 1]
         assert len(service.requests) == 1
     made.append(RemoteScores(settings(replay=str(tmp_path))))
-    assert made[2].judge(Asked(service_at(service.url), {}, PROMPT), ["4"]).scores == [1]
+    assert made[2].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["4"]).scores == [1]
     with pytest.raises(ServiceError, match="has no answer to what was asked"):
-        made[2].judge(Asked(service_at(service.url), {}, PROMPT), ["6"])
+        made[2].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["6"])
     with pytest.raises(ConfigError, match="holds no answers"):
         RemoteScores(settings(replay=str(tmp_path / "absent")))
 
@@ -143,7 +143,7 @@ def test_an_endpoint_with_other_settings_is_asked_anew(made: list[RemoteScores])
     with serving(completion("Score: 1")) as service:
         made.append(RemoteScores(settings()))
         for options in ({}, {"range": [0, 2]}, {"model": "n"}, {"template": "{response}?"}, {}):
-            asked = Asked(judge_at(service.url, **options), {}, PROMPT)
+            asked = ServiceCall(judge_at(service.url, **options), {}, PROMPT)
             assert made[0].judge(asked, ["4"]).scores == [0.5 if "range" in options else 1]
     assert len(service.requests) == 4
 
@@ -152,7 +152,7 @@ def test_the_cache_is_bounded(made: list[RemoteScores]) -> None:
     with serving(scores_by(right_is_four)) as service:
         made.append(RemoteScores(settings(cache_size=2)))
         for text in ("1", "2", "3", "1"):
-            made[0].judge(Asked(service_at(service.url), {}, PROMPT), [text])
+            made[0].judge(ServiceCall(service_at(service.url), {}, PROMPT), [text])
     assert len(made[0].known.answers) == 2
     assert len(service.requests) == 4
 
@@ -162,7 +162,7 @@ def test_a_key_comes_from_the_environment_and_is_nowhere_else(
 ) -> None:
     with serving({"scores": [1]}) as service:
         made.append(RemoteScores(settings(), tmp_path))
-        asked = Asked(service_at(service.url, api_key_variable="SCORING_KEY"), {}, PROMPT)
+        asked = ServiceCall(service_at(service.url, api_key_variable="SCORING_KEY"), {}, PROMPT)
         with pytest.raises(ConfigError, match="api_key_variable=SCORING_KEY of the endpoint ours: .* no such variable"):
             made[0].judge(asked, ["4"])
         monkeypatch.setenv("SCORING_KEY", "hidden")
@@ -175,7 +175,7 @@ def test_a_key_comes_from_the_environment_and_is_nowhere_else(
 def test_a_judge_is_a_chat_completion_whose_tokens_are_counted(made: list[RemoteScores]) -> None:
     with serving(completion("Fine. Score: 3\nScore: 7")) as service:
         made.append(RemoteScores(settings()))
-        asked = Asked(judge_at(service.url, range=[0, 10]), {"answer": "4"}, PROMPT)
+        asked = ServiceCall(judge_at(service.url, range=[0, 10]), {"answer": "4"}, PROMPT)
         verdicts = made[0].judge(asked, ["<think>so</think>4", "<think>hm</think> 4"])
     assert verdicts.scores == [0.7, 0.7]
     assert verdicts.reasons == {place: "Fine. Score: 3\nScore: 7" for place in (0, 1)}
@@ -189,7 +189,7 @@ def test_a_judge_is_a_chat_completion_whose_tokens_are_counted(made: list[Remote
 def test_a_judge_that_writes_no_score_has_cost_its_tokens_all_the_same(made: list[RemoteScores]) -> None:
     with serving(completion("I cannot say"), completion("Score: 1")) as service:
         made.append(RemoteScores(settings()))
-        assert made[0].judge(Asked(judge_at(service.url), {}, PROMPT), ["4"]).scores == [1]
+        assert made[0].judge(ServiceCall(judge_at(service.url), {}, PROMPT), ["4"]).scores == [1]
     usage = made[0].take_usage()
     assert (usage["requests"], usage["asked"]) == (2, 1)
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (20, 6)
@@ -199,7 +199,7 @@ def test_a_judge_that_writes_no_score_has_cost_its_tokens_all_the_same(made: lis
 def test_what_an_endpoint_says_of_its_tokens_may_be_anything(made: list[RemoteScores], usage: Any) -> None:
     with serving({**completion("Score: 1"), "usage": usage}) as service:
         made.append(RemoteScores(settings()))
-        assert made[0].judge(Asked(judge_at(service.url), {}, PROMPT), ["4"]).scores == [1]
+        assert made[0].judge(ServiceCall(judge_at(service.url), {}, PROMPT), ["4"]).scores == [1]
     assert "prompt_tokens" not in made[0].take_usage()
 
 
@@ -208,7 +208,7 @@ def test_a_mistake_of_ours_is_raised_to_who_asks_and_leaves_nobody_waiting(made:
     judge = judge_at("http://127.0.0.1:1/v1", request=7)
     for _ in range(2):
         with pytest.raises(TypeError):
-            made[0].judge(Asked(judge, {}, PROMPT), ["4"])
+            made[0].judge(ServiceCall(judge, {}, PROMPT), ["4"])
 
 
 def test_a_service_is_tried_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

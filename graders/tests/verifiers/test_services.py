@@ -10,7 +10,7 @@ from brorl_graders.base.names import Names
 from brorl_graders.base.settings import Endpoint
 from brorl_graders.verifiers.registry import check_name, check_payload, endpoints_in, is_open, names_in, use_names
 from brorl_graders.verifiers.services import (
-    ReplyError,
+    ServiceReplyError,
     judge_request,
     read_judge_reply,
     read_service_reply,
@@ -63,7 +63,7 @@ def test_a_judges_score_is_read(options: dict[str, Any], text: str, score: float
 
 @pytest.mark.parametrize("text", ["I cannot say", "Score: 12", "Score: nan", ""])
 def test_a_judge_without_a_score_in_range_has_not_answered(text: str) -> None:
-    with pytest.raises(ReplyError):
+    with pytest.raises(ServiceReplyError):
         read_judge_reply(a_judge(), completion(text))
 
 
@@ -81,7 +81,7 @@ def test_a_judge_without_a_score_in_range_has_not_answered(text: str) -> None:
     ],
 )
 def test_a_reply_that_is_not_two_scores_is_none(reply: Any) -> None:
-    with pytest.raises(ReplyError):
+    with pytest.raises(ServiceReplyError):
         read_service_reply(a_service(), 2, reply)
 
 

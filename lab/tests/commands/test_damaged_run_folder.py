@@ -96,7 +96,7 @@ def test_rows_around_a_damaged_one_are_kept_and_it_is_named_by_its_line(
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1, "a": 0.5}\n{"step": "\xff", "a": 1}\n[3]\n{"step": 2}\n{"st')
     assert read_metrics(path) == [{"step": 1, "a": 0.5}, {"step": 2}]
-    assert "left out what is no row, half-written or damaged: line 2, 3, 5" in caplog.text
+    assert "ignored half-written or damaged rows: line 2, 3, 5" in caplog.text
 
 
 def test_files_of_the_store_that_are_no_steps_are_passed_over(healthy: Path) -> None:

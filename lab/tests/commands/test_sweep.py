@@ -141,7 +141,7 @@ def test_samples_and_seconds_count_training_alone() -> None:
     assert curve is not None
     assert curve.samples.tolist() == [0, 100, 200]
     assert curve.seconds.tolist() == [0, 15, 30]
-    assert curve.at("samples", 150) == pytest.approx(0.35)
+    assert curve.score_at("samples", 150) == pytest.approx(0.35)
     assert curve_of([row_of(0, 0.1)]) is None
 
 

@@ -1,1 +1,1 @@
-"""Which engine samples what: the placement of chunks on engines and what it believes of lengths."""
+"""Placement of chunks on engines, and the forecast of response lengths that it uses."""

@@ -1,4 +1,4 @@
-"""Reckon what chunks cost an engine, in decoded tokens."""
+"""Costs of chunks for an engine, in decoded tokens."""
 
 from __future__ import annotations
 
@@ -10,39 +10,44 @@ from nemo_brorl.types import RolloutRequest
 
 @dataclass(frozen=True)
 class PlacementCosts:
-    """Numbers of one placement. The defaults were tuned on seeds 0 and 1 of lab/studies/cluster_model."""
+    """Cost parameters of one placement. The defaults were tuned on seeds 0 and 1 of lab/studies/cluster_model."""
 
-    prefill: float = 0.2  # work of one prompt token: a prompt on one more engine costs it
-    context: float = 5e-4  # work of attending to one more token, over decoding one without context in a full batch
+    prefill: float = 0.2  # work of one prompt token, in decoded tokens, on each engine that computes the prompt
+    context: float = (
+        5e-4  # work of attending to one more token, over decoding one token without context in a full batch
+    )
     concentration: float = 0.1  # share of a chunk's work added for each other chunk of its prompt on the engine
-    cached_prompt_tokens: int = 200_000  # of prompts that an engine's prefix cache keeps, last used first
-    can_steal: bool = True  # idle engines take over chunks that others have not begun
+    cached_prompt_tokens: int = 200_000  # prompt tokens that an engine's prefix cache keeps, last used first
+    can_steal: bool = True  # idle engines take over chunks that other engines have not started
 
 
 class ChunkCosts:
-    """A chunk costs its rollouts times the tokens forecast for one of them, each of which costs `context` more for
-    every token it attends to, and its prompt times `prefill` on an engine that does not hold the prompt."""
+    """Cost model of chunks, in decoded tokens.
+
+    A chunk costs its number of rollouts times the forecast tokens of one rollout. Each token costs `context` more for
+    every token that it attends to. On an engine that does not hold the prompt, the prompt's tokens cost `prefill` each.
+    """
 
     def __init__(self, numbers: PlacementCosts, forecast: Forecast) -> None:
         self._numbers = numbers
         self._forecast = forecast
 
     def of_rollout(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """Work that is left of one rollout of a request, which have `age` tokens."""
+        """Return the remaining work of one rollout of a request that has `age` tokens, in decoded tokens."""
         tokens = self._forecast.tokens(request, age)
         num_before = age
         if request.partial is not None and not age:
             num_before = float(request.partial.lengths.mean())
-        # Of a token, on average: half of those to come lie before it.
+        # Mean context of a token: half of the remaining tokens precede it.
         context = len(request.prompt.token_ids) + num_before + tokens / 2
         return tokens * (1.0 + self._numbers.context * context)
 
     def of_first_tokens(self, request: RolloutRequest) -> float:
-        """Work of computing what a request begins with."""
+        """Return the work of prefilling a request's prompt and resumed tokens, in decoded tokens."""
         return self._numbers.prefill * self.num_first_tokens(request)
 
     def num_first_tokens(self, request: RolloutRequest) -> int:
-        """Return the tokens of the prompt, and of rollouts to go on with."""
+        """Return the number of tokens of a request's prompt and of the rollouts that it resumes."""
         num_tokens = len(request.prompt.token_ids)
         if request.partial is not None:
             num_tokens += int(request.partial.lengths.sum())

@@ -1,5 +1,6 @@
-"""Load of one engine, as the placement believes it: the chunks it holds, the work they still are, the prompts in its
-prefix cache. Work is counted in decoded tokens, by the costs of chunks.
+"""Estimated load of one engine: its chunks, their remaining work, and the prompts in its prefix cache.
+
+Work is counted in decoded tokens, by the costs of chunks.
 """
 
 from __future__ import annotations
@@ -12,32 +13,32 @@ from dataclasses import dataclass
 
 @dataclass
 class HeldChunk:
-    """A chunk that an engine was given and has not finished."""
+    """A chunk that is assigned to an engine and not finished."""
 
-    uid: str  # of its prompt
+    uid: str  # name of its prefix: the prompt's uid, or the name of a trajectory's turn
     num_rollouts: int
-    work_of_one: float  # still to come of a rollout that has not ended, in decoded tokens
-    prefill_work: float  # 0 where the engine had the prompt already
+    work_of_one: float  # remaining work of a rollout that has not ended, in decoded tokens
+    prefill_work: float  # 0 if the engine had the prompt already
     num_begun: int = 0
     num_ended: int = 0
-    is_being_stolen: bool = False  # a thief has been proposed, the victim has not answered
+    is_being_stolen: bool = False  # another engine was proposed, and this one has not answered
 
     @property
     def num_left(self) -> int:
-        """Rollouts that have a place in the batch, or wait for one."""
+        """Rollouts that have a slot in the engine's batch, or wait for one."""
         return self.num_rollouts - self.num_ended
 
     @property
     def work(self) -> float:
-        """Decoded tokens that are left of it."""
+        """Remaining work of the chunk, in decoded tokens."""
         work = self.num_left * self.work_of_one
         return work if self.num_begun else work + self.prefill_work
 
 
 class PrefixCache:
-    """Prompts an engine is believed to hold: the last used ones, up to `capacity` tokens.
+    """Estimate of the prompts in an engine's prefix cache: the ones used last, up to `capacity` tokens.
 
-    The engine's own cache also holds responses and forgets blocks under pressure, so this is a guess. A wrong guess
+    The engine's real cache also holds responses and evicts blocks under pressure, so this is a guess. A wrong guess
     costs one prefill.
     """
 
@@ -50,14 +51,14 @@ class PrefixCache:
         return uid in self._prompts
 
     def use(self, uid: str, num_tokens: int) -> list[str]:
-        """Note that a prompt is computed or read. Returns the prompts that had to go for it."""
+        """Record that a prompt is computed or read. Return the prompts that were evicted for it."""
         if uid in self._prompts:
             self._prompts.move_to_end(uid)
             return []
         self._prompts[uid] = num_tokens
         self._num_tokens += num_tokens
         gone = []
-        # One prompt always stays: it is being computed, whatever its size.
+        # One prompt always stays, because it is being computed, whatever its size.
         while self._num_tokens > self._capacity and len(self._prompts) > 1:
             oldest, freed = self._prompts.popitem(last=False)
             self._num_tokens -= freed
@@ -65,41 +66,41 @@ class PrefixCache:
         return gone
 
     def drop(self, uid: str) -> None:
-        """Let go of a prompt: nobody asks for it any more."""
-        # It may have been evicted before.
+        """Remove a prompt that no chunk needs any more."""
+        # The prompt may have been evicted before.
         self._num_tokens -= self._prompts.pop(uid, 0)
 
     def uids(self) -> list[str]:
-        """Return all prompts, least recently used first."""
+        """Return the uids of all prompts in the cache, least recently used first."""
         return list(self._prompts)
 
 
 class EngineLoad:
-    """One available engine: chunks in the order they were given, their rollouts and their work."""
+    """Load of one available engine: its chunks in the order of assignment, their rollouts and their work."""
 
     def __init__(self, cache_tokens: int) -> None:
         self.chunks: dict[int, HeldChunk] = {}
         self.cache = PrefixCache(cache_tokens)
-        self.prompts_held: dict[str, None] = {}  # in its cache, those that may have waiting chunks
-        self.turns_held: dict[str, None] = {}  # the same of trajectories that it sampled so far
-        self.num_chunks_of: Counter[str] = Counter()  # by prompt
-        self.num_rollouts = 0  # that have not ended
-        self.work = 0.0  # decoded tokens that are expected to be left
-        self.counted_work = 0.0  # of it in the placement's sum over engines
-        self.is_stealing = False  # a chunk of another engine, which has not answered
-        self.stamp = 0  # of its newest place in the placement's heaps
+        self.prompts_held: dict[str, None] = {}  # cached prompts that may have waiting chunks
+        self.turns_held: dict[str, None] = {}  # trajectories that it sampled so far and that may have waiting turns
+        self.num_chunks_of: Counter[str] = Counter()  # key: prompt uid
+        self.num_rollouts = 0  # rollouts that have not ended
+        self.work = 0.0  # expected remaining work, in decoded tokens
+        self.counted_work = 0.0  # share of `work` in the placement's sum over engines
+        self.is_stealing = False  # waits for the answer of another engine about a chunk
+        self.stamp = 0  # number of its newest entry in the placement's heaps
 
     def add(self, chunk: int, held: HeldChunk) -> None:
-        """Charge the engine with a chunk."""
+        """Add a chunk to the engine's load."""
         self.chunks[chunk] = held
         self.num_chunks_of[held.uid] += 1
         self._charge(held.num_left, held.work)
 
     def remove(self, chunk: int) -> HeldChunk:
-        """Free what a chunk was charged with."""
+        """Remove a chunk from the engine's load."""
         held = self.chunks.pop(chunk)
         self.num_chunks_of[held.uid] -= 1
-        # A Counter would keep zeros, and prompts come and go for days.
+        # A Counter keeps zeros, and runs see new prompts for days.
         if not self.num_chunks_of[held.uid]:
             del self.num_chunks_of[held.uid]
         self._charge(-held.num_left, -held.work)
@@ -112,19 +113,22 @@ class EngineLoad:
         num_ended: int,
         work_of_one: float,
     ) -> None:
-        """Note that more rollouts of a chunk have begun or ended; news may arrive out of order, numbers never fall."""
+        """Update the number of started and ended rollouts of a chunk.
+
+        Reports may arrive out of order, so the numbers never fall.
+        """
         held = self.chunks[chunk]
         left_before = held.num_left
         work_before = held.work
         held.num_ended = max(held.num_ended, num_ended)
-        # The answer of one chunk tells of the others, too, and may overtake an earlier report.
+        # The reply of one chunk also reports on the engine's other chunks, and may overtake an earlier report.
         held.num_begun = max(held.num_begun, num_begun, held.num_ended)
         held.work_of_one = work_of_one
         self._charge(held.num_left - left_before, held.work - work_before)
 
     def last_unbegun_chunk(self) -> int | None:
-        """Return the last chunk given that has not begun and that nobody has asked for."""
-        # The engine begins chunks in the order in which it got them, so the last is the likeliest to be free.
+        """Return the last assigned chunk that has not started and that no other engine was offered."""
+        # An engine starts chunks in the order of assignment, so the last one is the likeliest not to have started.
         for chunk in reversed(self.chunks):
             held = self.chunks[chunk]
             if held.num_begun == 0 and not held.is_being_stolen:
@@ -135,12 +139,15 @@ class EngineLoad:
         self.num_rollouts += num_rollouts
         self.work += work
         if not self.chunks:
-            # No rounding is left behind when all is done.
+            # Clear the rounding errors of the sum.
             self.work = 0.0
 
 
 class EngineOrder:
-    """Engines by work, lowest number first of equals. A heap with lazy deletion: an entry with an old stamp is void."""
+    """Engines ordered by work, and by index among equals.
+
+    A heap with lazy deletion: an entry with an old stamp is void.
+    """
 
     def __init__(self, loads: Mapping[int, EngineLoad], most_first: bool = False) -> None:
         self._loads = loads
@@ -148,15 +155,15 @@ class EngineOrder:
         self._heap: list[tuple[float, int, int]] = []  # (work, engine, stamp)
 
     def push(self, engine: int) -> None:
-        """Have an engine take its place."""
+        """Insert an engine at the position of its current work."""
         load = self._loads[engine]
         entry = (self._sign * load.work, engine, load.stamp)
         heapq.heappush(self._heap, entry)
 
     def first(self) -> int | None:
-        """Return the first engine, or None; it keeps its place until its stamp changes."""
+        """Return the first engine, or None. It keeps its position until its stamp changes."""
         while self._heap:
-            # Engines that died, or whose work has changed since, have left their entries behind.
+            # Entries of engines that died, or whose work has changed, are still in the heap.
             _, engine, stamp = self._heap[0]
             if engine in self._loads and self._loads[engine].stamp == stamp:
                 return engine

@@ -1,5 +1,7 @@
-"""Forecast of response lengths, from how long they were and how far those under way have come. Pure: no clock, no
-randomness."""
+"""Forecast of response lengths, from finished responses and the progress of running ones.
+
+This module has no clock and no randomness.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,21 @@ from numpy.typing import NDArray
 
 from nemo_brorl.types import Bool, Int32, RolloutRequest
 
-# Of prompts, and of rollouts of a prompt, before anything was seen; a factor of 2 up or down.
+# Prior standard deviation of ln length, between prompts and within a prompt: a factor of 2 up or down.
 _PRIOR_SPREAD = 0.7
-# Of max_tokens.
+# Prior median length, as a fraction of max_tokens.
 _PRIOR_MEDIAN = 1 / 3
-# Equal lengths are luck.
+# Smallest standard deviation of ln length. Equal lengths are chance.
 _MIN_SPREAD = 0.05
-# Times its length: a response that was cut would not have become longer.
+# A response that was cut is assumed to become at most this many times as long.
 _CUT_FACTOR = 4
 
-# Where a prompt may lie among its task's, in standard deviations.
+# Possible positions of a prompt's mean among those of its task, in standard deviations.
 _GRID = np.linspace(-5.0, 5.0, 41)
-# There: Student's t with two degrees of freedom.
+# Log density at these positions: Student's t with two degrees of freedom, unnormalised.
 _LOG_PRIOR = -1.5 * np.log1p(_GRID**2 / 2)
 
-# Standard deviations: beyond, a probability is 0 or 1 for our purpose.
+# Beyond this many standard deviations a probability is treated as 0 or 1.
 _FAR = 8.0
 _DEVIATIONS = np.linspace(-_FAR, _FAR, 1601)
 _SURVIVAL = [0.5 * math.erfc(deviation / math.sqrt(2)) for deviation in _DEVIATIONS]
@@ -36,8 +38,10 @@ _LOG_SURVIVAL = np.log(_SURVIVAL)
 
 
 def log_survival(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ln P(Z > deviation) for Z ~ Normal(0, 1), from a table: 1e-5 off at most; beyond 8 standard deviations as
-    at 8."""
+    """Return ln P(Z > deviation) for Z ~ Normal(0, 1), from a table with an error of at most 1e-5.
+
+    Beyond 8 standard deviations it returns the value at 8.
+    """
     return np.interp(deviations, _DEVIATIONS, _LOG_SURVIVAL)
 
 
@@ -59,15 +63,17 @@ def expected(
     limit: float,
     age: float = 0.0,
 ) -> float:
-    """Return E[min(L, limit) − age | L > age] for ln L ~ Normal(location, spread²): tokens still to come for one that
-    has `age` already. At least 1 below the limit."""
+    """Return the expected remaining tokens E[min(L, limit) − age | L > age] for ln L ~ Normal(location, spread²).
+
+    `age` is the number of tokens so far. The result is at least 1 while `age` is below the limit.
+    """
     if age >= limit:
         return 0.0
     alive = survival(age, location, spread)
-    # Older than anything believed in: then as long again, as for a Pareto tail.
+    # Longer than the distribution explains: expect as many tokens again, as for a Pareto tail.
     if alive < _SURVIVAL[-1]:
         return min(age, limit - age)
-    # E[L; age < L < limit] is the mean times the probability of that under a location higher by spread².
+    # E[L; age < L < limit] is the mean times P(age < L < limit) under a location that is higher by spread².
     variance = spread**2
     mean = math.exp(location + variance / 2)
     shifted = location + variance
@@ -78,25 +84,25 @@ def expected(
 
 
 class _LengthDistribution(NamedTuple):
-    """How ln lengths of a task are distributed."""
+    """Distribution of ln length in a task."""
 
     mean: float
-    between: float  # spread of prompts
-    within: float  # spread of a prompt's rollouts
+    between: float  # standard deviation between prompts
+    within: float  # standard deviation between rollouts of a prompt
 
 
 @dataclass
 class _Task:
-    """Faded sums over the logarithms of lengths."""
+    """Exponentially faded sums of ln length over the responses of one task."""
 
     num: float = 0.0
     total: float = 0.0
     squares: float = 0.0
-    num_within: float = 0.0  # degrees of freedom of the squares below
-    squares_within: float = 0.0  # around the mean of their prompt
+    num_within: float = 0.0  # degrees of freedom of `squares_within`
+    squares_within: float = 0.0  # squared deviations from the mean of their prompt
 
     def add(self, logs: NDArray[np.float64], fading: float) -> None:
-        """Take in the ln lengths of one prompt."""
+        """Add the ln lengths of one prompt, after multiplying all sums by `fading`."""
         self.num *= fading
         self.total *= fading
         self.squares *= fading
@@ -110,7 +116,7 @@ class _Task:
         self.squares_within += float(deviations @ deviations)
 
     def length_distribution(self, max_tokens: int) -> _LengthDistribution:
-        """Return the law that the sums show; the prior where nothing was seen."""
+        """Return the distribution that the sums show, or the prior if they are empty."""
         if self.num == 0:
             median = max(1.0, _PRIOR_MEDIAN * max_tokens)
             return _LengthDistribution(math.log(median), _PRIOR_SPREAD, _PRIOR_SPREAD)
@@ -127,22 +133,24 @@ class _Task:
 
 @dataclass
 class _Prompt:
-    """Knowledge about one prompt under way: sums over ln length of what ended, and by chunk (ended, running, age)
-    of the rest."""
+    """Lengths seen so far of one prompt that is being sampled: sums of ln length, and progress by chunk.
+
+    `running` maps the first index of a chunk to (ended, running, mean tokens of the running rollouts).
+    """
 
     num: float = 0.0
     total: float = 0.0
-    num_at_limit: int = 0  # ended at max_tokens
+    num_at_limit: int = 0  # responses that ended at max_tokens
     limit: int = 1
     running: dict[int, tuple[int, int, float]] = field(default_factory=dict)
-    location: float | None = None  # believed mean of ln length; None: to be worked out
+    location: float | None = None  # estimated mean of ln length; None: must be computed
 
 
 class FullLength:
-    """The forecast of someone who knows nothing: every response takes all tokens it may have."""
+    """A forecast without knowledge: every response takes all tokens that it may have."""
 
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """Return all that are left."""
+        """Return all tokens that a rollout of `age` tokens may still have."""
         return max(0.0, request.sampling.max_tokens - age)
 
     def record_progress(
@@ -152,26 +160,28 @@ class FullLength:
         num_running: int,
         age: float,
     ) -> None:
-        """Learn nothing."""
+        """Ignore the progress of a chunk."""
 
     def record_finished(self, request: RolloutRequest, lengths: Int32) -> None:
-        """Learn nothing."""
+        """Ignore the lengths of a finished chunk."""
 
 
 class LengthHistory:
-    """Lengths are taken for log-normal, with a mean of ln length for each prompt that is drawn from its task's. A task
-    shows its mean, how far its prompts lie apart, and how far the rollouts of one prompt do. Old rollouts fade: each
-    counts half after `half_life` more of its task. The `max_prompts` prompts seen last are kept.
+    """A forecast of response lengths from the lengths seen in each task.
 
-    Where a prompt lies is the posterior mean over a grid, given the responses that ended and how far the others have
-    come without ending; so a prompt shows that it is long while all of its responses are still running.
+    Lengths are modelled as log-normal. The mean of ln length of each prompt is drawn from the distribution of its task.
+    A task shows its mean, the spread between its prompts, and the spread between rollouts of one prompt. Old rollouts
+    fade: each counts half after `half_life` more rollouts of its task. The `max_prompts` prompts seen last are kept.
+
+    A prompt's mean is the posterior mean over a grid, given the responses that ended and the progress of those that
+    have not. So a prompt is recognised as long while all of its responses are still running.
     """
 
     def __init__(self, half_life: float = 16_384, max_prompts: int = 4096) -> None:
         self._half_life = half_life
         self._max_prompts = max_prompts
         self._tasks: dict[str, _Task] = {}
-        self._prompts: OrderedDict[str, _Prompt] = OrderedDict()  # last seen last
+        self._prompts: OrderedDict[str, _Prompt] = OrderedDict()  # most recently seen last
 
     def observe(
         self,
@@ -180,10 +190,11 @@ class LengthHistory:
         lengths: Int32,
         is_cut: Bool | None = None,
     ) -> None:
-        """Note that a group is closed: its task has these lengths, and its prompt is forgotten, which is never sampled
-        again under this uid.
+        """Add the lengths of a closed group to its task, and forget its prompt.
 
-        is_cut: [n] the ones that ended before they had to. They count as long as they were expected to become.
+        A prompt is never sampled again under the same uid.
+
+        is_cut: [n] responses that were cut off. They count with the length that they were expected to reach.
         """
         tokens = np.maximum(lengths, 1).astype(np.float64)
         if is_cut is not None and is_cut.any():
@@ -201,8 +212,10 @@ class LengthHistory:
             sums.add(np.log(tokens), fading)
 
     def record_finished(self, request: RolloutRequest, lengths: Int32) -> None:
-        """Note that a chunk is done: [m] lengths of its responses that ended. Turns teach nothing before their group
-        closes."""
+        """Record the lengths [m] of the responses that ended in a finished chunk.
+
+        Trajectories are ignored: they count when their group closes.
+        """
         if request.prompt.has_episodes:
             return
         prompt = self._touch(request.prompt.uid)
@@ -222,14 +235,15 @@ class LengthHistory:
         num_running: int,
         age: float,
     ) -> None:
-        """Note that so many responses of a chunk under way have ended, and that so many have `age` tokens, on
-        average."""
+        """Record that `num_ended` responses of a chunk have ended and `num_running` have `age` tokens on average."""
         prompt = self._touch(request.prompt.uid)
         prompt.running[request.first_index] = (num_ended, num_running, age)
 
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """Return the tokens still to be sampled for one rollout of a request that has `age` now, on average. Those to
-        be resumed begin at their lengths."""
+        """Return the expected remaining tokens of one rollout that has `age` tokens now.
+
+        With `age` 0, rollouts that are resumed start at their current lengths.
+        """
         prompt = request.prompt
         limit = request.sampling.max_tokens
         location, spread = self._length_distribution(prompt.task, prompt.uid, limit)
@@ -242,14 +256,17 @@ class LengthHistory:
         return total / len(lengths)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the tasks, JSON-able. What is known about prompts serves the step in which they are sampled."""
+        """Return the sums of all tasks, JSON-able.
+
+        Lengths of single prompts are left out. They only serve the step in which the prompts are sampled.
+        """
         tasks = {}
         for name, sums in self._tasks.items():
             tasks[name] = asdict(sums)
         return {"tasks": tasks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken."""
+        """Restore what `state_dict` returned."""
         self._tasks.clear()
         for name, sums in state["tasks"].items():
             self._tasks[name] = _Task(**sums)
@@ -269,8 +286,10 @@ class LengthHistory:
         uid: str,
         max_tokens: int,
     ) -> tuple[float, float]:
-        """Return (mean, spread) of a prompt's ln length, the uncertainty of the mean for one that was never seen
-        included."""
+        """Return the mean and the standard deviation of a prompt's ln length.
+
+        For a prompt that was never seen, the standard deviation includes the uncertainty of the mean.
+        """
         sums = self._tasks.get(task, _Task())
         distribution = sums.length_distribution(max_tokens)
         prompt = self._prompts.get(uid)
@@ -282,8 +301,11 @@ class LengthHistory:
 
 
 def _posterior_mean(prompt: _Prompt, distribution: _LengthDistribution) -> float:
-    """Say where a prompt lies: what ended as Normal(location, within²), the rest by survival. The prior has heavy
-    tails, so that a prompt unlike all before is believed in time."""
+    """Return the posterior mean of a prompt's ln length.
+
+    Ended responses count as Normal(location, within²), running ones by their survival probability. The prior has heavy
+    tails, so that a prompt unlike all earlier ones is recognised in time.
+    """
     locations = distribution.mean + distribution.between * _GRID
     log_weights = _LOG_PRIOR.copy()
     if prompt.num:

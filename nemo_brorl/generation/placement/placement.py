@@ -1,6 +1,7 @@
-"""Placement of chunks on engines: which engine samples which chunk. Pure bookkeeping: no Ray, no clock, no randomness.
+"""Placement of chunks on engines: which engine samples which chunk.
 
-Seeds belong to rollouts, so placement never changes what is sampled, only how fast.
+Pure bookkeeping without Ray, clock or randomness. Seeds belong to rollouts, so placement never changes what is sampled,
+only how fast.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from nemo_brorl.generation.placement.waiting import WaitingChunks, WaitingPrompt
 from nemo_brorl.ports import Forecast
 from nemo_brorl.types import Int32, RolloutRequest
 
-# Of a batch: with fewer rollouts an engine takes what there is.
+# An engine with less than this share of a full batch may exceed its equal share of the work.
 _HALF_FULL = 0.5
 
 
 @dataclass(frozen=True)
 class Steal:
-    """Ask `victim` to give back `chunk` if it has not begun it: `thief` could begin at once."""
+    """Proposal that engine `victim` gives `chunk`, if it has not started it, to engine `thief`, which is free."""
 
     victim: int
     chunk: int
@@ -30,27 +31,29 @@ class Steal:
 
 
 class ChunkPlacement:
-    """Hands chunks to engines; chunks and engines come and go meanwhile.
+    """Assignment of chunks to engines. Chunks and engines may come and go at any time.
 
-    Life of a chunk: waiting ──assign──► held by an engine ──progress──► begun ──finish──► gone. `lose` puts the chunks
-    of a dead engine to waiting again, first in line; `withdrawn` a chunk that an engine gave back before it began.
-    `cancel` ends a waiting chunk. Chunks are numbered in the order of submission, from 0.
+    Life of a chunk: waiting ──assign──► held by an engine ──progress──► started ──finish──► removed. `lose` queues the
+    chunks of a dead engine again, first in line. `withdrawn` does so with a chunk that an engine gave back before it
+    started. `cancel` ends a waiting chunk. Chunks are numbered in the order of submission, from 0.
 
-    `assign` charges the engine with what the chunk costs (`ChunkCosts`); `progress`, `finish` and `lose` free it.
+    `assign` charges the engine with the cost of the chunk (`ChunkCosts`). `progress`, `finish` and `lose` free it.
 
-    Which engine is next: of those with room, the one with the least work. An engine has room while it holds at most
-    `max_rollouts` rollouts that have not ended, that is one chunk more than its batch, so that the next rollouts are
-    there when places in the batch fall free. One with more work than an equal share of everything waits until its batch
-    is half empty: what it has begun cannot be moved. What it gets: the chunk with the most work, because what is long
-    must not begin last. A prompt that another engine holds, and this one does not, counts for less by the price of
-    computing it once more; one of which it has chunks, for `concentration` less for each, because they are long or
-    short together. Of equal chunks, one of a prompt it holds. The next turn of trajectories is first in line at the
-    engine with their tokens; another one takes it when it has less work even with these computed anew.
+    The next engine is the one with the least work among those with room. An engine has room while it holds at most
+    `max_rollouts` unfinished rollouts. That is one chunk more than its batch, so that the next rollouts are there when
+    slots in the batch become free. An engine with more work than an equal share of everything waits until its batch is
+    half empty, because started chunks cannot be moved.
 
-    At the end nothing waits, and some engines have free places while others have chunks they have not begun. `steals`
-    says who could take over what. The caller asks the victim and answers with `withdrawn` or `kept`.
+    It gets the chunk with the most work, because long chunks must not start last. A prompt that only other engines hold
+    counts for less, by the price of computing it again. A prompt of which the engine has chunks counts for less by
+    `concentration` for each, because they are long or short together. Among equal chunks, one of a prompt that the
+    engine holds is preferred. The next turn of trajectories is first in line at the engine with their tokens. Another
+    engine takes it if that one has less work even after computing these tokens again.
 
-    Two engines, prompts A and B of two chunks each, all of the same length: A0→0, B0→1, A1→0, B1→1.
+    At the end nothing waits, and some engines have free slots while others have chunks that they have not started.
+    `steals` proposes chunks to move. The caller asks the victim and reports `withdrawn` or `kept`.
+
+    Example with two engines, and prompts A and B of two chunks each, all of the same length: A0→0, B0→1, A1→0, B1→1.
     """
 
     def __init__(
@@ -60,35 +63,38 @@ class ChunkPlacement:
         costs: PlacementCosts | None = None,
         forecast: Forecast | None = None,
     ) -> None:
-        """`forecast` is told of progress, and asked again about a prompt when there is news of it."""
+        """Start a placement with these requests and no engine.
+
+        `forecast` gets progress reports, and is queried again about a prompt when there is news of it.
+        """
         self.max_rollouts = max_rollouts
         self._numbers = costs or PlacementCosts()
         self._forecast = forecast or FullLength()
         self._costs = ChunkCosts(self._numbers, self._forecast)
-        self._requests: dict[int, RolloutRequest] = {}  # not finished, by chunk
+        self._requests: dict[int, RolloutRequest] = {}  # unfinished requests; key: chunk number
         self._num_submitted = 0
         self._waiting = WaitingChunks()
-        self._engines: dict[int, EngineLoad] = {}  # available ones
-        self._work_held = 0.0  # of all engines
+        self._engines: dict[int, EngineLoad] = {}  # available engines
+        self._work_held = 0.0  # sum of the work of all engines
         self._holders = PrefixHolders(self._engines, self._waiting, self._costs)
-        self._open_steals: dict[int, Steal] = {}  # by chunk, not answered
+        self._open_steals: dict[int, Steal] = {}  # proposals without answer; key: chunk number
         self._with_room = EngineOrder(self._engines)  # least work first
-        self._with_free_places = EngineOrder(self._engines)  # in their batch; least work first
+        self._with_free_places = EngineOrder(self._engines)  # engines with free slots in their batch, least work first
         self._with_unbegun_chunks = EngineOrder(self._engines, most_first=True)
         self.submit(requests)
 
     @property
     def is_finished(self) -> bool:
-        """Whether every chunk is finished or cancelled."""
+        """True if every chunk is finished or cancelled."""
         return not self._requests
 
     @property
     def num_waiting(self) -> int:
-        """Chunks that no engine holds."""
+        """Number of chunks that no engine holds."""
         return self._waiting.num_chunks + len(self._waiting.first_in_line)
 
     def submit(self, requests: Sequence[RolloutRequest]) -> range:
-        """Queue more chunks; returns their numbers, in order."""
+        """Queue a chunk for each request. Return the chunk numbers, in order."""
         first = self._num_submitted
         self._num_submitted += len(requests)
         for chunk, request in enumerate(requests, start=first):
@@ -100,16 +106,16 @@ class ChunkPlacement:
         return range(first, self._num_submitted)
 
     def add_engine(self, engine: int) -> None:
-        """Note that an engine is ready, with an empty prefix cache."""
+        """Add an engine that is ready, with an empty prefix cache."""
         self._engines[engine] = EngineLoad(self._numbers.cached_prompt_tokens)
         self._requeue_engine(engine)
 
     def assign(self) -> tuple[int, int] | None:
-        """Make the next assignment, as (engine, chunk); None when nothing waits or no engine has room."""
+        """Assign the next chunk. Return (engine, chunk), or None when nothing waits or no engine has room."""
         engine = self._with_room.first()
         if engine is None or not self.num_waiting:
             return None
-        # What was lost with an engine, or given back, has waited once already.
+        # Chunks that an engine lost or gave back have waited once already.
         if self._waiting.first_in_line:
             chunk = self._waiting.first_in_line.popleft()
         elif self._has_more_than_its_share(engine):
@@ -131,13 +137,15 @@ class ChunkPlacement:
         num_ended: int,
         age: float = 0.0,
     ) -> None:
-        """Note how many rollouts of a chunk its engine has begun and ended so far, and the tokens (`age`) that those
-        going on have, on average. Numbers never fall; news about a chunk the engine does not hold is ignored."""
+        """Update how many rollouts of a chunk have started and ended, and the mean tokens (`age`) of running ones.
+
+        The numbers never fall. News about a chunk that the engine does not hold is ignored.
+        """
         load = self._engines.get(engine)
         if load is None or chunk not in load.chunks:
             return
         request = self._requests[chunk]
-        # A chunk in the queue of an engine says nothing about lengths.
+        # A chunk that has not started says nothing about lengths.
         if num_begun:
             self._forecast.record_progress(request, num_ended, num_begun - num_ended, age)
         load.advance(chunk, num_begun, num_ended, self._costs.of_rollout(request, age))
@@ -150,7 +158,7 @@ class ChunkPlacement:
         chunk: int,
         lengths: Int32 | None = None,
     ) -> None:
-        """Note that a chunk arrived from an engine. lengths: [m] of the responses that ended, for the forecast."""
+        """Record that an engine returned a chunk. lengths: [m] of the responses that ended, for the forecast."""
         self._engines[engine].remove(chunk)
         self._resolve_steal(chunk)
         self._requeue_engine(engine)
@@ -161,7 +169,7 @@ class ChunkPlacement:
         self._reprice_waiting(name)
 
     def cancel(self, chunk: int) -> bool:
-        """End a chunk that waits; False where an engine holds it, and must be asked."""
+        """End a waiting chunk. Return False if an engine holds it and must end it."""
         request = self._requests[chunk]
         is_waiting = self._waiting.discard(self._holders.name(chunk), chunk, request.num_rollouts)
         if is_waiting:
@@ -170,11 +178,13 @@ class ChunkPlacement:
         return is_waiting
 
     def lose(self, engine: int) -> None:
-        """Note that an engine died: it is unavailable until `add_engine`, its cache is gone, and what it held waits
-        again."""
+        """Remove an engine that died, and queue its chunks again, first in line.
+
+        The engine is unavailable until `add_engine`, and its prefix cache is lost.
+        """
         load = self._engines.pop(engine)
         self._work_held -= load.counted_work
-        # In reverse, as each goes before the last: the oldest comes first again.
+        # In reverse, because extendleft puts each chunk before the last one: the oldest ends up first.
         self._waiting.first_in_line.extendleft(sorted(load.chunks, reverse=True))
         for chunk in load.chunks:
             self._resolve_steal(chunk)
@@ -182,11 +192,11 @@ class ChunkPlacement:
             self._holders.forget(engine, name)
 
     def steals(self) -> list[Steal]:
-        """Return the chunks that should change engines, when nothing waits. Each stays with its engine until it is
-        answered.
+        """Return proposals to move chunks between engines, once nothing waits.
 
-        The engine with the least work among those with free places takes from the one with the most, if it has less
-        with the chunk, and its prompt computed once more, than the other has now. It waits for one answer at a time.
+        A chunk stays with its engine until the proposal is answered. The engine with the least work among those with
+        free slots takes from the one with the most. It does so if, with the chunk and the prefill of its prompt, it has
+        less work than the other has now. It waits for one answer at a time.
         """
         proposed: list[Steal] = []
         while self._numbers.can_steal and not self.num_waiting:
@@ -205,7 +215,7 @@ class ChunkPlacement:
             steal = Steal(victim, chunk, thief)
             self._open_steals[chunk] = steal
             held.is_being_stolen = True
-            # With this the loop comes to an end: a thief waits for one answer at a time.
+            # This ends the loop, because each thief waits for one answer at a time.
             self._engines[thief].is_stealing = True
             self._requeue_engine(thief)
             self._requeue_engine(victim)
@@ -213,7 +223,7 @@ class ChunkPlacement:
         return proposed
 
     def withdrawn(self, chunk: int) -> None:
-        """Note that a victim gave a chunk back that it had not begun: it waits again, first in line."""
+        """Queue a chunk again, first in line, because its engine gave it back before it started."""
         steal = self._resolve_steal(chunk)
         if steal is not None:
             self._engines[steal.victim].remove(chunk)
@@ -221,23 +231,23 @@ class ChunkPlacement:
             self._waiting.first_in_line.append(chunk)
 
     def kept(self, chunk: int) -> None:
-        """Note that a victim had begun a chunk when it was asked: it stays where it is."""
+        """Leave a chunk where it is, because its engine had started it when it was asked to give it back."""
         steal = self._resolve_steal(chunk)
         if steal is not None:
-            # Otherwise it would be asked for again at once.
+            # Without this it would be proposed again at once.
             self.progress(steal.victim, chunk, num_begun=1, num_ended=0)
 
     def _resolve_steal(self, chunk: int) -> Steal | None:
-        """Close the open proposal about a chunk and return it; None when there is none any more."""
+        """Close the open proposal about a chunk and return it, or None if there is none."""
         steal = self._open_steals.pop(chunk, None)
-        # The thief may have died over the question.
+        # The thief may have died meanwhile.
         if steal is not None and steal.thief in self._engines:
             self._engines[steal.thief].is_stealing = False
             self._requeue_engine(steal.thief)
         return steal
 
     def _requeue_engine(self, engine: int) -> None:
-        """Put an engine whose load has changed into its places in the three orders; the ones before are void."""
+        """Insert an engine whose load has changed into the three orders. Its earlier entries become void."""
         load = self._engines[engine]
         load.stamp += 1
         self._work_held += load.work - load.counted_work
@@ -250,8 +260,10 @@ class ChunkPlacement:
             self._with_unbegun_chunks.push(engine)
 
     def _has_more_than_its_share(self, engine: int) -> bool:
-        """Say whether an engine with a batch at least half full has more work left than an equal share of all there is:
-        what it began cannot be moved, so it would be the last with anything on top."""
+        """Return True if an engine with a batch at least half full has more than an equal share of all work.
+
+        It could not give the work away after starting it, so it would finish last if it got more.
+        """
         load = self._engines[engine]
         if load.num_rollouts < _HALF_FULL * self.max_rollouts:
             return False
@@ -259,7 +271,7 @@ class ChunkPlacement:
         return load.work > all_work / len(self._engines)
 
     def _charge_engine(self, engine: int, chunk: int) -> None:
-        """Note that an engine holds a chunk from now on, and caches its prompt in place of others."""
+        """Add a chunk to an engine's load, and its prompt to the engine's cached prompts."""
         request = self._requests[chunk]
         load = self._engines[engine]
         held = HeldChunk(
@@ -273,19 +285,22 @@ class ChunkPlacement:
         self._requeue_engine(engine)
 
     def _reprice_waiting(self, uid: str) -> None:
-        """Ask the forecast again about a prompt of which something arrived, if chunks of it wait."""
+        """Query the forecast again for the waiting chunks of a prompt, after news of it."""
         if uid in self._waiting:
             request = self._requests[self._waiting[uid].chunks[0]]
             self._waiting.expect(uid, self._costs.of_rollout(request), is_fresh=uid not in self._holders.of)
 
     def _prefill_work(self, engine: int, chunk: int) -> float:
-        """Work of having on an engine what a chunk begins with."""
+        """Return the work of computing a chunk's prompt and resumed tokens on an engine, 0 if it holds them."""
         is_held = self._holders.name(chunk) in self._engines[engine].cache
         return 0.0 if is_held else self._costs.of_first_tokens(self._requests[chunk])
 
     def _holder_or(self, engine: int, chunk: int) -> int:
-        """Say who takes a chunk: of a turn, the engine with its tokens, if it has room and this one has no less
-        work."""
+        """Return the engine that takes a chunk.
+
+        That is the engine with the tokens of a trajectory's last turn, if it has room and not more work than `engine`
+        would have. Otherwise it is `engine`.
+        """
         holder = self._holders.turn_holder(chunk)
         if holder is None or self._engines[holder].num_rollouts > self.max_rollouts:
             return engine
@@ -293,9 +308,12 @@ class ChunkPlacement:
         return holder if self._engines[holder].work <= work else engine
 
     def _best_prompt(self, engine: int) -> WaitingPrompt:
-        """Return a turn whose tokens it holds, or the prompt of most benefit; of equal ones, its own, then one of
-        nobody."""
-        # Trajectories at their next turn begin with many tokens that no other engine has.
+        """Return the waiting prompt whose next chunk an engine should get.
+
+        A turn whose tokens the engine holds comes first, then the prompt of most benefit. Among equals a prompt that it
+        holds is preferred, then one that no engine holds.
+        """
+        # The next turn of trajectories starts with many tokens that no other engine has.
         turn = self._waiting.longest_of(self._engines[engine].turns_held)
         if turn is not None:
             return turn
@@ -312,8 +330,11 @@ class ChunkPlacement:
         return best
 
     def _benefit(self, engine: int, prompt: WaitingPrompt) -> float:
-        """Work of a prompt's next chunk, less what speaks against this engine: the price of the prompt where only
-        others hold it, and chunks of the prompt it has already."""
+        """Return the work of a prompt's next chunk, less the disadvantages of sampling it on this engine.
+
+        These are the price of the prompt if only other engines hold it, and the chunks of the prompt that the engine
+        already has.
+        """
         chunk = prompt.chunks[0]
         work = self._requests[chunk].num_rollouts * prompt.work_of_one
         num_held = self._engines[engine].num_chunks_of.get(prompt.uid, 0)

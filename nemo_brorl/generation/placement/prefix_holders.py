@@ -1,4 +1,4 @@
-"""Which engines are believed to hold what chunks begin with: a prompt, or trajectories up to their next turn."""
+"""Estimate of which engines have which prefixes in their cache: prompts, or trajectories up to their next turn."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from nemo_brorl.types import RolloutRequest
 
 
 class PrefixHolders:
-    """What a chunk begins with has a name: the uid of its prompt, which others begin with too, or, for the next turn of
-    trajectories whose tokens an engine has, one of its own, as long as the chunk is there."""
+    """Names of the prefixes of chunks, with the engines that are assumed to hold each prefix.
+
+    The name is the uid of the prompt, which other chunks share. The next turn of trajectories whose tokens an engine
+    has gets a name of its own, while the chunk exists.
+    """
 
     def __init__(
         self,
@@ -20,19 +23,19 @@ class PrefixHolders:
         waiting: WaitingChunks,
         costs: ChunkCosts,
     ) -> None:
-        self.of: dict[str, set[int]] = {}  # by name
-        self._names: dict[int, str] = {}  # by chunk
-        self._turns: dict[int, int] = {}  # by chunk with a name of its own: the engine that sampled its last tokens
+        self.of: dict[str, set[int]] = {}  # prefix name → engines that hold it
+        self._names: dict[int, str] = {}  # chunk number → prefix name
+        self._turns: dict[int, int] = {}  # chunk with a name of its own → engine that sampled its last tokens
         self._engines = engines
         self._waiting = waiting
         self._costs = costs
 
     def add(self, chunk: int, request: RolloutRequest) -> str:
-        """Return the name of what a new chunk begins with, from now on."""
+        """Register a new chunk. Return the name of its prefix."""
         name = request.prompt.uid
         partial = request.partial
         is_turn = partial is not None and partial.engine in self._engines
-        # Its tokens are nobody else's, so it shares its name with no other chunk.
+        # No other chunk has these tokens, so the name is the chunk's own.
         if is_turn:
             name = f"{name}, chunk {chunk}"
         self._names[chunk] = name
@@ -45,12 +48,14 @@ class PrefixHolders:
         return name
 
     def name(self, chunk: int) -> str:
-        """Say what the chunk begins with."""
+        """Return the name of a chunk's prefix."""
         return self._names[chunk]
 
     def turn_holder(self, chunk: int) -> int | None:
-        """Return the engine with the tokens of trajectories at their next turn; None where it is gone, or this is no
-        turn."""
+        """Return the engine that holds the tokens of trajectories at their next turn.
+
+        None if that engine was lost, or the chunk is no such turn.
+        """
         engine = self._turns.get(chunk)
         if engine is None or engine not in self.of.get(self._names[chunk], ()):
             return None
@@ -62,20 +67,20 @@ class PrefixHolders:
         chunk: int,
         request: RolloutRequest,
     ) -> None:
-        """Note that an engine holds what a chunk begins with, in place of others."""
+        """Record that an engine holds a chunk's prefix now, and has evicted others for it."""
         name = self._names[chunk]
         load = self._engines[engine]
         self.of.setdefault(name, set()).add(engine)
         load.prompts_held[name] = None
         num_tokens = self._costs.num_first_tokens(request)
-        # The engine's own cache does the same, and tells nobody.
+        # The engine's real cache does the same, and does not report it.
         for evicted in load.cache.use(name, num_tokens):
             self.forget(engine, evicted)
             load.prompts_held.pop(evicted, None)
             load.turns_held.pop(evicted, None)
 
     def forget(self, engine: int, name: str) -> None:
-        """Note that an engine holds this no more."""
+        """Record that an engine no longer holds a prefix."""
         holders = self.of[name]
         holders.discard(engine)
         if not holders:
@@ -83,7 +88,10 @@ class PrefixHolders:
             self._waiting.note_fresh(name)
 
     def remove(self, chunk: int) -> str:
-        """Note that a chunk is gone; nobody else begins with what a turn did. Returns its name."""
+        """Remove a chunk. Return the name of its prefix.
+
+        The prefix of a trajectory's turn is removed from all caches, because no other chunk has it.
+        """
         name = self._names.pop(chunk)
         if self._turns.pop(chunk, None) is None:
             return name

@@ -1,4 +1,4 @@
-"""Chunks that no engine has yet: they wait by prompt, those with the most work in a response first."""
+"""Chunks that no engine has yet, queued by prompt. The prompts with the most work in a response come first."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-# Expected work of a response, negative; order of submission; prompt.
+# (minus the expected work of a response, order of submission, prompt uid)
 HeapEntry = tuple[float, int, str]
 
 
 @dataclass
 class WaitingPrompt:
-    """A prompt with chunks that wait."""
+    """A prompt that has waiting chunks."""
 
     uid: str
-    order: int  # of submission
-    work_of_one: float  # expected of one of its responses, in decoded tokens; most first
+    order: int  # order of submission
+    work_of_one: float  # expected work of one response, in decoded tokens
     num_rollouts: int = 0
     chunks: deque[int] = field(default_factory=deque)
 
     def comes_before(self, other: WaitingPrompt) -> bool:
-        """Say whether its responses are expected to be longer; of equal ones, whether it was submitted first."""
+        """Return True if its responses are expected to be longer, or equally long and submitted first."""
         if self.work_of_one == other.work_of_one:
             return self.order < other.order
         return self.work_of_one > other.work_of_one
 
     @property
     def heap_entry(self) -> HeapEntry:
-        """Its place in a heap."""
+        """Entry of the prompt in a heap."""
         return (-self.work_of_one, self.order, self.uid)
 
 
 class WaitingChunks:
-    """Prompts in order of the work expected of a response, most first. Of equal ones, the first submitted.
+    """Waiting prompts, ordered by the expected work of a response, most first. Among equals, the first submitted.
 
-    Two heaps with lazy deletion: all prompts, and those no engine holds (fresh). An entry whose expectation is not the
-    prompt's any more is void. Every operation costs the logarithm of the number of prompts.
+    Two heaps with lazy deletion hold all prompts, and the fresh prompts, which no engine holds. An entry is void once
+    the prompt's expected work has changed. Every operation costs the logarithm of the number of prompts.
     """
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ class WaitingChunks:
         self._fresh: list[HeapEntry] = []
         self._num_seen = 0
         self.num_chunks = 0
-        self.work = 0.0  # decoded tokens expected of all
-        self.first_in_line: deque[int] = deque()  # chunks that had an engine already and lost it
+        self.work = 0.0  # expected work of all waiting chunks, in decoded tokens
+        self.first_in_line: deque[int] = deque()  # chunks that had an engine before
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._prompts
@@ -63,7 +63,7 @@ class WaitingChunks:
         work_of_one: float,
         is_fresh: bool,
     ) -> None:
-        """Append a chunk to its prompt's."""
+        """Append a chunk to the queue of its prompt."""
         prompt = self._prompts.get(uid)
         if prompt is None:
             prompt = WaitingPrompt(uid, self._num_seen, work_of_one)
@@ -79,7 +79,7 @@ class WaitingChunks:
         work_of_one: float,
         is_fresh: bool,
     ) -> None:
-        """Note that a prompt's responses are now expected to be this long."""
+        """Set the expected work of one response of a prompt."""
         prompt = self._prompts[uid]
         if prompt.work_of_one != work_of_one:
             self.work += prompt.num_rollouts * (work_of_one - prompt.work_of_one)
@@ -87,12 +87,12 @@ class WaitingChunks:
             self._push(prompt, is_fresh)
 
     def longest(self) -> WaitingPrompt | None:
-        """Return the prompt whose responses are expected to be the longest."""
+        """Return the prompt whose responses are expected to be the longest, or None."""
         return self._top(self._all)
 
     def longest_fresh(self, holders: Container[str]) -> WaitingPrompt | None:
-        """Return the same of the prompts that no engine holds, that is those that are not in `holders`."""
-        # Entries of prompts that an engine has got meanwhile are cleared away here, not when it gets them.
+        """Return the prompt with the longest expected responses that is not in `holders`, or None."""
+        # Entries of prompts that an engine has got meanwhile are removed here, not when it gets them.
         prompt = self._top(self._fresh)
         while prompt is not None and prompt.uid in holders:
             heapq.heappop(self._fresh)
@@ -100,17 +100,20 @@ class WaitingChunks:
         return prompt
 
     def note_fresh(self, uid: str) -> None:
-        """Note that the last engine which held a prompt does not any more."""
+        """Record that no engine holds a prompt any more."""
         prompt = self._prompts.get(uid)
         if prompt is not None:
             heapq.heappush(self._fresh, prompt.heap_entry)
 
     def longest_of(self, uids: dict[str, None]) -> WaitingPrompt | None:
-        """Return the same of some prompts. Those that have nothing waiting any more are taken out of `uids`."""
+        """Return the prompt among `uids` with the longest expected responses, or None.
+
+        Removes prompts without waiting chunks from `uids`.
+        """
         longest: WaitingPrompt | None = None
         for uid in list(uids):
             prompt = self._prompts.get(uid)
-            # Cleared away here: whoever takes the last chunk does not know who holds the prompt.
+            # Removed here, because the code that takes the last chunk does not know who holds the prompt.
             if prompt is None:
                 del uids[uid]
             elif longest is None or prompt.comes_before(longest):
@@ -123,7 +126,7 @@ class WaitingChunks:
         chunk: int,
         num_rollouts: int,
     ) -> bool:
-        """Take a chunk out if it is there; whether it was."""
+        """Remove a chunk if it waits. Return True if it did."""
         if chunk in self.first_in_line:
             self.first_in_line.remove(chunk)
             return True
@@ -139,7 +142,7 @@ class WaitingChunks:
         chunk: int,
         num_rollouts: int,
     ) -> None:
-        """Take a chunk out of its prompt's."""
+        """Remove a chunk from the queue of its prompt."""
         prompt = self._prompts[uid]
         prompt.chunks.remove(chunk)
         self._count(prompt, -1, -num_rollouts)
@@ -156,7 +159,7 @@ class WaitingChunks:
         self.num_chunks += num_chunks
         self.work += num_rollouts * prompt.work_of_one
         if not self.num_chunks:
-            # No rounding is left behind when nothing waits.
+            # Clear the rounding errors of the sum.
             self.work = 0.0
 
     def _push(self, prompt: WaitingPrompt, is_fresh: bool) -> None:

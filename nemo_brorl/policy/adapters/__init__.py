@@ -1,1 +1,1 @@
-"""The private names of other libraries that the policy uses, each library's in one module."""
+"""Wrap the private names of other libraries that the policy uses, one module for each library."""

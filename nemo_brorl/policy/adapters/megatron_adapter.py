@@ -1,5 +1,7 @@
-"""Private names of Megatron and Transformer Engine that a rank uses, written against megatron-core 0.16.1 and
-Transformer Engine 2.11; no other module of the policy has one, but `cpu.megatron`, which loads Megatron on a CPU.
+"""Wrap private names of Megatron and Transformer Engine that a rank uses.
+
+The module is written against megatron-core 0.16.1 and Transformer Engine 2.11. No other module of the policy uses such
+a name, except `cpu.megatron`, which loads Megatron on a CPU.
 
     GPTModel._postprocess                           the end of a forward pass, where Megatron would make all logits
     ColumnParallelLinear._forward_impl and Row…'s   the one product of a linear, which the emulation of FP8 replaces
@@ -31,10 +33,13 @@ VERSION = "0.16.1"
 
 
 class ScoringModel(GPTModel):
-    """GPTModel whose last stage returns what `score` makes of the hidden states, in place of logits."""
+    """A GPTModel whose last stage returns the result of `score` for the hidden states, instead of logits."""
 
     def score(self, hidden_states: Tensor, packing: Any) -> Tensor:
-        """What the last stage returns for hidden states [T, 1, h], cut over ranks under sequence parallelism."""
+        """Return the model's output for the last layer's hidden states [T, 1, h].
+
+        Sequence parallelism cuts the hidden states over ranks.
+        """
         raise NotImplementedError
 
     def _postprocess(
@@ -49,10 +54,13 @@ class ScoringModel(GPTModel):
 
 
 class ProductOfOwn:
-    """Goes before one of Megatron's parallel linears among the bases of a class: its product is then `product`."""
+    """A mixin that replaces the matrix product of one of Megatron's parallel linears.
+
+    It must come before the linear in a class's bases.
+    """
 
     def has_own_product(self) -> bool:
-        """Whether it is, now; otherwise Megatron's."""
+        """Return whether this linear currently uses `product` instead of Megatron's matrix product."""
         raise NotImplementedError
 
     def product(
@@ -63,8 +71,11 @@ class ProductOfOwn:
         group: Any,
         is_gathered: bool,
     ) -> Tensor:
-        """x [..., in] with weight [out, in]. `group`: ranks that share the input, None where none do; `is_gathered`: it
-        is cut over them."""
+        """Return the product of x [..., in] with the weight [out, in].
+
+        `group` are the ranks that share the input, None where none do. `is_gathered`: the input is cut over these
+        ranks.
+        """
         raise NotImplementedError
 
     def _forward_impl(
@@ -83,32 +94,35 @@ class ProductOfOwn:
 
 
 class SavePlan(TorchDistSaveShardedStrategy):
-    """Megatron's way of writing sharded tensors, stopped once every rank knows what it will write: `async_save` returns
-    its writer and the metadata of all files."""
+    """Megatron's writer of sharded tensors, stopped once every rank knows what it will write.
+
+    `async_save` returns its writer and the metadata of all files.
+    """
 
     def _get_save_and_finalize_callbacks(self, writer: Any, save_state_dict_ret: Any) -> Any:
         return writer, save_state_dict_ret[1]
 
 
 def keep_results_in_process() -> None:
-    """Have Megatron's writer hand back results on a queue that never leaves this process; by default it starts a
-    manager process."""
+    """Make Megatron's writer return results on a queue inside this process. By default it starts a manager process."""
     filesystem_async._results_queue = queue.Queue()
 
 
 def optimizer_states(part: Any, param: Tensor) -> dict[str, Tensor]:
-    """This rank's shard of a parameter's master weights and moments, by name."""
+    """Return this rank's shard of a parameter's master weights and moments, by name."""
     return part._get_main_param_and_optimizer_states(param)
 
 
 def weight_gatherer(chunk: DistributedDataParallel) -> Callable[[torch.nn.Module], None]:
-    """A function that waits until a module's weights are gathered."""
+    """Return a function that waits until a module's weights have been gathered."""
     return chunk._make_forward_pre_hook()
 
 
 def forget_quantised_weights(model: torch.nn.Module) -> None:
-    """Forget the quantised weights that Transformer Engine keeps between micro-batches, two bytes a parameter; the next
-    pass makes them anew, as it does after every optimizer step."""
+    """Drop the quantised weights that Transformer Engine keeps between micro-batches, two bytes a parameter.
+
+    The next pass quantises them again, as after every optimizer step.
+    """
     for module in model.modules():
         if hasattr(module, "_fp8_workspaces"):
             module._fp8_workspaces.clear()

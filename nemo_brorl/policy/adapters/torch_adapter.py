@@ -1,11 +1,11 @@
-"""Private names of torch that a rank uses, written against torch 2.13.0; no other module of the policy has one.
+"""Wrap private names of torch, written against torch 2.13.0. No other module of the policy uses such a name.
 
     torch._fused_adam_, torch._fused_adamw_         one kernel for all parameters, which takes moments and step as they
                                                     are; torch's public Adam has a state that Megatron cannot save
     aten._scaled_dot_product_flash_attention_for_   attention that returns its log-sum-exps, and the backward of one set
       cpu, aten._flash_attention_forward            of keys given those of all: the public function has neither
     torch._dynamo.mark_static                       a size that kernels may count on, while others vary
-    cuda.memory._record_memory_history              what held a GPU's memory when it was full
+    cuda.memory._record_memory_history              what filled a GPU's memory when it ran out
       and _dump_snapshot
 
 `tests/unit/policy/test_adapters.py` asserts their signatures, and that this version is the pinned one.
@@ -31,15 +31,15 @@ flash_on_gpu_backward = torch.ops.aten._flash_attention_backward.default
 
 
 def mark_static(tensor: Tensor, dim: int) -> None:
-    """Have functions compiled anew for each size of the tensor in this dimension."""
+    """Have functions compiled separately for each size of the tensor in this dimension."""
     torch._dynamo.mark_static(tensor, dim)
 
 
 def remember_allocations(cuda: Any, max_events: int) -> None:
-    """Have torch note who allocates the GPU's memory. `cuda`: torch's module, or a test's."""
+    """Make torch record who allocates the GPU's memory. `cuda` is torch's module, or a fake in tests."""
     cuda.memory._record_memory_history(max_entries=max_events)
 
 
 def write_allocations(cuda: Any, path: Path) -> None:
-    """Write what was noted, in the format of pytorch.org/memory_viz."""
+    """Write the recorded GPU allocations to a file, in the format of pytorch.org/memory_viz."""
     cuda.memory._dump_snapshot(str(path))

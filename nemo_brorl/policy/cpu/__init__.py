@@ -1,1 +1,1 @@
-"""What the policy needs to run without a GPU: stand-ins for CUDA, kernels, Adam, and the emulation of FP8."""
+"""Run the policy without a GPU: stand-ins for CUDA, kernels, Adam, and an emulation of FP8."""

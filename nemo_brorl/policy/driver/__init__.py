@@ -1,1 +1,1 @@
-"""The driver's side: all ranks as one policy, and who of them stands still. Imports neither torch nor megatron."""
+"""Drive all ranks as one policy, and find ranks that are stalled. Imports neither torch nor megatron."""

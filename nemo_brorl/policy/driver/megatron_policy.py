@@ -1,4 +1,7 @@
-"""The Policy port on Megatron: all policy ranks as one object. Driver side: imports neither torch nor megatron."""
+"""Implement the Policy port on Megatron: all policy ranks as one object on the driver.
+
+The driver imports this module, so it imports neither torch nor megatron.
+"""
 
 from __future__ import annotations
 
@@ -26,28 +29,30 @@ from nemo_brorl.policy.rank.worker import LearnerMethod, PolicyWorker
 from nemo_brorl.types import Float32, KeptCopy, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
 from nemo_brorl.weights.source import SLICE_S, Calls, WeightSource
 
-_CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
+_CPUS_PER_RANK = 0.1  # small, because ranks and engines compute in turn and must fit on one node together
 _CLOSE_TIMEOUT_S = 30.0
-_DEATH_TIMEOUT_S = 5.0  # to learn which rank is gone once one call has failed
+_DEATH_TIMEOUT_S = 5.0  # seconds to find out which rank has died, once a call has failed
 _log = get_logger(__name__)
 
 TokenLists = Sequence[Sequence[int]]
 
 
 class _Call(NamedTuple):
-    """A method that ranks are at."""
+    """A method call to several ranks that has not ended."""
 
     method: str
     references: Calls
-    asked_at: float  # by the timeline's clock, or earlier
+    asked_at: float  # time of the call on the timeline's clock, or an earlier one
 
 
 class MegatronPolicy:
-    """The trained model on all its ranks. Life cycle: the constructor starts the ranks and returns at once;
-    `wait_ready` waits for their model; then any method, one at a time; `close`.
+    """The trained model on all its ranks.
 
-    Where engines share its GPUs (`loads_last`) the model is loaded in `wait_ready`, to be called once they are ready:
-    vLLM counts what is taken from the GPU while it starts as its own, and asks for its whole share to be free.
+    The constructor starts the ranks and returns at once. `wait_ready` waits until they have loaded the model. After
+    that call any method, one at a time, and `close` at the end.
+
+    If engines share the policy's GPUs (`loads_last`), the model is loaded in `wait_ready`. Call it once the engines are
+    ready. vLLM counts GPU memory that is allocated while it starts as its own, and needs its whole share to be free.
     """
 
     def __init__(
@@ -57,18 +62,22 @@ class MegatronPolicy:
         heartbeat: Heartbeat | None = None,
         places: Places | None = None,
     ) -> None:
-        """`heartbeat` hears where the ranks are; `places` on a machine with GPUs. Raises ConfigError or ModelError
-        where the folder alone shows that it cannot work."""
+        """Start the policy's ranks as Ray actors.
+
+        `heartbeat` gets the ranks' progress. `places` is needed on machines with GPUs. Raises ConfigError or ModelError
+        if the model folder alone shows that the settings do not fit.
+        """
         self.layout = settings.layout
         check_policy_fits(settings.policy, model_folder, self.layout.on_gpu)
         self.heartbeat = heartbeat or Heartbeat()
         self.model_folder = model_folder
         self.ranks = self._start_ranks(settings, places or Places(None))
         self.weights = WeightSource(self.ranks, settings.generation, settings.sizes.weight_transport, self._wait)
-        self.poll = ProgressPoll({})  # of the call under way
+        self.poll = ProgressPoll({})  # progress of the current call
         self._updating: _Call | None = None
-        self._asked_at = 0.0  # when ranks were last called together
-        self._address: Any = self.ranks[0].open_store.remote()  # where ranks that have not been told to load shall meet
+        self._asked_at = 0.0  # time of the last call to all ranks
+        # Meeting point of the ranks. None: they have been asked to load the model.
+        self._address: Any = self.ranks[0].open_store.remote()
         self._starting: Calls = []
         for number, rank in enumerate(self.ranks):
             self._starting.append((number, rank.prepare.remote()))
@@ -77,7 +86,7 @@ class MegatronPolicy:
             self._begin_loading()
 
     def _start_ranks(self, settings: RankSettings, places: Places) -> list[Any]:
-        """One actor per rank, in their order."""
+        """Start one Ray actor per policy rank, and return the actors in rank order."""
         # `progress` must answer while another method computes or hangs.
         actor: Any = ray.remote(
             num_cpus=_CPUS_PER_RANK,
@@ -91,7 +100,10 @@ class MegatronPolicy:
         return ranks
 
     def wait_ready(self) -> None:
-        """Return when every rank holds the model. Raises ModelError, ConfigError, ResourceError or TrainingError."""
+        """Wait until every rank has loaded the model.
+
+        Raises ModelError, ConfigError, ResourceError or TrainingError.
+        """
         self._begin_loading()
         self._wait(self._starting, "start")
 
@@ -123,7 +135,11 @@ class MegatronPolicy:
         self._updating = self._begin(calls, "update")
 
     def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
-        """Called while something else goes on, it leaves the stage to the caller; `stalled` names the ranks."""
+        """Wait for the policy's update and return its report, or None if it takes longer than `timeout_s` seconds.
+
+        It starts no stage of the heartbeat, so that a caller can do other work meanwhile. `stalled` then names the
+        ranks.
+        """
         assert self._updating is not None, "no update was begun"
         reports: list[UpdateReport] | None = self._results(self._updating, timeout_s)
         if reports is None:
@@ -132,13 +148,15 @@ class MegatronPolicy:
         chosen = reports[self.layout.report_rank]
         seconds = {}
         for part in chosen.seconds:
-            # The slowest rank is what the step waits for.
+            # The step waits for the slowest rank.
             seconds[part] = max(report.seconds[part] for report in reports)
         return replace(chosen, seconds=seconds)
 
     def stalled(self, seconds: float) -> list[str]:
-        """Ranks that have not moved for longer than this in the call under way, as a message names them. From any
-        thread."""
+        """Describe the ranks that have not moved for more than `seconds` in the current call.
+
+        Any thread may call this.
+        """
         return self.poll.stalled(seconds)
 
     def log_probs(
@@ -147,12 +165,12 @@ class MegatronPolicy:
         response_ids: TokenLists,
         with_fp8: bool = True,
     ) -> list[Float32]:
-        """At the rollouts' temperature, as vLLM's are."""
+        """Return the log-probs [T] of every response at the rollouts' temperature, like vLLM's."""
         return self._on_all("log_probs", prompt_ids, response_ids, with_fp8)[self.layout.report_rank]
 
     def hf_log_probs(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[Float32]:
-        """Of the weights in the model folder, at the rollouts' temperature."""
-        # One rank is enough: it reads the folder, not the model that the ranks share.
+        """Return log-probs [T] by transformers from the model folder's weights, at the rollouts' temperature."""
+        # One rank is enough, because it reads the folder and not the model that the ranks share.
         reference = self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids)
         return self._wait([(0, reference)], "hf_log_probs")[0]
 
@@ -196,7 +214,7 @@ class MegatronPolicy:
         self._on_all("onload")
 
     def close(self) -> None:
-        """End the ranks in order; one that does not answer is killed. Calling it again does nothing."""
+        """End the policy's ranks in order, and kill a rank that does not answer. Calling it again does nothing."""
         closing = [rank.close.remote() for rank in self.ranks]
         ended = [end_in_order(rank) for rank in self.ranks]
         calls = [*closing, *ended]
@@ -209,7 +227,7 @@ class MegatronPolicy:
         self.ranks = []
 
     def _call_all(self, method: LearnerMethod, *arguments: Any) -> Calls:
-        """Calls of a method on the Learners of all ranks, as (rank, reference)."""
+        """Call a method of every rank's Learner, and return pairs of a rank and the reference to its result."""
         self._asked_at = self.heartbeat.timeline.now()
         calls = []
         for number, rank in enumerate(self.ranks):
@@ -217,12 +235,15 @@ class MegatronPolicy:
         return calls
 
     def _on_all(self, method: LearnerMethod, *arguments: Any) -> list[Any]:
-        """Results of a method on the Learners of all ranks."""
+        """Call a method of every rank's Learner, and return the results in rank order."""
         return self._wait(self._call_all(method, *arguments), method)
 
     def _wait(self, calls: Calls, method: str) -> list[Any]:
-        """The results of calls, given as (rank, reference). Raises StallError when the run was given up meanwhile."""
-        # A call may be made while the weight stream goes on, whose ranks are asked again afterwards.
+        """Return the results of calls to policy ranks, given as (rank, reference) pairs.
+
+        Raises StallError when the run was given up while waiting.
+        """
+        # A call may happen inside a weight stream, whose poll continues afterwards.
         poll_before = self.poll
         call = self._begin(calls, method)
         with self.heartbeat.stage(f"policy {method}", self.stalled):
@@ -237,7 +258,7 @@ class MegatronPolicy:
         return _Call(method, calls, self._asked_at)
 
     def _results(self, call: _Call, timeout_s: float | None) -> list[Any] | None:
-        """None: they are not all there within the time."""
+        """Return the results of a call to policy ranks, or None if some have not arrived within `timeout_s` seconds."""
         references = [reference for _, reference in call.references]
         ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -246,7 +267,7 @@ class MegatronPolicy:
                 answers = ray.get(references, timeout=slice_s)
                 return values_of(call.references, answers, call.asked_at, self.heartbeat.timeline)
             except GetTimeoutError:
-                # In slices, so that between two of them a stop or a stall ends the wait.
+                # Waiting in slices lets a stop or a stall end the wait.
                 self._ask()
             except RayError as error:
                 raise self._explain(call, error) from error
@@ -254,14 +275,16 @@ class MegatronPolicy:
                 return None
 
     def _ask(self) -> None:
-        """Look how far the ranks are, unless that was just done."""
+        """Poll the policy ranks' progress, unless that was just done, and raise if the run was given up."""
         self.heartbeat.check()
         if self.poll.ask():
             self.heartbeat.beat(self.poll.furthest_behind())
 
     def _explain(self, call: _Call, error: RayError) -> Exception:
-        """What to tell the user: a rank's own message, or which rank is gone (its peers then fail with lost
-        connections)."""
+        """Return the error to raise for a failed call: a rank's own error, or one that names the rank that has died.
+
+        When a rank dies, its peers fail with lost connections.
+        """
         if isinstance(error, RayTaskError) and isinstance(error.cause, BroRLError):
             return error.cause
         for number, reference in call.references:

@@ -1,4 +1,4 @@
-"""Progress of the ranks as the driver hears of it: it asks while a call takes long, and tells who stands still."""
+"""Poll the progress of ranks while a call takes long, and describe the ranks that are stalled."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from nemo_brorl.core.timeline import Exchange, Timeline
 from nemo_brorl.policy.process.rank_progress import POLL_GROUP, RankAnswer, RankProgress
 
 POLL_EVERY_S = 4.0
-ANSWER_S = 1.0  # a rank's own answering thread waits for nothing but the interpreter's lock
-SILENT_S = 8.0  # without an answer for longer, a rank counts as one that does not answer
+ANSWER_S = 1.0  # seconds for an answer; a rank's answering thread waits only for the interpreter lock
+SILENT_S = 8.0  # seconds without an answer after which a rank counts as silent
 MAX_NAMED = 8
 
 
 class RankStatus(NamedTuple):
-    """The last thing that was heard of a rank."""
+    """Last known progress of one rank."""
 
-    progress: RankProgress | None  # None: nothing yet
-    heard_at: float  # time.monotonic()
+    progress: RankProgress | None  # None: no answer yet
+    heard_at: float  # time of the last answer, by time.monotonic()
 
 
 class ProgressPoll:
-    """Ranks with a call under way, and where they said they are. One question is in flight for each at a time."""
+    """Progress of the policy ranks that a call is running on. Each rank gets one question at a time."""
 
     def __init__(self, ranks: Mapping[int, Any]) -> None:
-        """`ranks`: actor by rank number."""
+        """Take the actors of the policy ranks, by rank number."""
         self.ranks = ranks
         self.answers = dict.fromkeys(ranks, RankStatus(None, time.monotonic()))
         self._asked: dict[int, Any] = {}
         self._asked_at = time.monotonic()
 
     def ask(self) -> bool:
-        """Ask all, for a second; whether one has moved since it was asked before. Not asked again within a few
-        seconds."""
+        """Ask all policy ranks for their progress, and return whether one has moved since its last answer.
+
+        It waits up to `ANSWER_S` seconds, and does nothing within `POLL_EVERY_S` seconds of the last time.
+        """
         if time.monotonic() - self._asked_at < POLL_EVERY_S or not self.ranks:
             return False
         self._asked_at = time.monotonic()
@@ -54,11 +56,14 @@ class ProgressPoll:
         return has_moved
 
     def stalled(self, seconds: float) -> list[str]:
-        """Who has not moved for longer than this; those first who keep the others waiting. From any thread."""
+        """Describe the ranks that have not moved for more than `seconds`, the likely causes first.
+
+        Any thread may call this.
+        """
         return stalled_ranks(dict(self.answers), time.monotonic(), seconds)
 
     def furthest_behind(self) -> str:
-        """Where the rank is that has passed the fewest marks."""
+        """Return a text that says where the rank with the fewest progress marks is, or "" before any answer."""
         last: tuple[int, int] | None = None
         text = ""
         for number, answer in self.answers.items():
@@ -71,10 +76,10 @@ class ProgressPoll:
         return text
 
     def _hear(self, number: int, reference: Any) -> bool:
-        """Whether the rank has moved since its last answer."""
+        """Store a policy rank's progress report, and return whether the rank has moved since its last one."""
         try:
             now: RankProgress = ray.get(reference)
-        except RayError:  # the rank is gone; whoever waits for its call is told, and explains
+        except RayError:  # a dead rank; the caller that waits for its result gets the error and explains it
             return False
         before = self.answers[number].progress
         self.answers[number] = RankStatus(now, time.monotonic())
@@ -89,7 +94,10 @@ def values_of(
     asked_at: float,
     timeline: Timeline,
 ) -> list[Any]:
-    """Values of answers to calls given as (rank, reference); the timeline is told of the work that came along."""
+    """Return the values of ranks' answers, and record the work that came with them in the timeline.
+
+    `calls` are the (rank, reference) pairs that were answered. `asked_at` is their time on the timeline's clock.
+    """
     known_at = timeline.now()
     values = []
     for (number, _), answer in zip(calls, answers, strict=True):
@@ -107,8 +115,12 @@ def stalled_ranks(
     now: float,
     seconds: float,
 ) -> list[str]:
-    """Ranks that have not moved for longer than this: first those that do not answer, then those that compute, then
-    those that wait for others in a collective, each from the one furthest behind. An idle rank has done its part."""
+    """Describe the ranks that have not moved for more than `seconds`, the likely causes first.
+
+    First come ranks that do not answer, then those that compute, then those that wait for others in a collective.
+    Within each kind the rank that is furthest behind comes first. Idle ranks are left out: they have finished their
+    part.
+    """
     silent, computing, waiting = [], [], []
     for number, (progress, heard_at) in answers.items():
         unheard_s = now - heard_at
@@ -130,7 +142,10 @@ def stalled_ranks(
 
 
 def _named(entries: Sequence[tuple[int, int, str]]) -> list[str]:
-    """Texts of (marks, rank, text) from the fewest marks on, cut off with a count."""
+    """Return descriptions of ranks, those with the fewest progress marks first, cut to `MAX_NAMED` and a count.
+
+    `entries` are (marks, rank, text).
+    """
     texts = [text for _, _, text in sorted(entries)]
     if len(texts) <= MAX_NAMED:
         return texts

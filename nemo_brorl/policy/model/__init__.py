@@ -1,1 +1,1 @@
-"""The model that Megatron builds: layers, attention, rotary embedding, log-probs."""
+"""Build the model with Megatron: layers, attention, rotary embedding, log-probs."""

@@ -1,1 +1,1 @@
-"""The process of a rank: its device, its place among the ranks, process groups, progress and profiles."""
+"""Set up the process of a rank: its device, process groups, progress and profiles."""

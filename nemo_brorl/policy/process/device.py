@@ -1,10 +1,10 @@
-"""The hardware of a rank: the one file that decides between NCCL on GPUs and Gloo on CPU cores.
+"""Decide the hardware of a rank: NCCL on a GPU, or Gloo on CPU cores. No other module decides that.
 
-`compiled` is torch.compile as the policy uses it: for any number of tokens, as a whole, and never quietly uncompiled.
-What torch has compiled for too many kinds of input it runs as it stands, which for attention writes down every pair of
-tokens. With `fullgraph` that is an error, as is a part of a function that cannot be compiled; torch's switch for the
-whole process would also end runs in which one of Megatron's small functions does better uncompiled. `fix_sizes` says
-which sizes are no numbers of tokens.
+`compiled` is torch.compile as the policy uses it: for any number of tokens, as a whole, and never silently uncompiled.
+After too many kinds of input torch would run a function uncompiled, and attention would then store every pair of
+tokens. With `fullgraph` that is an error, and so is a part of a function that cannot be compiled. Torch's process-wide
+switch would also end runs in which one of Megatron's small functions is better off uncompiled. `fix_sizes` marks the
+sizes that are constants of the model.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from nemo_brorl.policy.cpu import megatron
 
 @dataclass(frozen=True)
 class Device:
-    """Where the tensors of one rank live and how ranks talk."""
+    """Torch device of one policy rank, and the backend over which ranks communicate."""
 
     torch_device: torch.device
-    backend: str  # of torch.distributed
+    backend: str  # backend of torch.distributed: nccl or gloo
 
 
 def open_device(on_gpu: bool, num_threads: int) -> Device:
-    """Get this process ready for megatron, before its first import. Raises ResourceError without the GPU that was asked
-    for.
+    """Prepare this process for megatron, before its first import, and return the rank's device.
 
-    Ray shows each rank its own GPU only, so it is always the first one.
+    Ray shows each rank only its own GPU, so the device is always the first one. Raises ResourceError when a GPU was
+    requested and torch sees none.
     """
     if on_gpu:
         if not torch.cuda.is_available():
@@ -49,28 +49,36 @@ def open_device(on_gpu: bool, num_threads: int) -> Device:
 
 @cache
 def compiled(function: Any, **constants: Any) -> Any:
-    """A function compiled once for inputs of all sizes, with some arguments fixed: a number that could change would be
-    one more input of the kernel."""
+    """Return `function` with some arguments fixed, compiled once for inputs of all sizes.
+
+    A number that is not fixed would become one more input of the kernel.
+    """
     fixed = partial(function, **constants)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return fixed(*args, **kwargs)
 
-    # torch counts kinds of input by code object, of which partials and its own functions have one together
+    # torch counts kinds of input per code object. All partials share one, so each function gets its own here.
     call.__name__ = function.__name__
     call.__code__ = call.__code__.replace(co_name=function.__name__)
     return torch.compile(call, dynamic=True, fullgraph=True)
 
 
 def fix_sizes(tensor: Tensor, *dims: int) -> Tensor:
-    """The tensor, marked: its sizes in these dimensions are the model's, and a function is compiled for each of them.
-    Kernels then divide by constants, not by 64-bit numbers, and read 16 bytes at once."""
+    """Return the tensor, marked so that functions are compiled for each of its sizes in these dimensions.
+
+    Use it for sizes of the model. Kernels then divide by constants instead of 64-bit numbers, and read 16 bytes at
+    once.
+    """
     for dim in dims:
         mark_static(tensor, dim)
     return tensor
 
 
 def forget_compiled() -> None:
-    """Start afresh: a process that makes one model after another would reach the limit of kinds of input."""
+    """Drop all compiled functions.
+
+    A process that makes several models would otherwise reach torch's limit of kinds of input.
+    """
     torch.compiler.reset()
     compiled.cache_clear()

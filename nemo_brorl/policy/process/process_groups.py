@@ -1,4 +1,4 @@
-"""Process groups of one rank: opened from a `ParallelLayout`, closed without leaving anything behind."""
+"""Open one rank's process groups from a `ParallelLayout`, and close them without leaving anything behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT = timedelta(minutes=30)
 
 
 def join_store(host: str, port: int, world_size: int) -> dist.TCPStore:
-    """Meeting point of all ranks (`weights.rendezvous.open_store`), as seen by those that do not serve it."""
+    """Connect to the meeting point of all ranks that another rank serves (`weights.rendezvous.open_store`)."""
     return dist.TCPStore(host, port, world_size, is_master=False, timeout=TIMEOUT)
 
 
@@ -48,14 +48,15 @@ def open_groups(
         context_parallel_size=layout.context,
         expert_model_parallel_size=layout.expert,
         expert_tensor_parallel_size=layout.expert_tensor,
-        # for the optimizer's checkpoints in host memory, which are not used; Gloo wants a host name that resolves
+        # Only the optimizer's checkpoints in host memory, which are unused, need these groups. Gloo would also need a
+        # host name that resolves.
         create_gloo_process_groups=False,
     )
     model_parallel_cuda_manual_seed(seed)
 
 
 def weight_groups() -> RankGroups:
-    """Return the groups between which the model is split, as reading and sending its weights needs them."""
+    """Return the groups of ranks between which the model is split, for reading and sending its weights."""
     return RankGroups(
         tensor=parallel_state.get_tensor_model_parallel_group(),
         expert_tensor=parallel_state.get_expert_tensor_parallel_group(),
@@ -65,23 +66,27 @@ def weight_groups() -> RankGroups:
 
 
 def close_groups() -> None:
-    """Leave all process groups."""
+    """Leave all process groups of Megatron and torch.distributed."""
     if dist.is_initialized():
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
 
 
 def this_host(is_single_node: bool) -> str:
-    """The address other ranks reach this one by: the one that Ray's nodes know each other by. A host's own name is no
-    help, it often stands for 127.0.1.1."""
+    """Return the address at which other ranks reach this process: the one by which Ray knows the node.
+
+    The host's own name is no help, because it often stands for 127.0.1.1.
+    """
     if is_single_node:
         return "127.0.0.1"
     return ray.util.get_node_ip_address()
 
 
 def choose_interface(address: str) -> None:
-    """Have Gloo listen where others reach this node; it would look its name up. What the environment says goes
-    before."""
+    """Make Gloo listen on the network interface that has `address`, unless GLOO_SOCKET_IFNAME is set already.
+
+    By default Gloo looks up the host's name.
+    """
     for name, entries in psutil.net_if_addrs().items():
         if address in [entry.address for entry in entries]:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)

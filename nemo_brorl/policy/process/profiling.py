@@ -1,8 +1,8 @@
-"""Profiles of chosen ranks in chosen steps, and what a GPU's memory held when it was full. Files lie in `profiles/` of
-the run folder.
+"""Profile chosen ranks in chosen steps, and record what fills a GPU's memory when it runs out.
 
-`profile.kind=torch`: a trace of operators and kernels by torch's profiler, which Perfetto opens. `nsys`: the rank runs
-under Nsight Systems, which records between cudaProfilerStart and cudaProfilerStop.
+The files are in `profiles/` of the run folder. `profile.kind=torch` writes a trace of operators and kernels by torch's
+profiler, which Perfetto opens. With `nsys` the rank runs under Nsight Systems, which records between cudaProfilerStart
+and cudaProfilerStop.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import replacing
 from nemo_brorl.policy.adapters.torch_adapter import remember_allocations, write_allocations
 
-MAX_EVENTS = 100_000  # allocations that a memory snapshot remembers
+MAX_EVENTS = 100_000  # allocations in a memory snapshot
 
 _log = get_logger(__name__)
 
 
 class Profiling:
-    """What the settings ask of one rank."""
+    """Profiler of one policy rank, as the settings request it."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Profiling:
         rank: int,
         cuda: Any = torch.cuda,
     ) -> None:
-        """`folder` of profiles; `cuda`: torch's module, or a test's."""
+        """Take the settings and the folder for profiles. `cuda` is torch's module, or a fake in tests."""
         self.settings = settings
         self.folder = folder
         self.rank = rank
@@ -45,7 +45,7 @@ class Profiling:
 
     @contextmanager
     def of_update(self, step: int) -> Iterator[None]:
-        """Profile what is inside, if this rank's update of this step is to be."""
+        """Profile the code inside this context, if the settings choose this rank and step."""
         is_chosen = step in self.settings.steps and self.rank in self.settings.ranks
         if not is_chosen or self.settings.kind == "off":
             yield
@@ -61,7 +61,7 @@ class Profiling:
 
     @contextmanager
     def of_memory(self) -> Iterator[None]:
-        """Write what the GPU's memory holds when it runs full inside."""
+        """Write a snapshot of the GPU's allocations if the code inside this context runs out of memory."""
         try:
             yield
         except torch.OutOfMemoryError:

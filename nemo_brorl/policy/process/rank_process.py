@@ -1,6 +1,6 @@
-"""The process of a policy rank, from its settings alone: its environment, and whether a profiler runs it.
+"""Describe the process of a policy rank from its settings alone: environment variables, and a profiler around it.
 
-No torch here, so the driver can ask before any rank starts.
+It does not import torch, so the driver can use it before any rank starts.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def rank_environment(settings: RankSettings, model_folder: Path) -> dict[str, str]:
-    """Environment variables of a rank's process."""
+    """Return the environment variables of a policy rank's process."""
     variables = {
         "OMP_NUM_THREADS": str(settings.policy.num_threads or 1),
-        "PYTHONDONTWRITEBYTECODE": "",  # without byte code, imports take several times as long
-        # Megatron asks for it under tensor parallelism; engines do not want it
+        "PYTHONDONTWRITEBYTECODE": "",  # empty, because imports without byte code take several times as long
+        # Megatron needs it under tensor parallelism. Engines must not have it.
         "CUDA_DEVICE_MAX_CONNECTIONS": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
     }
     if settings.sizes.weight_transport == "cuda_ipc":
@@ -29,7 +29,7 @@ def rank_environment(settings: RankSettings, model_folder: Path) -> dict[str, st
             if name in os.environ:
                 variables[name] = _without_expandable_segments(os.environ[name])
     if settings.sizes.gpus_per_node == 0:
-        # one heap: with several, each keeps the holes of other micro-batches, 0.2 GiB of 1.7
+        # One malloc arena. With several, each keeps holes of other micro-batches: 0.2 GiB of 1.7.
         variables["MALLOC_ARENA_MAX"] = "1"
         if settings.sizes.num_nodes == 1:
             variables["GLOO_SOCKET_IFNAME"] = "lo"
@@ -39,8 +39,10 @@ def rank_environment(settings: RankSettings, model_folder: Path) -> dict[str, st
 
 
 def _without_expandable_segments(settings: str) -> str:
-    """Settings of torch's allocator without the one whose memory is shared with other processes by a system call that
-    containers forbid (pytorch issue 165685)."""
+    """Return settings of torch's allocator without `expandable_segments`.
+
+    Such memory is shared with other processes by a system call that containers forbid (pytorch issue 165685).
+    """
     kept = []
     for setting in settings.split(","):
         if not setting.strip().startswith("expandable_segments"):
@@ -49,20 +51,20 @@ def _without_expandable_segments(settings: str) -> str:
 
 
 def rank_process(settings: RankSettings, model_folder: Path, rank: int) -> dict[str, Any]:
-    """Ray's runtime environment of a rank's process. Makes the folder that nsys writes to."""
+    """Return Ray's runtime environment for a rank's process. Creates the folder that nsys writes to."""
     environment = rank_environment(settings, model_folder)
     process: dict[str, Any] = {"env_vars": environment}
     options = nsight_options(settings, rank)
     if options is not None:
         process["nsight"] = options
         settings.profile_folder.mkdir(parents=True, exist_ok=True)
-        # behind nsys Ray starts the first "python" of the PATH, whichever that is
+        # Under nsys Ray starts the first "python" of the PATH, so ours must come first.
         environment["PATH"] = f"{Path(sys.executable).parent}:${{PATH}}"
     return process
 
 
 def nsight_options(settings: RankSettings, rank: int) -> dict[str, str] | None:
-    """Options of nsys for a rank, as Ray's runtime environment takes them; None: it does not run under nsys."""
+    """Return the options of nsys for Ray's runtime environment, or None if the rank does not run under nsys."""
     profile = settings.profile
     if profile.kind != "nsys" or rank not in profile.ranks:
         return None
@@ -71,5 +73,5 @@ def nsight_options(settings: RankSettings, rank: int) -> dict[str, str] | None:
         "t": "cuda,nvtx,cublas,cudnn",
         "capture-range": "cudaProfilerApi",
         "capture-range-end": "repeat",
-        "o": re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", report),  # for the shell through which Ray starts it
+        "o": re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", report),  # escaped, because Ray starts nsys through a shell
     }

@@ -1,7 +1,7 @@
-"""Progress of one rank: noted by the thread that computes, and read while it may hang.
+"""Record the progress of one rank in its computing thread, to be read by another thread while it may hang.
 
-On a rank, `PROGRESS` is marked as work goes on, and a second thread of the actor reads it; what took how long goes
-along with the rank's next answer. No torch here: the driver reads the answers (`driver.stalled_ranks`).
+`PROGRESS` is marked as work advances, and a second thread of the actor reads it. Durations travel with the rank's next
+answer. It does not import torch, because the driver reads the answers (`driver.stalled_ranks`).
 """
 
 from __future__ import annotations
@@ -19,43 +19,42 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from nemo_brorl.core.timeline import Work
 
-# Whoever is in one of these files of torch and Megatron waits for other ranks.
+# Files of torch and Megatron whose functions wait for other ranks.
 COLLECTIVE_FILES = ("distributed_c10d.py", "param_and_grad_buffer.py", "p2p_communication.py")
-MAX_FRAMES = 12  # looked at from the innermost on
+MAX_FRAMES = 12  # innermost stack frames that are searched for a collective
 IDLE = "idle"
 
-POLL_GROUP = "progress"  # the concurrency group in which a rank answers
+POLL_GROUP = "progress"  # Ray concurrency group in which a rank reports its progress
 
-MAX_WORK = 2000  # pieces that a rank keeps for its next answer, the newest ones
-SHORTEST_S = 1e-3  # a part that took less is none
+MAX_WORK = 2000  # newest pieces of work that a rank keeps for its next answer
+SHORTEST_S = 1e-3  # seconds; shorter parts are not recorded
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 class RankProgress(NamedTuple):
-    """Where a rank is."""
+    """Progress of one policy rank: what it is doing, and since when."""
 
-    place: str  # method, part of it, step of that
-    num_marks: int  # passed since the method began
-    seconds: float  # since the last mark
+    place: str  # method, part and step, joined by commas
+    num_marks: int  # marks passed since the method started
+    seconds: float  # seconds since the last mark
     is_idle: bool
     collective: str | None  # function of torch.distributed or of Megatron's exchange that it waits in
-    process: int  # its id
+    process: int  # process id
 
 
 class RankAnswer(NamedTuple):
-    """What a rank's Learner returned, and what the rank has done since its last answer."""
+    """Result of a call to a rank's Learner, with the work that the rank has done since its last answer."""
 
     value: Any
-    received_at: float  # unix seconds of the rank's clock, as is the next
-    answered_at: float
+    received_at: float  # unix seconds of the rank's clock
+    answered_at: float  # unix seconds of the rank's clock
     work: tuple[Work, ...]
 
 
 class ProgressMarks:
-    """The marks of one process. Ranks that do the same work pass the same number of marks, so counts can be
-    compared."""
+    """Progress marks of one process. Ranks that do equal work pass equally many marks, so counts can be compared."""
 
     def __init__(self) -> None:
         self._thread = 0
@@ -65,12 +64,12 @@ class ProgressMarks:
         self._num_marks = 0
         self._marked_at = time.monotonic()
         self._work: deque[Work] = deque(maxlen=MAX_WORK)
-        self._part_began_at = 0.0  # unix seconds
+        self._part_began_at = 0.0  # start of the part in unix seconds
         self._part_details: Mapping[str, Any] = {}
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
-        """Inside, the calling thread is in this method."""
+        """Record that the calling thread runs the policy rank's method `name` while this context is open."""
         self._thread = threading.get_ident()
         self._begin(name)
         began_at = time.time()
@@ -82,7 +81,10 @@ class ProgressMarks:
             self._begin(IDLE)
 
     def mark_part(self, name: str, **details: Any) -> None:
-        """The method has come to this part. `details` are small and JSON-able, for the timeline."""
+        """Record that a policy rank's method has reached this part.
+
+        `details` are small and JSON-able, for the timeline.
+        """
         self._end_part()
         self._part = name
         self._part_began_at = time.time()
@@ -91,12 +93,12 @@ class ProgressMarks:
         self._count()
 
     def mark_step(self, name: str) -> None:
-        """The part has come to this step."""
+        """Record that a policy rank's method has reached this step of its current part."""
         self._step = name
         self._count()
 
     def read(self) -> RankProgress:
-        """Where the computing thread is; called by another."""
+        """Return what the computing thread of a policy rank is doing. Another thread calls this."""
         named = [self._method, self._part, self._step]
         place = ", ".join(name for name in named if name)
         seconds = time.monotonic() - self._marked_at
@@ -111,7 +113,10 @@ class ProgressMarks:
         )
 
     def answer(self, value: Any, received_at: float) -> RankAnswer:
-        """An answer to what was asked at `received_at`, with all work since the last one."""
+        """Return a policy rank's answer to a call, with all work since its last answer.
+
+        `received_at` is the time at which the call arrived, in unix seconds.
+        """
         work = tuple(self._work)
         self._work.clear()
         return RankAnswer(value, received_at, time.time(), work)
@@ -134,11 +139,11 @@ class ProgressMarks:
         self._marked_at = time.monotonic()
 
 
-PROGRESS = ProgressMarks()  # of this process, which is one rank
+PROGRESS = ProgressMarks()  # marks of this process, which runs one rank
 
 
 def tracked(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """A method of a rank that is named in `PROGRESS` while it runs."""
+    """Decorate a rank's method so that `PROGRESS` names it while it runs."""
 
     @functools.wraps(method)
     def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -149,7 +154,7 @@ def tracked(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
 
 def _collective_of(frame: FrameType | None) -> str | None:
-    """The outermost function of torch's or Megatron's communication among a thread's innermost frames."""
+    """Return the outermost communication function of torch or Megatron among a thread's innermost frames, or None."""
     found = None
     for _ in range(MAX_FRAMES):
         if frame is None:

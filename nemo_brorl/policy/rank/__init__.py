@@ -1,1 +1,1 @@
-"""One rank at work: its actor, what the driver may ask of it, and the update."""
+"""Run one rank: its actor, the methods that the driver calls, and the update."""

@@ -21,8 +21,10 @@ def compute_covariance_masks(
     seed: int,
     device: torch.device,
 ) -> list[Tensor | None]:
-    """Tokens of this rank's rows of a mini-batch that Clip-Cov and KL-Cov hold. Collective over the data-parallel and
-    context-parallel ranks."""
+    """Return for each of this rank's rows of a mini-batch the mask [n] of tokens that Clip-Cov or KL-Cov selects.
+
+    Collective over the data-parallel and context-parallel ranks. `seed` decides the draws of clip_cov.
+    """
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
 
     def gather(own: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Check of what FP8 does to log-probs, as training goes on, and the first scales of the delayed recipe."""
+"""Measure what FP8 changes in log-probs during training, and initialise the scales of the delayed recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from nemo_brorl.policy.state.optimizer import gather_weights
 
 
 class Fp8Check:
-    """Of one rank; does nothing without `policy.fp8`. Methods are collective."""
+    """Check of one rank that measures what FP8 changes in log-probs.
+
+    It does nothing without `policy.fp8`. Its methods are collective.
+    """
 
     def __init__(
         self,
@@ -27,31 +30,35 @@ class Fp8Check:
         models: Sequence[Any],
         chunks: Sequence[Any],
     ) -> None:
-        """`chunks`: the models as wrapped for training."""
+        """Take the rank's model chunks. `chunks` are the same as wrapped for training."""
         self.is_on = policy.fp8 is not None
         self.needs_scales = self.is_on and policy.fp8_recipe == "delayed"
         self.models = models
         self.chunks = chunks
 
     def first_scales(self, row: Row) -> None:
-        """Give the delayed recipe a history before anything is scored: its first scales are 1, which rounds weights of
-        0.01 to a few numbers and many gradients to zero. Two forward and backward passes on a row do it (what comes
-        after the first layer is only seen rightly in the second); nothing is learnt from them."""
+        """Give the delayed recipe a history of scales before the first row is scored.
+
+        Its first scales are 1, which rounds weights of 0.01 to a few values and many gradients to zero. Two forward and
+        backward passes over a row fill the history. After the first pass, layers behind the first one have only seen
+        wrong inputs. The weights do not change.
+        """
         if self.needs_scales:
             train_rows(self.chunks, [row, row], _likelihood)
             gather_weights(self.chunks)
         self.needs_scales = False
 
     def loaded(self) -> None:
-        """A checkpoint has brought the scales."""
+        """Note that a checkpoint has restored the FP8 scales, so that no pass is needed to initialise them."""
         self.needs_scales = False
 
     def mismatch(self, row: Row) -> dict[str, float]:
-        """Mean and largest |log p with FP8 - log p without| of a row's response tokens over the data-parallel ranks, in
-        nats, of the current weights. Empty except on the last pipeline stage.
+        """Return the metrics `policy/fp8_mismatch` of a row under the current weights, in nats.
 
-        For the row that is trained next, the pass with FP8 adds nothing to the delayed recipe's history that training
-        it will not, and the one without does not touch it.
+        They are mean and maximum of |log p with FP8 − log p without| over the row's response tokens on all
+        data-parallel ranks. Empty except on the last pipeline stage. Pass the row that is trained on next. Then the
+        pass with FP8 adds nothing to the delayed recipe's history that training would not add. The pass without FP8
+        leaves the history alone.
         """
         if not self.is_on:
             return {}

@@ -1,5 +1,7 @@
-"""Log-probs of a Hugging Face folder by transformers, one sequence at a time: the slow and plain yardstick of the
-parity gate."""
+"""Compute log-probs of a Hugging Face folder by transformers, one sequence at a time.
+
+It is slow and simple, and the parity gate compares the policy with it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import torch
 from nemo_brorl.core.torch_device import all_threads, release_cache, roomy_device
 from nemo_brorl.types import Float32
 
-# Logits of the longest sequence, its part, and what log_softmax makes of it.
+# Copies of the longest sequence's logits in memory at once: the logits, their slice, and intermediates of log_softmax.
 _LOGIT_COPIES = 4
 
 
@@ -22,9 +24,11 @@ def hf_log_probs(
     response_ids: Sequence[Sequence[int]],
     temperature: float,
 ) -> list[Float32]:
-    """Log-prob [T] of every response token under softmax(logits / temperature), computed in fp32, on the GPU if there
-    is room."""
-    # Seconds of imports, for the parity gate alone.
+    """Return the log-prob [T] of every response token under softmax(logits / temperature), computed in fp32.
+
+    Runs on the GPU if its memory has room, else on the CPU.
+    """
+    # This import takes seconds, and only the parity gate needs it.
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 

@@ -1,4 +1,7 @@
-"""The learner of one rank: what it does with its state when the driver asks. No Ray here, so plain processes run it."""
+"""Run one rank's part of what the driver requests: update, score, send weights, save and load.
+
+Nothing here needs Ray, so plain processes can run it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ TokenLists = Sequence[Sequence[int]]
 
 
 class Learner:
-    """One rank of the policy. Process groups are open; methods marked collective are called by all ranks together."""
+    """One rank of the policy. Its process groups are open. All ranks call methods marked collective together."""
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class Learner:
         model_folder: Path,
         device: Device,
     ) -> None:
-        """Collective. Raises ModelError or ConfigError."""
+        """Build the rank's state from a Hugging Face model folder. Collective. Raises ModelError or ConfigError."""
         self.state = build_rank_state(settings, model_folder, device)
         self.model_folder = model_folder
         models = self.state.models
@@ -62,7 +65,10 @@ class Learner:
         self.sender = WeightSender(settings.sizes.weight_transport, is_first_rank, with_copies)
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
-        """Collective: every mini-batch of the plan. What this rank did; metrics only on the last pipeline stage."""
+        """Run every mini-batch of the plan and return this rank's report. Collective.
+
+        Only the last pipeline stage has metrics.
+        """
         return Update(self.state, self.fp8_check, plan).run()
 
     def log_probs(
@@ -71,15 +77,16 @@ class Learner:
         response_ids: TokenLists,
         with_fp8: bool = True,
     ) -> list[Float32] | None:
-        """Log-probs [T] of every response at the rollouts' temperature; None except on the last pipeline stage.
+        """Return the log-probs [T] of every response at the rollouts' temperature.
 
-        Collective; every replica does the same work. `with_fp8=False` leaves out what `policy.fp8` does to them.
+        They are None except on the last pipeline stage. Collective. Every replica does the same work. `with_fp8=False`
+        computes them without `policy.fp8`.
         """
         micro_batches = self._within_budget(prompt_ids, response_ids)
         temperature = self.state.settings.rollouts.temperature
         rows = self.state.rows(micro_batches, temperature)
         if with_fp8:
-            # Otherwise the first log-probs of a run would be those of scales that fit nothing.
+            # Without scales from a real row the first log-probs of a run would be wrong.
             self.fp8_check.first_scales(rows[0])
         precision = nullcontext() if with_fp8 else fp8_off(self.state.models)
         with precision:
@@ -87,13 +94,15 @@ class Learner:
         if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             return None
         lengths = [len(token_ids) for token_ids in response_ids]
-        # Rows hold responses in an order that suits the attention; the caller's order is that of the numbers.
+        # Rows reorder responses for the attention. Their `index` restores the caller's order.
         starts = np.cumsum([0, *lengths])
         return self._by_response(rows, scores, starts)
 
     def _within_budget(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[list[PackedGroup]]:
-        """Micro-batches of at most tokens_per_micro_batch tokens per context-parallel rank. The index of a response is
-        its number among all."""
+        """Pack prompts with one response each into micro-batches of at most `tokens_per_micro_batch` tokens.
+
+        The budget is per context-parallel rank. A `Response.index` is the response's number among all responses.
+        """
         budget = self.state.settings.sizes.row_tokens
         micro_batches: list[list[PackedGroup]] = []
         num_tokens = budget
@@ -115,7 +124,10 @@ class Learner:
         scores: Sequence[TokenScores],
         starts: np.ndarray,
     ) -> list[Float32]:
-        """Log-probs [T] of every response; `starts` [responses + 1] of their tokens, end to end."""
+        """Return the log-probs [T] of every response, from the scores of rows.
+
+        `starts` [responses + 1] are the offsets of the responses' tokens, end to end.
+        """
         num_tokens = int(starts[-1])
         flat = torch.zeros(num_tokens, device=self.state.device.torch_device)
         for row, row_scores in zip(rows, scores, strict=True):
@@ -123,53 +135,58 @@ class Learner:
             firsts = starts[np.array(numbers, np.int64)]
             places = firsts[row.response_index] + row.token_index
             flat[torch.from_numpy(places)] = row_scores.log_probs
-        if self.state.settings.layout.context > 1:  # each rank has the tokens that it predicts
+        # Each context-parallel rank has only the tokens that it predicts.
+        if self.state.settings.layout.context > 1:
             torch.distributed.all_reduce(flat, group=parallel_state.get_context_parallel_group())
         log_probs = flat.cpu().numpy()
         return np.split(log_probs, starts[1:-1])
 
     def weight_manifest(self) -> list[TensorInfo]:
-        """Names, shapes and dtypes of the weight stream."""
+        """Return name, shape and dtype of every tensor in the weight stream."""
         dtype = param_dtype(self.state.settings.policy)
         return weight_manifest(self.state.shape, dtype)
 
     def send_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
-        """Collective: the current weights by the transport of the settings."""
+        """Yield this rank's messages while the current weights are sent by the configured transport. Collective."""
         return self.sender.stream(self.hf_export.stream(), self.bucket_bytes)
 
     def take_part_in_weight_stream(self) -> None:
-        """Collective: feed a stream that rank 0 uses."""
+        """Run through the weight stream without using it, because rank 0 needs this rank's shares. Collective."""
         for _ in self.hf_export.stream():
             pass
 
     def begin_save(self, folder: Path) -> None:
-        """Collective: write everything `load` needs, whatever its layout. Training goes on once the state is copied;
-        then `finish_save`."""
+        """Start to write a checkpoint that `load` can read under any parallel layout. Collective.
+
+        Training can continue when this returns, because the state has been copied. `finish_save` must follow.
+        """
         assert self.pending_save is None, "the last save was not finished"
-        # The shards of a model do not change while it runs, so that they fit is checked across ranks once.
+        # A model's shards never change during a run, so one check across ranks is enough.
         is_first = not self.has_saved
         self.pending_save = saving.begin_save(self.state, folder, validate=is_first)
         self.has_saved = True
 
     def is_save_written(self) -> bool:
-        """Whether `finish_save` would not wait for this rank's files."""
+        """Return whether `finish_save` would return without waiting for this rank's files."""
         return self.pending_save is None or self.pending_save.is_written()
 
     def finish_save(self) -> float:
-        """Collective: wait for the files and make them a checkpoint. Seconds of writing. Raises CheckpointError on all
-        ranks."""
+        """Wait for the files and complete the checkpoint. Return the seconds of writing on this rank. Collective.
+
+        Raises CheckpointError on all ranks if one of them failed.
+        """
         pending = self.pending_save
         assert pending is not None, "no save was begun"
         self.pending_save = None
         return pending.finish()
 
     def load(self, folder: Path) -> None:
-        """Collective. Raises CheckpointError."""
+        """Load weights, optimizer state and reference from a checkpoint. Collective. Raises CheckpointError."""
         saving.load(self.state, folder)
         self.fp8_check.loaded()
 
     def export(self, folder: Path) -> None:
-        """Collective: a Hugging Face folder, written by rank 0."""
+        """Write the current weights as a Hugging Face folder, on rank 0. Collective."""
         if torch.distributed.get_rank() == 0:
             tensors = self.hf_export.stream()
             write_hf_folder(tensors, self.weight_manifest(), self.model_folder, folder, SHARD_BYTES)
@@ -177,28 +194,31 @@ class Learner:
             self.take_part_in_weight_stream()
 
     def reset_reference(self, clear_optimizer: bool) -> None:
-        """Make the current weights the reference of the KL term, where there is one; forget Adam's moments and steps if
-        asked."""
+        """Make the current weights the reference of the KL term, if there is one, and optionally clear Adam's state."""
         if self.state.reference:
             self.state.reference.reset()
         if clear_optimizer:
             clear_state(self.state.optimizer)
 
     def release(self) -> None:
-        """Hand memory that is kept for later back to the device, where somebody else needs it there (or, on CPU, holes
-        between micro-batches would add up over steps)."""
+        """Return cached memory to the device, where other processes need it.
+
+        On CPU it keeps holes between micro-batches from adding up over the steps.
+        """
         if self.state.settings.sizes.gives_memory_back:
             release_cache()
 
     def offload(self) -> None:
-        """`release`, and move to host memory what `policy.offload` names; until `onload` there is nothing to compute
-        with."""
+        """Move what `policy.offload` names to host memory, and release cached memory.
+
+        `onload` must come before any computation.
+        """
         if self.offloading:
             self.offloading.offload()
         self.release()
 
     def onload(self) -> None:
-        """Undo `offload`, bit for bit."""
+        """Move what `offload` has moved to host memory back to the device, bit for bit."""
         if self.offloading:
             self.offloading.onload()
 
@@ -209,7 +229,7 @@ def _to_score(
     prompt_ids: Sequence[int],
     response_ids: Sequence[int],
 ) -> PackedGroup:
-    """A prompt with one response, of which only the tokens matter."""
+    """Return a prompt with one response whose tokens are to be scored. Rewards and log-probs are placeholders."""
     prompt = np.asarray(prompt_ids, np.int32)
     token_ids = np.asarray(response_ids, np.int32)
     no_log_probs = np.zeros(len(token_ids), np.float32)

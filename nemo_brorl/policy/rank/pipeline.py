@@ -1,4 +1,4 @@
-"""Rows through Megatron's pipeline schedules (none, 1F1B, interleaved), forward only or with gradients."""
+"""Run rows through Megatron's pipeline schedules (none, 1F1B, interleaved), forward only or with gradients."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.process.rank_progress import PROGRESS
 from nemo_brorl.policy.rows.packed_rows import Row
 
-# (index, row, scores) -> loss sum, metric sums
 TensorMetrics = dict[str, Tensor]
+# Takes index, row and scores of a row. Returns the loss sum and metric sums.
 RowLoss = Callable[[int, Row, TokenScores], tuple[Tensor, TensorMetrics]]
-Counted = tuple[Tensor, Tensor, TensorMetrics]  # Megatron's triple: sum, tokens, what to hand back
+Counted = tuple[Tensor, Tensor, TensorMetrics]  # Megatron's triple: loss sum, number of tokens, metrics
 
-# Megatron's switches of selective recomputation, which it reads in evaluation too
+# Megatron's attributes for selective recomputation. It reads them in evaluation mode too.
 _RECOMPUTES = ("recompute_mlp", "moe_layer_recompute")
 
 
 def score_rows(chunks: Sequence[Any], rows: Sequence[Row]) -> list[TokenScores]:
-    """Scores [n] of every row under the current weights; an empty list except on the last pipeline stage."""
-    # Without gradients there is nothing to save by recomputing, and Transformer Engine would remember the pass.
+    """Return the scores [n] of every row under the current weights, without gradients.
+
+    The list is empty except on the last pipeline stage. Collective over the ranks that share the model.
+    """
+    # Without gradients recomputation saves nothing, and Transformer Engine would remember the pass.
     with torch.no_grad(), _nothing_recomputed(chunks):
         return _run(chunks, rows, _keep_scores, forward_only=True, collect_non_loss_data=True)
 
 
 @contextmanager
 def _nothing_recomputed(chunks: Sequence[torch.nn.Module]) -> Iterator[None]:
-    """Model chunks in evaluation mode, in which no pass is a checkpointed one.
+    """Put model chunks into evaluation mode without activation recomputation, and back afterwards.
 
-    In training mode Transformer Engine notes the FP8 scales of every checkpointed pass, and takes them back one by one
-    in backward passes: what a pass without a backward has noted, later passes would take for their own.
+    In training mode Transformer Engine stores the FP8 scales of every recomputed forward pass, and backward passes take
+    them back one by one. Scales of a pass without a backward pass would be taken by a later one.
     """
     switched: list[tuple[torch.nn.Module, str]] = []
     for chunk in chunks:
@@ -56,7 +59,7 @@ def _nothing_recomputed(chunks: Sequence[torch.nn.Module]) -> Iterator[None]:
 
 
 def _recomputing(chunk: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str]]:
-    """Modules that recompute, each with the switch that says so."""
+    """Yield the modules that recompute activations, each with the name of the attribute that switches it on."""
     for module in chunk.modules():
         for name in _RECOMPUTES:
             if getattr(module, name, False):
@@ -68,9 +71,10 @@ def train_rows(
     rows: Sequence[Row],
     loss: RowLoss,
 ) -> list[TensorMetrics]:
-    """Gradients of the token mean of `loss` over the rows of all data-parallel ranks, left in the gradient buffers.
+    """Compute gradients of the token mean of `loss` over the rows of all data-parallel ranks.
 
-    Returns the metrics of every row on the last pipeline stage, an empty list elsewhere.
+    They are left in the gradient buffers. Returns the metrics of every row on the last pipeline stage, an empty list
+    elsewhere. Collective.
     """
     for chunk in chunks:
         chunk.zero_grad_buffer()
@@ -87,7 +91,10 @@ def _keep_scores(
 
 
 def _by_response(output: Tensor, row: Row) -> TokenScores:
-    """Scores [n] from those of the model [3, u]: a token that responses share has one, which counts in each of them."""
+    """Return scores [n] per response token from the model's output [3, u].
+
+    A token that several responses share has one score, which counts in each of them.
+    """
     if row.score_index is not None:
         output = output.index_select(1, row.score_index)
     return TokenScores(*output)
@@ -99,14 +106,14 @@ def _apply_loss(
     row: Row,
     output: Tensor,
 ) -> Counted:
-    """The triple Megatron expects: the sum to differentiate, the tokens it is later divided by, what to hand back."""
+    """Return the triple that Megatron expects: the sum to differentiate, the tokens to divide it by, and metrics."""
     total, metrics = loss(index, row, _by_response(output, row))
     num_tokens = _int_tensor(row.num_loss_tokens, total)
     return total, num_tokens, metrics
 
 
 def _leave_out(output: Tensor, non_loss_data: bool = False) -> Counted:
-    """What a filler row counts: nothing."""
+    """Return Megatron's triple for a filler row, which counts nothing."""
     return output.sum(), _int_tensor(0, output), {}
 
 
@@ -120,7 +127,7 @@ def _run(
     at_end: Callable[..., Any],
     **settings: bool,
 ) -> list[Any]:
-    """What `at_end` makes of every row's output, on the last pipeline stage."""
+    """Run all rows through the model, and return the results of `at_end` for each, on the last pipeline stage."""
     is_interleaved = len(chunks) > 1
     filled = list(rows)
     if is_interleaved:
@@ -130,7 +137,7 @@ def _run(
         index, row = next(numbered)
         PROGRESS.mark_step(f"micro-batch {index + 1} of {len(filled)}")
         output = model(row.token_ids, row.positions, None, packed_seq_params=row.packing)
-        # Fillers run like other rows, so that stages stay in step, and count nothing.
+        # Fillers run like other rows to keep the stages in step, but count nothing.
         if index >= len(rows):
             return output, _leave_out
         return output, partial(at_end, index, row)
@@ -150,8 +157,8 @@ def _run(
 
 
 def _fillers(rows: Sequence[Row]) -> list[Row]:
-    """Rows that predict nothing: the interleaved schedule wants a multiple of the pipeline stages."""
-    # The last row again: of the right length, and known to fit into memory.
+    """Return rows that predict nothing, because the interleaved schedule needs a multiple of the pipeline stages."""
+    # The last row is repeated: it has the right length and fits into memory.
     num_missing = -len(rows) % parallel_state.get_pipeline_model_parallel_world_size()
     last = rows[-1]
     packing = last.packing
@@ -170,9 +177,12 @@ def _fillers(rows: Sequence[Row]) -> list[Row]:
 
 
 def _row_length(rows: Sequence[Row], is_interleaved: bool) -> int:
-    """Tokens of a row over all context-parallel ranks. Interleaved stages need it, and rows of equal length
-    (`RankState.rows`): over Gloo, the messages of two stages that are each before and after the other would be mixed up
-    if they told it to each other. Plain stages tell each other the true lengths."""
+    """Return the tokens of a row over all context-parallel ranks.
+
+    Interleaved stages need it, with rows of equal length (`RankState.rows`). Otherwise stages would send each other
+    their lengths. Over Gloo, the messages of two stages that are each before and after the other would be mixed up.
+    Without interleaving, stages exchange the true lengths.
+    """
     lengths = {row.token_ids.size(1) for row in rows}
     assert len(lengths) == 1 or not is_interleaved, f"an interleaved pipeline got rows of {sorted(lengths)} tokens"
     return max(lengths) * parallel_state.get_context_parallel_world_size()

@@ -1,4 +1,4 @@
-"""Sums of the scores before an update's first step: how undecided the policy is, how far it is from the sampler."""
+"""Sum the scores before an update's first step: the policy's entropy, and its distance from the sampler."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from nemo_brorl.policy.rows.packed_rows import Row
 
 
 class ScoreSums:
-    """Sums over the tokens of an update on a rank. Of one set of weights the disagreement of sampler and trainer is the
-    mismatch of two implementations; carried rollouts come from older weights, so theirs is apart, as drift."""
+    """Sums over the tokens of one update on one rank.
+
+    For one set of weights, the difference between sampler and trainer is the mismatch of two implementations.
+    Carried-over rollouts come from older weights, so their difference is counted separately, as drift.
+    """
 
     def __init__(self) -> None:
         self.undecided = TokenSums()
@@ -21,7 +24,7 @@ class ScoreSums:
         self.drift = TokenSums()
 
     def add(self, row: Row, scores: TokenScores) -> None:
-        """Count a row, with its scores under the weights before the update."""
+        """Add a row's entropies and its log-prob differences to the sampler. The scores are from before the update."""
         undecided = {
             "policy/entropy": scores.entropies.double().sum(),
             "policy/collision_probability": scores.collisions.double().sum(),
@@ -30,7 +33,7 @@ class ScoreSums:
         if row.num_loss_tokens == 0:
             return
         difference = (scores.log_probs - row.sampled_log_probs).abs()
-        # No selection by mask: it has a size that only the GPU knows, and reading that would wait for it.
+        # Indexing by a mask would wait for the GPU, which alone knows the size of the result.
         mismatch = torch.where(row.is_fresh, difference, 0.0)
         drift = torch.where(row.is_fresh, 0.0, difference)
         total_mismatch = mismatch.double().sum()
@@ -41,8 +44,10 @@ class ScoreSums:
         self.drift.add({"policy/log_prob_drift_of_carried": total_drift}, num_carried)
 
     def metrics(self) -> dict[str, float]:
-        """Return means over the tokens of all data-parallel ranks; the mismatch is NaN where no rollout is fresh.
-        Collective."""
+        """Return means of entropy, mismatch and drift over the tokens of all data-parallel ranks. Collective.
+
+        The mismatch is NaN where no rollout is fresh.
+        """
         mismatch = self.mismatch.over_data_ranks()
         return {
             "policy/log_prob_mismatch": math.nan,

@@ -1,4 +1,4 @@
-"""Sums over the tokens of an update on one rank, added up over the ranks at its end."""
+"""Sum values over the tokens of an update on one rank, and add the sums of all ranks at its end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ Counted = TypeVar("Counted")
 
 @dataclass
 class TokenSums:
-    """Sums over tokens; divided by their number at the end. Until then they stay on the device: reading one waits for
-    all that the GPU was told to do before."""
+    """Sums over tokens, to be divided by the number of tokens at the end.
+
+    Until then the values stay on the device, because reading one waits for all queued work of the GPU.
+    """
 
     num_tokens: int = 0
     values: dict[str, Any] = field(default_factory=dict)
@@ -30,12 +32,15 @@ class TokenSums:
             self.values[name] = self.values.get(name, 0.0) + value
 
     def on_host(self) -> TokenSums:
-        """The same as numbers."""
+        """Return the sums over tokens as Python numbers."""
         values = {name: float(value) for name, value in self.values.items()}
         return TokenSums(self.num_tokens, values, float(self.largest))
 
     def over_data_ranks(self) -> TokenSums:
-        """Summed in the order of the data-parallel ranks, so that repeats are bit-identical. Collective."""
+        """Return the sums over the tokens of all data-parallel ranks. Collective.
+
+        They are added in rank order, so that repeated runs are bit-identical.
+        """
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         merged = TokenSums()
         for sums in of_all_ranks(self.on_host(), group):
@@ -44,14 +49,14 @@ class TokenSums:
         return merged
 
     def means(self) -> dict[str, float]:
-        """Means over tokens; empty without tokens."""
+        """Return the mean of each value over the counted tokens, or nothing without tokens."""
         if self.num_tokens == 0:
             return {}
         return {name: value / self.num_tokens for name, value in self.values.items()}
 
 
 def of_all_ranks(mine: Counted, group: dist.ProcessGroup) -> list[Counted]:
-    """What every rank of a group has counted, in their order. Collective."""
+    """Return the value of every rank of a group, in rank order. Collective."""
     gathered = [mine] * group.size()
     dist.all_gather_object(gathered, mine, group=group)
     return gathered

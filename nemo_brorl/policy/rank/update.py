@@ -1,6 +1,7 @@
-"""One update on one rank: score the plan's tokens, then one optimizer step per mini-batch.
+"""Run one update on one rank: score the plan's tokens, then take one optimizer step per mini-batch.
 
-Old log-probs, reference log-probs and losses are of rows (`rows.packed_rows`); what is measured goes into `TokenSums`.
+Old log-probs, reference log-probs and losses are computed on rows (`rows.packed_rows`). Measurements go into
+`TokenSums`.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from nemo_brorl.policy.state.rank_state import RankState
 from nemo_brorl.types import MicroBatch, UpdatePlan, UpdateReport
 
 MiniBatches = Sequence[Sequence[Row]]
-RowLogProbs = list[Tensor | None]  # [n] per row of a mini-batch
-RowTokens = list[Tensor | None]  # [n] bool per row of a mini-batch; None: no token of it
+RowLogProbs = list[Tensor | None]  # log-probs [n] of each row of a mini-batch
+RowTokens = list[Tensor | None]  # mask [n] of each row of a mini-batch; None: no token is selected
 Metrics = dict[str, float]
 Item = TypeVar("Item")
 
 
 class Update:
-    """One UpdatePlan on one rank; made for one use.
+    """One UpdatePlan on one rank, for a single use.
 
     Old log-probs are those of the weights before the first step. So the first mini-batch needs no pass to score it: its
-    own log-probs, without gradient, are the old ones.
+    training log-probs, without gradient, are the old ones.
     """
 
     def __init__(self, state: RankState, fp8_check: Fp8Check, plan: UpdatePlan) -> None:
@@ -57,12 +58,14 @@ class Update:
         self.gain = MeasuredGain()
 
     def run(self) -> UpdateReport:
-        """Fetch, score, learn. Collective. The report is this rank's; metrics are empty but on the last pipeline
-        stage."""
+        """Fetch rollouts, score them, train, and return this rank's report. Collective.
+
+        Metrics are empty except on the last pipeline stage.
+        """
         with self._timed("fetch"):
             mini_batches = self._mini_batches()
         with self._timed("log_prob"):
-            # Before anything is scored: the delayed recipe has no scales until a row has gone through the model.
+            # This comes first, because the delayed recipe has no scales until a row has gone through the model.
             fp8_mismatch = self.fp8_check.mismatch(mini_batches[0][0])
             old = self._old_log_probs(mini_batches)
             reference = self._reference_log_probs(mini_batches)
@@ -72,9 +75,9 @@ class Update:
                 norm = self._learn(index, rows, old[index], reference[index])
                 if norm is not None:
                     norms.append(norm)
-            # Where gathers overlap with the next forward pass, no forward pass follows the last step.
+            # Weight gathers that overlap with a forward pass need this after the last step: no forward pass follows.
             gather_weights(self.state.chunks)
-        # All stages take part in this collective, so it comes before the last stage goes on alone.
+        # All stages take part in this collective. Only the last stage computes the metrics below.
         routed = self._routed()
         metrics: Metrics = {}
         if parallel_state.is_pipeline_last_stage(ignore_virtual=True):
@@ -82,7 +85,10 @@ class Update:
         return UpdateReport(self.plan.version, metrics, self.seconds, len(norms), len(mini_batches) - len(norms))
 
     def _metrics(self, norms: Sequence[float]) -> Metrics:
-        """Token means over the data-parallel ranks, a collective; loss and norm of mini-batches not skipped, or NaN."""
+        """Return token means over the data-parallel ranks. Collective.
+
+        Loss and gradient norm are over the mini-batches that were not skipped, or NaN.
+        """
         metrics = {
             "policy/loss": math.nan,
             **self.losses.over_data_ranks().means(),
@@ -94,7 +100,7 @@ class Update:
         return metrics
 
     def _routed(self) -> Metrics:
-        """What became of the engine's routes. Collective, over the stages of a pipeline too."""
+        """Return the metrics of router replay. Collective over all ranks, pipeline stages included."""
         if not self.state.settings.policy.moe.router_replay or self.is_supervised:
             return {}
         replays: list[RouterReplay] = []
@@ -103,7 +109,10 @@ class Update:
         return take_replay_metrics(replays, self.state.device.torch_device)
 
     def _gain_over_data_ranks(self) -> MeasuredGain:
-        """Context-parallel ranks have all counted the same responses, so one of them speaks for all."""
+        """Return the measured gain over the data-parallel ranks. Collective.
+
+        Context-parallel ranks have counted the same responses, so only one of them is merged.
+        """
         merged = MeasuredGain()
         for gain in of_all_ranks(self.gain, parallel_state.get_data_parallel_group()):
             merged.merge(gain)
@@ -117,7 +126,7 @@ class Update:
         self.seconds[part] += time.perf_counter() - start
 
     def _mini_batches(self) -> list[list[Row]]:
-        """This data-parallel rank's rows, by mini-batch."""
+        """Return the rows of each mini-batch that this data-parallel rank trains on."""
         rank = parallel_state.get_data_parallel_rank()
         mine = [mini_batch[rank] for mini_batch in self.plan.mini_batches]
         micro_batches: list[MicroBatch] = []
@@ -126,17 +135,21 @@ class Update:
         groups = fetch_groups(self.plan, micro_batches)
         packed_groups = [build_packed_groups(self.plan, micro_batch, groups) for micro_batch in micro_batches]
         temperature = 1.0 if self.is_supervised else self.state.settings.rollouts.temperature
-        # All mini-batches at once: under virtual stages rows that run together have one length.
+        # Rows are made for all mini-batches at once: with virtual stages, rows that run together need one length.
         rows = self.state.rows(packed_groups, temperature)
         return _like(mine, rows)
 
     def _old_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
-        """Under the current weights; None where they come with the training pass, and off the last stage."""
+        """Return log-probs under the weights before the update.
+
+        They are None for the first mini-batch, whose training pass computes them, and except on the last pipeline
+        stage.
+        """
         old = _no_log_probs(mini_batches)
         if self.is_supervised:
             return old
-        # The first mini-batch is trained before any step has changed the weights, so the log-probs of its training pass
-        # are the old ones already.
+        # No step has changed the weights when the first mini-batch is trained on, so its training pass gives the old
+        # log-probs.
         later = mini_batches[1:]
         for index, scores in enumerate(self._score(later), start=1):
             for number, row_scores in enumerate(scores):
@@ -145,7 +158,10 @@ class Update:
         return old
 
     def _reference_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
-        """Under the reference weights; None without a KL term, and off the last stage."""
+        """Return log-probs under the reference weights.
+
+        They are None without a KL term, and except on the last pipeline stage.
+        """
         reference = _no_log_probs(mini_batches)
         if self.is_supervised or self.state.reference is None:
             return reference
@@ -156,7 +172,10 @@ class Update:
         return reference
 
     def _score(self, mini_batches: MiniBatches) -> list[list[TokenScores]]:
-        """Scores of every row, by mini-batch; of no row except on the last stage."""
+        """Return the log-probs and entropies of every row under the current weights, by mini-batch.
+
+        Empty except on the last pipeline stage.
+        """
         rows: list[Row] = []
         for mini_batch in mini_batches:
             rows += mini_batch
@@ -172,7 +191,10 @@ class Update:
         old: RowLogProbs,
         reference: RowLogProbs,
     ) -> float | None:
-        """One optimizer step on mini-batch `index`; its gradient norm, or None when all ranks skipped it."""
+        """Take one optimizer step on mini-batch `index`, and return the gradient norm, or None if it was skipped.
+
+        All ranks skip a mini-batch together.
+        """
         state = self.state
         PROGRESS.mark_part(
             f"mini-batch {index + 1} of {len(self.plan.mini_batches)}",
@@ -187,12 +209,13 @@ class Update:
         values = train_rows(state.chunks, rows, loss)
         PROGRESS.mark_step("optimizer")
         losses = [row_values["policy/loss"] for row_values in values]
-        # One number for all rows, read once: it is the only wait for the device before the step.
+        # The losses are summed before they are read, so the host waits for the device only once before the step.
         is_finite = not losses or math.isfinite(torch.stack(losses).sum())
         optim = state.settings.policy.optim
         norm = guarded_step(state.optimizer, self.plan.learning_rate, optim, is_finite, state.device)
         if norm is not None:
-            for row, row_values in zip(rows, values, strict=False):  # no values except on the last stage
+            # Only the last pipeline stage has values.
+            for row, row_values in zip(rows, values, strict=False):
                 self.losses.add(row_values, row.num_loss_tokens)
         return norm
 
@@ -203,7 +226,7 @@ class Update:
         reference: RowLogProbs,
         covariance_masks: RowTokens,
     ) -> RowLoss:
-        """The loss sum and metric sums of a row of mini-batch `index`."""
+        """Return a function from a row of mini-batch `index` and its scores to its loss sum and metric sums."""
         algorithm = self.state.settings.algorithm
         loss_of = find_loss(self.plan.objective, algorithm)
         size = MiniBatchSize(
@@ -212,7 +235,7 @@ class Update:
             self.plan.num_turns(index),
             self.state.settings.rollouts.max_response_tokens,
         )
-        # With one mini-batch no step has been made when it is trained, so there is no gain to measure.
+        # With a single mini-batch no step precedes it, so there is no gain to measure.
         is_last = 0 < index == len(self.plan.mini_batches) - 1
         measures_gain = is_last and not self.is_supervised
 
@@ -247,7 +270,10 @@ def _token_batch(
     size: MiniBatchSize,
     aggregation: str,
 ) -> TokenBatch:
-    """The tokens of a row on this rank as a loss reads them; `old` and `reference` are log-probs [n]."""
+    """Return a row's tokens on this rank as the `TokenBatch` that losses read.
+
+    `old` and `reference` are log-probs [n].
+    """
     device = row.advantages.device
     index = torch.from_numpy(row.response_index).to(device)
     num_sampled = [response.num_sampled for response in row.responses]
@@ -255,7 +281,7 @@ def _token_batch(
     turns = [len(response.turn_lengths) for response in row.responses]
     num_turns = torch.tensor(turns, dtype=torch.float32, device=device)
     token_lengths = TokenLengths(lengths[index], row.turn_lengths, num_turns[index])
-    group = None  # of the ranks that share the tokens of a response
+    group = None  # ranks that share the tokens of a response
     if parallel_state.get_context_parallel_world_size() > 1:
         group = parallel_state.get_context_parallel_group()
     return TokenBatch(
@@ -272,11 +298,13 @@ def _token_batch(
 
 
 def _like(mini_batches: Sequence[Sequence[Any]], of_rows: Sequence[Item]) -> list[list[Item]]:
-    """Cut what there is of all rows, or of none, into the parts of the mini-batches."""
+    """Return a flat list of values, one per row, cut into the mini-batches of the rows.
+
+    An empty list gives empty parts.
+    """
     left = iter(of_rows)
     return [list(islice(left, len(mini_batch))) for mini_batch in mini_batches]
 
 
 def _no_log_probs(mini_batches: MiniBatches) -> list[RowLogProbs]:
-    """None for every row."""
     return [[None] * len(rows) for rows in mini_batches]

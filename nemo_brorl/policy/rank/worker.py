@@ -1,4 +1,4 @@
-"""The Ray actor of one policy rank. Nothing heavy is imported until the actor runs, in its own process."""
+"""Run one policy rank as a Ray actor. Nothing heavy is imported until the actor runs in its own process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# Methods of the Learner that the driver calls, all but the stream of weights.
+# Methods of the Learner that the driver calls through `PolicyWorker.call`. The weight stream has a method of its own.
 LearnerMethod = Literal[
     "update",
     "log_probs",
@@ -38,7 +38,7 @@ LearnerMethod = Literal[
 
 
 class PolicyWorker:
-    """Rank `rank` of the policy. Life cycle: constructed, `open_store` (rank 0), `start`, any method, `close`."""
+    """One rank of the policy. Call `open_store` (on rank 0), `start`, then any method, and `close` at the end."""
 
     def __init__(
         self,
@@ -47,20 +47,21 @@ class PolicyWorker:
         rank: int,
     ) -> None:
         setup_logging(f"policy {rank}")
-        # Megatron and torch warn about each other's deprecations and about Apex; a user can do nothing about either.
+        # Megatron and torch warn about each other's deprecations and about Apex, which a user cannot change.
         warnings.filterwarnings("ignore", module=r"(megatron|torch)\.")
         self.settings = settings
         self.model_folder = model_folder
         self.rank = rank
         self.store: Any = None
-        self.weight_store: Any = None  # rank 0's, while weights are broadcast
+        self.weight_store: Any = None  # rank 0's meeting point for weight broadcasts
         self.device: Any = None
-        self.learner: Learner  # from `start` on, as is the next
+        # `start` sets both.
+        self.learner: Learner
         self.profiling: Profiling
 
     @tracked
     def open_store(self) -> tuple[str, int]:
-        """Host and port where the ranks meet; served by this process."""
+        """Open the meeting point of all ranks in this process, and return its host and port."""
         self._open_device()
         from nemo_brorl.policy.process import process_groups
         from nemo_brorl.weights.rendezvous import open_store
@@ -71,7 +72,7 @@ class PolicyWorker:
 
     @tracked
     def prepare(self) -> None:
-        """Import everything, while rank 0 opens the store."""
+        """Import everything that the rank needs, while rank 0 opens the meeting point."""
         self._open_device()
 
     def _open_device(self) -> None:
@@ -81,7 +82,7 @@ class PolicyWorker:
 
     @tracked
     def start(self, address: tuple[str, int]) -> None:
-        """Join the process groups and load the model. Raises ModelError, ConfigError."""
+        """Join the process groups and load the model. Raises ModelError or ConfigError."""
         from nemo_brorl.policy.process import process_groups
         from nemo_brorl.policy.process.profiling import Profiling
         from nemo_brorl.policy.rank.learner import Learner
@@ -94,12 +95,12 @@ class PolicyWorker:
         process_groups.open_groups(settings.layout, self.rank, self.store, self.device, settings.seed)
         self.profiling = Profiling(settings.profile, settings.profile_folder, self.rank)
         self.learner = Learner(settings, self.model_folder, self.device)
-        # imports and model stay: Megatron collects garbage in every save, and looks at all of them otherwise
+        # Imports and model live as long as the process. Megatron collects garbage in every save and would scan them.
         gc.freeze()
         _log.info("model loaded from %s", self.model_folder)
 
     def call(self, method: LearnerMethod, *arguments: Any) -> RankAnswer:
-        """A method of this rank's Learner, as a RankAnswer."""
+        """Call a method of this rank's Learner, and return its result as a RankAnswer."""
         received_at = time.time()
         with PROGRESS.method(method), self.profiling.of_memory():
             value = self._profiled(method, *arguments)
@@ -110,12 +111,13 @@ class PolicyWorker:
         if method != "update":
             return learner_method(*arguments)
         plan: UpdatePlan = arguments[0]
-        with self.profiling.of_update(plan.version):  # every step makes one version
+        # Every step makes one version, so the version is the number of the step.
+        with self.profiling.of_update(plan.version):
             return learner_method(plan)
 
     @tracked
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
-        """As transformers computes them, from the model folder."""
+        """Return log-probs [T] of every response, computed by transformers from the model folder."""
         from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
 
         temperature = self.settings.rollouts.temperature
@@ -123,14 +125,14 @@ class PolicyWorker:
 
     @tracked
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:
-        """Rank 0: serve the meeting point of a weight broadcast."""
+        """Serve the meeting point of a weight broadcast, on rank 0, and return where receivers must join."""
         from nemo_brorl.policy.process import process_groups
         from nemo_brorl.weights.rendezvous import open_store
 
         before = self.learner.sender.group
         self.learner.sender.group = None
         if before is not None:
-            before.close()  # its members may be gone
+            before.close()
         host = process_groups.this_host(self.settings.sizes.num_nodes == 1)
         self.weight_store = open_store(host)
         generation = self.settings.generation
@@ -145,23 +147,26 @@ class PolicyWorker:
 
     @tracked
     def join_weight_link(self, link: WeightLink) -> None:
-        """Rank 0: wait for the receivers. Raises ReceiverLostError."""
+        """Wait on rank 0 until all receivers have joined the weight broadcast. Raises ReceiverLostError."""
         from nemo_brorl.weights.rendezvous import wait_for_receivers
 
         self.learner.sender.group = wait_for_receivers(link, self.weight_store)
 
     def stream_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
-        """This rank's side of the weight stream: on rank 0 messages, on others None once a bucket."""
+        """Yield this rank's side of the weight stream: messages on rank 0, and one None per bucket on other ranks."""
         with PROGRESS.method("stream_weights"):
             yield from self.learner.send_weights()
 
     def progress(self) -> RankProgress:
-        """Where the other methods are; runs in a thread of its own, so it answers while they compute or hang."""
+        """Return what the other methods of this rank are doing.
+
+        It runs in a thread of its own, so it answers while they compute or hang.
+        """
         return PROGRESS.read()
 
     @tracked
     def close(self) -> None:
-        """Leave the process groups; the process may then end."""
+        """Leave the process groups, after which this rank's process may end."""
         from nemo_brorl.policy.process import process_groups
 
         process_groups.close_groups()

@@ -1,1 +1,1 @@
-"""Rows of packed responses that share a prompt."""
+"""Pack responses that share a prompt into rows of tokens."""

@@ -1,1 +1,1 @@
-"""The state of a rank: optimizer, reference, offload, checkpoints."""
+"""Hold the state of a rank: optimizer, reference, offload, checkpoints."""

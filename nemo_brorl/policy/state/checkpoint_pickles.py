@@ -1,7 +1,7 @@
-"""Readers of the pickles in a checkpoint that call nothing but what such a pickle is known to name.
+"""Read the pickles in a checkpoint safely: only names that such a pickle is known to contain are called.
 
-torch's index of a checkpoint and the scales of Transformer Engine's layers are pickles, and whoever unpickles calls
-whatever they name. Before torch and Transformer Engine do, they are read here by lists of names.
+Torch's index of a checkpoint and the scales of Transformer Engine's layers are pickles. An unpickler calls whatever a
+pickle names. So they are read here by lists of names, before torch and Transformer Engine read them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _INDEX_NAMES = {
     "torch.distributed.checkpoint.planner": {"SavePlan", "TensorWriteData", "WriteItem", "WriteItemType"},
     "torch.serialization": {"_get_layout"},
 }
-# The same of what Transformer Engine keeps beside a layer's weights: its recipe, and with the delayed one scales.
+# Functions and classes in what Transformer Engine stores beside a layer's weights: its recipe, and with the delayed
+# recipe its scales.
 _SCALE_NAMES = {
     "collections": {"OrderedDict"},
     "megatron.core.extensions.transformer_engine": {"TEDelayedScaling"},
@@ -52,27 +53,32 @@ _SCALE_NAMES = {
 
 
 class IndexReader(pickle.Unpickler):
-    """Reader of torch's index of a checkpoint that knows the names of such an index and no others."""
+    """An unpickler of torch's index of a checkpoint that accepts only the names in such an index."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Raises UnpicklingError for a name that no index has."""
+        """Return a function or class that the pickle names. Raises UnpicklingError for a name that no index has."""
         if name not in _INDEX_NAMES.get(module, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint does: it may be an attack")
         return super().find_class(module, name)
 
 
 def check_index(path: Path) -> None:
-    """Read torch's index of a checkpoint, which is a pickle, as `IndexReader` does: torch's own reader would call
-    whatever it names. Raises UnpicklingError."""
+    """Raise UnpicklingError if torch's index of a checkpoint names anything that an index never has.
+
+    Torch's own reader would call it.
+    """
     with path.open("rb") as file:
         IndexReader(file).load()
 
 
 class ScaleReader(pickle.Unpickler):
-    """Reader of one layer's `_extra_state`, in which a tensor is a pickle within the pickle."""
+    """An unpickler of one layer's `_extra_state`, in which each tensor is a pickle within the pickle."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Raises UnpicklingError for a name that no layer of Transformer Engine writes."""
+        """Return a function or class that the pickle names.
+
+        Raises UnpicklingError for a name that Transformer Engine never writes.
+        """
         if name not in _SCALE_NAMES.get(module, ()):
             raise pickle.UnpicklingError(f"a layer's scales name {module}.{name}, which none do: it may be an attack")
         if name == "_load_from_bytes":
@@ -85,8 +91,11 @@ def _read_storage(data: bytes) -> Any:
 
 
 def check_scales(state: Mapping[str, Any], plain: Collection[str]) -> None:
-    """Read what a model's layers are about to unpickle, as `ScaleReader` does: Transformer Engine 2.11 calls whatever a
-    `_extra_state` names, FP8 or not. `plain`: names whose layers take them as numbers. Raises UnpicklingError."""
+    """Raise UnpicklingError if the `_extra_state` of a layer names anything that Transformer Engine never writes.
+
+    Transformer Engine 2.11 calls whatever a `_extra_state` names, with or without FP8. `plain` are the names whose
+    layers read them as numbers.
+    """
     for name, value in state.items():
         is_unpickled = "._extra_state" in name and name not in plain
         if is_unpickled and isinstance(value, Tensor) and value.numel():

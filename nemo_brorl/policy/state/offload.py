@@ -1,4 +1,4 @@
-"""The tensors of a rank that leave the device between updates, to make room for engines there."""
+"""Move a rank's tensors off its device between updates, to make room for engines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from nemo_brorl.policy.state.optimizer import state_tensors
 
 
 class Offload:
-    """One rank's tensors that make room for colocated engines: optimizer state, gradient buffers and weights move to
-    host memory and back. Life cycle: on the device, `offload`, on the host, `onload`, and so on.
+    """Tensors of one rank that make room for colocated engines: optimizer state, gradient buffers and weights.
 
-    Everything under Megatron is a view of something larger: parameters of DDP's buffers, master weights in fp32 of
-    parameters, gradients of the buffers again. So storages move, not tensors: a storage is copied out and shrunk to
-    nothing, and later grown and filled again, and every view of it, whoever holds it, is valid again bit for bit. (On
-    the CPU, where only tests do this, storages that numpy has seen cannot shrink: those of weights once they were
-    streamed.)
+    `offload` moves them to host memory, `onload` moves them back, and so on in turn.
+
+    Almost every tensor of Megatron is a view: parameters of DDP's buffers, fp32 master weights of parameters, gradients
+    of the buffers. So storages are moved instead of tensors. A storage is copied to the host and shrunk to nothing, and
+    later grown and filled again. Then every view of it is valid again, bit for bit. On the CPU, where only tests do
+    this, storages that numpy has seen cannot shrink: those of weights that have been streamed.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class Offload:
         self.chunks = chunks
         self.optimizer = optimizer
         self.with_params = with_params
-        self.copies: list[Tensor] = []  # in host memory, used again by every offload
-        self.sizes: dict[UntypedStorage, int] = {}  # bytes of what is not on the device now
+        self.copies: list[Tensor] = []  # buffers in host memory, reused by every offload
+        self.sizes: dict[UntypedStorage, int] = {}  # bytes of each storage that is not on the device now
         self.moved: list[UntypedStorage] = []
 
     def offload(self) -> None:
-        """Free device memory, which torch keeps until `release_cache`; nothing of it may be used until `onload`.
+        """Free the device memory of the rank's optimizer state, gradients and weights. Calling it again does nothing.
 
-        Calling it again does nothing.
+        Torch caches the memory until `release_cache`. None of these tensors may be used before `onload`.
         """
         if self.sizes:
             return
@@ -60,7 +60,10 @@ class Offload:
             forget_quantised_weights(chunk.module)
 
     def onload(self) -> None:
-        """Everything is as it was before `offload`, but gradients are zero. Calling it again does nothing."""
+        """Restore the rank's tensors on the device as before `offload`, with gradients set to zero.
+
+        Calling it again does nothing.
+        """
         if not self.sizes:
             return
         for storage, size in self.sizes.items():
@@ -74,7 +77,10 @@ class Offload:
         self.moved = []
 
     def _moving(self) -> list[UntypedStorage]:
-        """Storages to copy out. The optimizer's are looked up anew: loading a checkpoint may replace them."""
+        """Return the storages that `offload` copies to the host.
+
+        The optimizer's are looked up each time, because loading a checkpoint may replace them.
+        """
         params: list[Tensor] = []
         for chunk in self.chunks:
             params += chunk.module.parameters()
@@ -95,7 +101,7 @@ class Offload:
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, UntypedStorage]:
-    """The storages behind tensors by address, each once; empty shards have none."""
+    """Return the storages behind tensors, each once, by memory address. Empty shards have none."""
     storages = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()

@@ -1,5 +1,6 @@
-"""Gradients and steps: Megatron's DistributedDataParallel and distributed Adam, and the guard against non-finite
-updates.
+"""Build gradient buffers and the optimizer with Megatron, and guard steps against non-finite values.
+
+The parts are Megatron's DistributedDataParallel and its distributed Adam.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ def wrap_model(
     overlap_gradients: bool = False,
     overlap_weights: bool = False,
 ) -> list[DistributedDataParallel]:
-    """Give every model chunk fp32 gradient buffers that are reduced over the data-parallel ranks, sharded for the
-    optimizer.
+    """Return every model chunk wrapped with fp32 gradient buffers, which are reduced over the data-parallel ranks.
 
-    With `overlap_gradients` a bucket of gradients is reduced while the last micro-batch's backward pass goes on. With
-    `overlap_weights` too, a bucket of weights is gathered while the next mini-batch's forward pass goes on: after
-    steps, `gather_weights` before anything but a forward pass reads them.
+    The buffers are sharded for the optimizer. With `overlap_gradients` a bucket of gradients is reduced during the last
+    micro-batch's backward pass. With `overlap_weights` as well, a bucket of weights is gathered during the next
+    mini-batch's forward pass. Then call `gather_weights` after steps, before anything but a forward pass reads the
+    weights.
     """
     settings = DistributedDataParallelConfig(
         use_distributed_optimizer=True,
@@ -54,8 +55,10 @@ def wrap_model(
 
 
 def _reduce_after_last_micro_batch(chunks: Sequence[DistributedDataParallel]) -> None:
-    """Otherwise every micro-batch's gradients would be sent off. Pipeline schedules read it from the config, which
-    chunks share; interleaved ones want a list."""
+    """Reduce gradients only after the last micro-batch instead of after each.
+
+    Pipeline schedules read this from the config, which all chunks share. Interleaved schedules need a list.
+    """
     config = chunks[0].config
     config.no_sync_func = chunks[0].no_sync
     if len(chunks) > 1:
@@ -63,10 +66,14 @@ def _reduce_after_last_micro_batch(chunks: Sequence[DistributedDataParallel]) ->
 
 
 def _gather_when_needed(chunk: DistributedDataParallel) -> None:
-    """Megatron waits for a module's weights when the module is called. The output layer never is
-    (`PolicyModel.score` takes its weight), so the norm before it waits for both."""
+    """Make the last norm wait for the output layer's weights as well as its own.
+
+    Megatron waits for a module's weights when the module is called. The output layer is never called
+    (`PolicyModel.score` uses its weight).
+    """
     for group in _groups(chunk):
-        group.param_gather_dispatched = True  # all ranks have read the same weights
+        # All ranks have read the same weights, so there is nothing to gather yet.
+        group.param_gather_dispatched = True
     model = chunk.module
     if model.post_process:
         wait_for = weight_gatherer(chunk)
@@ -74,22 +81,25 @@ def _gather_when_needed(chunk: DistributedDataParallel) -> None:
 
 
 def gather_weights(chunks: Sequence[DistributedDataParallel]) -> None:
-    """Have all weights of the last step on all replicas; nothing to do unless gathers overlap. Collective."""
+    """Wait until all replicas have the weights of the last step. Does nothing unless gathers overlap. Collective."""
     for chunk in chunks:
         if chunk.ddp_config.overlap_param_gather:
             chunk.start_param_sync(force_sync=True)
 
 
 def _groups(chunk: DistributedDataParallel) -> list[Any]:
-    """Groups of buckets that are exchanged together."""
+    """Return the groups of gradient buckets that ranks exchange together."""
     return [*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups]
 
 
 def _count_padding_in(chunk: DistributedDataParallel) -> None:
-    """Megatron 0.16.1 joins the buckets of optimizer state without their padding, then cuts parameters out at the
-    places they have with padding. So a checkpoint is shifted, with a warning only, wherever a bucket before the last
-    one is padded: under pipeline parallelism with tied embeddings, when sizes are not multiples of 128. With the
-    padding counted in, both agree."""
+    """Count padding as part of every bucket, to work around a bug of Megatron 0.16.1.
+
+    It joins the buckets of optimizer state without their padding, then cuts parameters out at their offsets with
+    padding. So a checkpoint is shifted, with only a warning, wherever a bucket before the last one is padded. That
+    happens under pipeline parallelism with tied embeddings, when sizes are not multiples of 128. With counted padding
+    both agree.
+    """
     for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
         buffer.numel_unpadded = buffer.numel
         for bucket in buffer.buckets:
@@ -97,8 +107,10 @@ def _count_padding_in(chunk: DistributedDataParallel) -> None:
 
 
 def _skip_exchange_with_oneself(chunk: DistributedDataParallel) -> None:
-    """Where one rank has all of a buffer, Gloo would copy gradients and then parameters onto themselves: 2 % of a small
-    step."""
+    """Skip gradient and weight exchange in groups of one rank.
+
+    Gloo would copy gradients and then parameters onto themselves, which takes 2 % of a small step.
+    """
     for group in _groups(chunk):
         if group.intra_distributed_optimizer_instance_size == 1:
             for bucket in group.buckets:
@@ -113,7 +125,10 @@ def _do_nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) -> MegatronOptimizer:
-    """Adam with decoupled weight decay (none on biases and norms). Copies master weights, so load the model first."""
+    """Return Adam with decoupled weight decay (none on biases and norms).
+
+    It copies the weights as master weights, so load the model first.
+    """
     model_config = chunks[0].module.config
     settings = OptimizerConfig(
         optimizer="adam",
@@ -130,14 +145,17 @@ def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) 
     )
     optimizer = get_megatron_optimizer(settings, chunks, use_gloo_process_groups=False)
     for part in optimizer.chained_optimizers:
-        # moments exist from now on, so a run can be saved before its first step
+        # Creating the moments now allows to save a run before its first step.
         part.init_state_fn(part.optimizer, part.config)
     copy_state_once(optimizer)
     return optimizer
 
 
 def state_tensors(optimizer: MegatronOptimizer) -> Iterator[Tensor]:
-    """Every tensor of this rank's optimizer: master weights (views of the weights themselves in fp32) and moments."""
+    """Yield every tensor of this rank's optimizer: master weights and moments.
+
+    In fp32 the master weights are views of the weights themselves.
+    """
     for part in optimizer.chained_optimizers:
         for group in part.optimizer.param_groups:
             yield from group["params"]
@@ -145,7 +163,7 @@ def state_tensors(optimizer: MegatronOptimizer) -> Iterator[Tensor]:
 
 
 def _moments(part: Any) -> Iterator[Tensor]:
-    """Adam's running means of one part of the optimizer."""
+    """Yield Adam's moments of one part of the optimizer."""
     for state in part.optimizer.state.values():
         for value in state.values():
             if isinstance(value, Tensor):
@@ -154,7 +172,7 @@ def _moments(part: Any) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def clear_state(optimizer: MegatronOptimizer) -> None:
-    """Moments and step count as of an optimizer that was just built; master weights stay."""
+    """Reset Adam's moments and step count to those of a new optimizer. Master weights stay."""
     for part in optimizer.chained_optimizers:
         for group in part.optimizer.param_groups:
             group.pop("step", None)
@@ -169,10 +187,10 @@ def guarded_step(
     is_loss_finite: bool,
     device: Device,
 ) -> float | None:
-    """Clip and step on the gradients of a mini-batch, on all ranks or on none.
+    """Clip gradients and take the optimizer step of a mini-batch, on all ranks or on none. Collective.
 
-    Returns the global gradient norm before clipping, or None when the loss of some rank or a gradient is not finite;
-    then nothing was changed.
+    Returns the global gradient norm before clipping. Returns None and changes nothing when the loss of any rank or a
+    gradient is not finite.
     """
     optimizer.prepare_grads()
     norm = float(optimizer.get_grad_norm())

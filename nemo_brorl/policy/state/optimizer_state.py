@@ -1,11 +1,10 @@
-"""The distributed optimizer's state in a checkpoint: whole tensors, shaped like the parameters, copied to the host
-once.
+"""Save the distributed optimizer's state as whole tensors, shaped like the parameters and copied to the host once.
 
-Megatron's fully reshardable format is kept (its own code loads it), but not its way there: 0.16.1 fills zeroed buffers
-with the shards, gathers these on every data-parallel rank into further zeroed buffers, joins and copies them again,
-some six passes over the memory while training waits. Here a shard that is a whole parameter is copied once; others are
-gathered bucket by bucket and copied only on the rank that writes them. All data-parallel ranks write, each its part of
-the parameters; Megatron leaves it all to the first one.
+The format is Megatron's fully reshardable one, which its own code loads. Megatron 0.16.1 gets there by filling zeroed
+buffers with the shards, gathering these on every data-parallel rank into more zeroed buffers, and joining and copying
+them again. That is some six passes over the memory while training waits. Here a shard that is a whole parameter is
+copied once. Others are gathered bucket by bucket and copied only on the rank that writes them. All data-parallel ranks
+write, each its part of the parameters. In Megatron only the first one writes.
 """
 
 from __future__ import annotations
@@ -27,11 +26,14 @@ from nemo_brorl.core.torch_device import host_like, wait_for_copies
 from nemo_brorl.policy.adapters.megatron_adapter import optimizer_states
 
 _KEYS = ("param", "exp_avg", "exp_avg_sq")
-_PREFIX = "optimizer.state"  # Megatron's
+_PREFIX = "optimizer.state"  # Megatron's prefix of keys
 
 
 def copy_state_once(optimizer: MegatronOptimizer) -> None:
-    """Have `optimizer.sharded_state_dict` do as this page says when it saves."""
+    """Make a checkpoint of this optimizer save whole tensors that are copied to the host once.
+
+    It replaces a method behind `optimizer.sharded_state_dict`.
+    """
     for part in optimizer.chained_optimizers:
         megatrons = part.sharded_param_state_fully_reshardable
         part.sharded_param_state_fully_reshardable = partial(_sharded_state, part, megatrons)
@@ -44,7 +46,7 @@ def _sharded_state(
     is_loading: bool,
     metadata: Mapping[str, Any],
 ) -> dict[int, dict[str, Any]]:
-    """State by the parameter's number, in the order of the buffers, as Megatron has it."""
+    """Return the optimizer state of each parameter by its number in the order of the buffers, as Megatron does."""
     if is_loading:
         return megatrons(model_state, is_loading, metadata)
     model_entries, _ = extract_sharded_tensors_and_factories(model_state)
@@ -72,23 +74,27 @@ def _sharded_state(
 
 
 def least_loaded(loads: list[int], size: int) -> int:
-    """The rank that has the least to write so far, which now has `size` more; all ranks come to the same one."""
+    """Return the rank with the least to write so far, and add `size` to its load. All ranks get the same result."""
     rank = loads.index(min(loads))
     loads[rank] += size
     return rank
 
 
 def _written_by(sharded: Any, writer: int, num_ranks: int) -> Any:
-    """A parameter's entry whose main replica is on data-parallel rank `writer`. Megatron numbers replicas by pipeline,
-    tensor and data rank, and has the one with zeros write."""
+    """Return a parameter's entry whose main replica is on data-parallel rank `writer`.
+
+    Megatron numbers replicas by pipeline, tensor and data rank, and the replica (0, 0, 0) writes.
+    """
     pipeline, tensor, data = sharded.replica_id
     turned = (data - writer) % num_ranks
     return replace(sharded, replica_id=(pipeline, tensor, turned))
 
 
 def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """(parameter, key, state [numel] on the device) for every parameter of a buffer; what is yielded is overwritten
-    later."""
+    """Yield (parameter, key, optimizer state [numel] on the device) for every parameter of a buffer.
+
+    A yielded state is overwritten later.
+    """
     (ranges,) = part.gbuf_ranges[number].values()
     group = part.data_parallel_group
     buffer = part.buffers[number]
@@ -106,7 +112,7 @@ def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]
 
 
 def _own_states(part: Any, params: Iterable[Tensor]) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """The same of parameters that this rank has whole."""
+    """Yield (parameter, key, optimizer state) for the parameters whose state this rank has whole."""
     for param in params:
         states = optimizer_states(part, param)
         for key in _KEYS:
@@ -119,7 +125,10 @@ def _gather(
     param_map: Mapping[Tensor, Any],
     key: str,
 ) -> Tensor:
-    """One key of a bucket [numel] from the shards of all data-parallel ranks. Collective."""
+    """Return one kind of optimizer state of a bucket, [numel], from the shards of all data-parallel ranks. Collective.
+
+    `key` is param, exp_avg or exp_avg_sq.
+    """
     group = part.data_parallel_group
     size = bucket.grad_data.numel()
     device = bucket.grad_data.device
@@ -139,7 +148,7 @@ def _on_host(flat: Tensor) -> Tensor:
 
 
 def _nothing(flat: Tensor) -> Tensor:
-    """Stands in where another rank writes the state: has a type and takes no memory."""
+    """Return a placeholder for optimizer state that another rank writes: it has the dtype and one element."""
     return torch.empty(1, dtype=flat.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The state of one rank: its piece of the model, the optimizer, the reference, and how its rows are laid out."""
+"""Build the state of one rank: its part of the model, the optimizer, the reference, and the settings of its rows."""
 
 from __future__ import annotations
 
@@ -33,23 +33,26 @@ _log = get_logger(__name__)
 
 @dataclass
 class RankState:
-    """What the learner, its updates and its checkpoints work on."""
+    """State of one policy rank that its learner, updates and checkpoints work on."""
 
     settings: RankSettings
     device: Device
     shape: ModelShape
     models: list[PolicyModel]  # one per virtual pipeline stage
-    chunks: list[DistributedDataParallel]  # the models as wrapped for training
+    chunks: list[DistributedDataParallel]  # models as wrapped for training
     optimizer: MegatronOptimizer
     reference: ReferenceWeights | None  # None: no KL term
     row_settings: RowSettings
 
     def row(self, packed_groups: Sequence[PackedGroup], temperature: float) -> Row:
-        """Packed groups laid out for this rank's model."""
+        """Return the row of tokens for packed groups, laid out for this rank's model."""
         return build_row(packed_groups, temperature, self.row_settings)
 
     def rows(self, micro_batches: Sequence[Sequence[PackedGroup]], temperature: float) -> list[Row]:
-        """Rows to run together; under a virtual pipeline all as long as the longest (`pipeline._row_length`)."""
+        """Return the row of tokens of each micro-batch, to be run through the model together.
+
+        With virtual pipeline stages all rows are padded to the longest one (`pipeline._row_length`).
+        """
         rows = [self.row(packed_groups, temperature) for packed_groups in micro_batches]
         if self.settings.layout.virtual_pipeline is None or not rows:
             return rows
@@ -62,9 +65,9 @@ def build_rank_state(
     model_folder: Path,
     device: Device,
 ) -> RankState:
-    """The state before the first step, with the weights of a Hugging Face folder; process groups are open. Collective.
+    """Return the state before the first step, with the weights of a Hugging Face folder.
 
-    Raises ModelError or ConfigError.
+    Process groups must be open. Collective. Raises ModelError or ConfigError.
     """
     shape = check_policy_fits(settings.policy, model_folder, settings.layout.on_gpu)
     models = build_model(settings.policy, shape, settings.layout)

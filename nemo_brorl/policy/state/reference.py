@@ -1,4 +1,4 @@
-"""The reference policy of the KL term: a second set of weights in host memory, exchanged with the model's to score."""
+"""Hold the reference policy of the KL term: a second set of weights in host memory, swapped into the model to score."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from nemo_brorl.policy.model.model import PolicyModel
 
 
 class ReferenceWeights:
-    """One rank's reference parameters by name; `chunk<i>.` in front of the name of model chunk i's parameters.
+    """Reference parameters of one rank by name. `chunk<i>.` precedes the name of model chunk i's parameters.
 
-    They lie in host memory (pinned on GPUs). While they are in the model, the current weights lie in their place, so a
-    device never holds more than one set of weights and one tensor of scratch.
+    They are in host memory (pinned on GPUs). While they are in the model, the current weights are in their place. So a
+    device never holds more than one set of weights and one temporary tensor.
     """
 
     def __init__(self, models: Sequence[PolicyModel]) -> None:
-        """Raises ConfigError for parameters that are kept in FP8."""
+        """Copy the current weights as the reference of the KL term.
+
+        Raises ConfigError for parameters that are kept in FP8.
+        """
         self.params: dict[str, Tensor] = {}
         for index, model in enumerate(models):
             for name, param in model.named_parameters():
@@ -34,15 +37,17 @@ class ReferenceWeights:
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Make the current weights the reference."""
+        """Make the current weights the reference of the KL term."""
         for name, param in self.params.items():
             self.copies[name].copy_(param, non_blocking=True)
         wait_for_copies()
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Inside, the model has the reference weights; afterwards, whatever happened, bit for bit the weights from
-        before."""
+        """Put the reference weights into the model while this context is open.
+
+        Afterwards, also after an error, the model has its former weights, bit for bit.
+        """
         self._exchange()
         try:
             yield
@@ -60,8 +65,7 @@ class ReferenceWeights:
 
 
 def _check_is_plain(param: Tensor) -> None:
-    # Transformer Engine's FP8 parameters are a subclass: copying into one quantises anew, which need not give the same
-    # bits.
+    # Transformer Engine's FP8 parameters are a subclass. Copying into one quantises again, which may give other bits.
     if type(param.data) is not Tensor:
         raise ConfigError(
             "policy.fp8_params=true keeps weights in FP8, which cannot be exchanged with a reference without rounding: "

@@ -1,10 +1,10 @@
-"""Checkpoints through megatron.core.dist_checkpointing, in the format that any other parallel layout can load.
+"""Save and load checkpoints through megatron.core.dist_checkpointing, in a format that any parallel layout can load.
 
-A thread writes the files while the rank goes on training. Megatron's own asynchronous save forks a writer process. A
-rank is a Ray actor with gRPC and Gloo threads, which a fork may catch holding a lock, and its manager process outlives
-a rank that is killed. So Megatron only plans here: a thread writes the planned buckets with Megatron's own file writer
-(writing and fsync give up the interpreter's lock), and the results are put together by `finish`. Nothing touches a file
-before the thread runs, so a full disk never leaves some ranks waiting inside a collective.
+A thread writes the files while the rank continues to train. Megatron's own asynchronous save forks a writer process. A
+rank is a Ray actor with gRPC and Gloo threads, which a fork may catch holding a lock. Megatron's manager process also
+outlives a rank that is killed. So Megatron only plans here, and a thread writes the planned buckets with Megatron's own
+file writer. Writing and fsync release the interpreter lock. `finish` joins the results. Nothing touches a file before
+the thread runs, so a full disk never leaves some ranks waiting inside a collective.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from nemo_brorl.policy.state.optimizer import state_tensors
 from nemo_brorl.policy.state.rank_state import RankState
 
 _BACKEND, _VERSION = "torch_dist", 1
-_INDEX_FILES = (".metadata", "metadata.json")  # torch's and Megatron's
-_CANNOT_WRITE = (OSError, RuntimeError)  # torch's zip writer turns a full disk into a RuntimeError
+_INDEX_FILES = (".metadata", "metadata.json")  # index files of torch and of Megatron
+_CANNOT_WRITE = (OSError, RuntimeError)  # torch's zip writer raises RuntimeError for a full disk
 
 _REFERENCE = "reference."
-_DATA_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch.load then builds tensors and plain data, whoever calls it
-# What Megatron, torch and pickle raise on files that are missing, cut short or overwritten.
+_DATA_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # variable that makes every torch.load read only tensors and plain data
+# Errors that Megatron, torch and pickle raise for files that are missing, cut short or overwritten.
 _UNREADABLE = (
     CheckpointingException,
     CheckpointException,
@@ -62,7 +62,7 @@ _UNREADABLE = (
 
 
 class BackgroundSave:
-    """One save on one rank: planned by the constructor, written by its thread, put together by `finish`."""
+    """One checkpoint save on one rank: the constructor plans it, a thread writes it, and `finish` completes it."""
 
     def __init__(
         self,
@@ -71,21 +71,22 @@ class BackgroundSave:
         live: Sequence[Tensor],
         validate: bool,
     ) -> None:
-        """Collective. Returns once the state is copied to host memory that nothing else writes to.
+        """Plan the save and start to write. Collective.
 
-        `live` are the tensors on the host that training changes in place. `validate`: check across ranks that the
-        shards of every tensor cover it exactly once.
+        Returns once the state has been copied to host memory that nothing else writes to. `live` are the host tensors
+        that training changes in place. `validate` checks across ranks that the shards of every tensor cover it exactly
+        once.
         """
         keep_results_in_process()
         self.folder = folder
         sharded, common = save_preprocess(sharded_state, validate)
         self.writer, self.metadata = SavePlan(_BACKEND, _VERSION).async_save(sharded, folder)
         self.buckets = _private_copies(self.writer.write_buckets, live)
-        # Pickled now, while it is as it was planned: training goes on as soon as this returns.
+        # The common state is pickled now, because training may change it as soon as this returns.
         self.common = io.BytesIO()
         torch.save(common, self.common)
         self.results: list[Any] = []
-        self.sums: dict[str, FileSum] = {}  # of this rank's files, by name
+        self.sums: dict[str, FileSum] = {}  # checksums of this rank's files by name
         self.failure = "its writer ended without a result"
         self.seconds = 0.0
         self.thread = threading.Thread(
@@ -96,19 +97,19 @@ class BackgroundSave:
         self.thread.start()
 
     def is_written(self) -> bool:
-        """Whether this rank's files are written, or failed."""
+        """Return whether this rank's checkpoint files have been written, or have failed."""
         return not self.thread.is_alive()
 
     def finish(self) -> float:
-        """Collective: wait for all files and write the index over them. Returns seconds of writing on this rank.
+        """Wait for all files, write the index, and return the seconds of writing on this rank. Collective.
 
-        Raises CheckpointError on every rank when the files of any of them could not be written.
+        Raises CheckpointError on every rank when the files of any rank could not be written.
         """
         self.thread.join()
         outcomes: list[Any] | None = None
         if dist.get_rank() == 0:
             outcomes = [None] * dist.get_world_size()
-        # Every rank comes here, also one that failed: the others wait for it in this collective.
+        # A rank that failed comes here too, because the others wait for it in this collective.
         dist.gather_object((self.failure, self.results, self.sums), outcomes, dst=0)
         failure = [""]
         if outcomes is not None:
@@ -120,7 +121,8 @@ class BackgroundSave:
 
     def _write(self) -> None:
         start = time.perf_counter()
-        set_crc32_options(False)  # sums that torch does not check when it loads, for half of the processor time
+        # Torch never checks these checksums when it loads, and they would take half of the processor time.
+        set_crc32_options(False)
         try:
             if dist.get_rank() == 0:
                 self._write_common()
@@ -141,11 +143,11 @@ class BackgroundSave:
         self._sum_up(COMMON_STATE_FNAME)
 
     def _sum_up(self, name: str) -> None:
-        """Note the sum of a file that was just written: it is read from memory, not from the disk."""
+        """Compute the checksum of a checkpoint file that was just written, from the page cache instead of the disk."""
         self.sums[name] = file_sum(self.folder / name)
 
     def _write_bucket(self, number: int, bucket: Any) -> list[Any]:
-        """One file through Megatron's writer, which reports an error in place of its results."""
+        """Write one checkpoint file through Megatron's writer, which returns an error instead of its results."""
         results: queue.Queue[Any] = queue.Queue()
         running: queue.Queue[int] = queue.Queue()
         running.put(number)
@@ -159,8 +161,10 @@ class BackgroundSave:
         return outcome
 
     def _write_index(self, outcomes: list[Any]) -> str:
-        """Rank 0's last files: where every tensor lies, Megatron's mark of a whole checkpoint, and the sums of all
-        files. What went wrong, or ""."""
+        """Write rank 0's last files, and return an error text, or "" without an error.
+
+        They are the index of all tensors, Megatron's mark of a complete checkpoint, and the checksums of all files.
+        """
         failures = []
         results = []
         for rank, (failure, results_of_rank, sums) in enumerate(outcomes):
@@ -182,13 +186,13 @@ class BackgroundSave:
 
 
 def _private_copies(buckets: Sequence[Any], live: Sequence[Tensor]) -> list[Any]:
-    """Buckets whose tensors are on the host and share no memory with `live`."""
+    """Return Megatron's buckets of a checkpoint with tensors on the host that share no memory with `live`."""
     in_use = {tensor.untyped_storage().data_ptr() for tensor in live}
     copies = []
     for path, key, (data, tensors) in buckets:
         private = []
         for item, tensor in tensors:
-            # others were gathered for this save, or cut out of a larger storage by Megatron's planner
+            # Other tensors were gathered for this save, or Megatron's planner cut them out of a larger storage.
             if not tensor.is_cpu or tensor.untyped_storage().data_ptr() in in_use:
                 tensor = host_like(tensor).copy_(tensor.detach(), non_blocking=True)
             private.append((item, tensor))
@@ -198,19 +202,24 @@ def _private_copies(buckets: Sequence[Any], live: Sequence[Tensor]) -> list[Any]
 
 
 def begin_save(rank: RankState, folder: Path, validate: bool) -> BackgroundSave:
-    """Copy weights, optimizer and reference to the host and start writing them. Collective, as is `finish` of what it
-    returns."""
+    """Copy weights, optimizer and reference to the host, and start to write them. Collective.
+
+    The returned save's `finish` is collective too.
+    """
     state = _sharded_state(rank, is_loading=False)
     live = list(_live_on_host(rank))
     return BackgroundSave(state, folder, live, validate)
 
 
 def load(rank: RankState, folder: Path) -> None:
-    """Continue from `save` under any layout. Collective. Runs no code that a file names, whoever wrote it. Raises
-    CheckpointError."""
+    """Continue from a checkpoint that was saved under any layout. Collective.
+
+    It runs no code that a file names, so files of strangers are safe. Raises CheckpointError, and then has changed
+    nothing.
+    """
     if not (folder / "metadata.json").exists():
         raise CheckpointError(f"{folder} holds no policy checkpoint")
-    # Bytes first: a damaged pickle is named as damage, not as whatever its reader makes of it.
+    # Checksums come first, so that a damaged pickle is reported as damaged, not as a reader's error.
     check_files(folder)
     try:
         check_index(folder / ".metadata")
@@ -221,9 +230,10 @@ def load(rank: RankState, folder: Path) -> None:
     except _UNREADABLE as error:
         raise CheckpointError(f"the policy checkpoint in {folder} cannot be read: {error}") from error
     for index, model in enumerate(rank.models):
-        # Only now is anything changed: what cannot be read has raised before.
+        # Nothing is changed before this line, and everything unreadable has raised by now.
         model.load_state_dict(state[f"model{index}"])
-    with torch.no_grad():  # fp32 parameters are views of leaves, filled in place
+    # fp32 parameters are views of leaves that are filled in place, which autograd forbids.
+    with torch.no_grad():
         rank.optimizer.load_state_dict(state["optimizer"])
     if rank.reference:
         for name, copy in rank.reference.copies.items():
@@ -231,8 +241,10 @@ def load(rank: RankState, folder: Path) -> None:
 
 
 def check_files(folder: Path) -> None:
-    """Look at every file's bytes, each rank at its share of the files. Collective. Raises CheckpointError on all ranks,
-    which names what is damaged."""
+    """Check the checksum of every file of a checkpoint, each rank a share of the files. Collective.
+
+    Raises CheckpointError on all ranks, naming the damaged files.
+    """
     sums = read_sums(folder)
     mine = share_of(list(sums), dist.get_rank(), dist.get_world_size())
     found: list[Any] = [None] * dist.get_world_size()
@@ -256,7 +268,7 @@ def _data_only() -> Iterator[None]:
 
 
 def _live_on_host(rank: RankState) -> Iterator[Tensor]:
-    """Tensors that the next steps change in place."""
+    """Yield the weights, optimizer state and reference of a rank, which the next steps change in place."""
     for model in rank.models:
         yield from model.parameters()
         yield from model.buffers()
@@ -266,11 +278,11 @@ def _live_on_host(rank: RankState) -> Iterator[Tensor]:
 
 
 def metadata() -> dict[str, Any]:
-    """How Megatron is to lay a checkpoint out, for `sharded_state_dict`: the same under every layout."""
+    """Return Megatron's options for the layout of a checkpoint, the same for every parallel layout."""
     return {
         "distrib_optim_sharding_type": "fully_reshardable",
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
-        "chained_optim_avoid_prefix": True,  # experts have an optimizer of their own, and not on every pipeline stage
+        "chained_optim_avoid_prefix": True,  # experts have their own optimizer, which some pipeline stages lack
     }
 
 
@@ -288,7 +300,7 @@ def _sharded_state(rank: RankState, is_loading: bool) -> dict[str, Any]:
 
 
 def _reference_state(rank: RankState) -> dict[str, Any]:
-    """The model's sharded tensors under other names, holding the reference's copies."""
+    """Return the reference's weights as sharded tensors for a checkpoint, under names of their own."""
     assert rank.reference is not None
     state = {}
     for index, model in enumerate(rank.models):

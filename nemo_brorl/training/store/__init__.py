@@ -1,1 +1,1 @@
-"""The rollout store: every group of every step as Parquet."""
+"""The rollout store: every group of every step as Parquet files."""

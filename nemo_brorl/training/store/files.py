@@ -1,10 +1,10 @@
-"""Files of the rollout store of a run folder.
+"""Files of the rollout store in a run folder.
 
-    store/groups/step_000007.parquet      a row for every group of step 7; written last, so a step has it or is none
+    store/groups/step_000007.parquet      a row for every group of step 7; written last, so a step without it is none
           rollouts/step_000007.parquet    a row for every rollout, in the same order
-          unfinished/                     what is being written
+          unfinished/                     files that are being written
 
-A file is written under `unfinished/` and renamed, so whoever is killed leaves whole files only.
+A file is written under `unfinished/` and renamed, so a process that is killed leaves whole files only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from nemo_brorl.config.records import StoreConfig
 from nemo_brorl.core.console import get_logger
 
-FOLDER = "store"  # in the run folder
+FOLDER = "store"  # folder in the run folder
 GROUPS = "groups"
 ROLLOUTS = "rollouts"
 UNFINISHED = "unfinished"
@@ -29,34 +29,34 @@ log = get_logger(__name__)
 
 
 class StoreFiles:
-    """Files of one store."""
+    """The files of one rollout store."""
 
     def __init__(self, run_folder: Path) -> None:
         self.folder = run_folder.absolute() / FOLDER
 
     def groups(self, step: int) -> Path:
-        """The table of a step's groups."""
+        """Return the path of the table of a step's groups."""
         return self.folder / GROUPS / _name(step)
 
     def rollouts(self, step: int) -> Path:
-        """The table of their rollouts."""
+        """Return the path of the table of a step's rollouts."""
         return self.folder / ROLLOUTS / _name(step)
 
     def steps(self) -> list[int]:
-        """Steps that are there, ascending."""
+        """Return the stored steps, ascending."""
         return _steps_in(self.folder / GROUPS)
 
     def size(self, step: int) -> int:
-        """Bytes of a step."""
+        """Return the bytes of a step's files."""
         return self.groups(step).stat().st_size + self.rollouts(step).stat().st_size
 
     def remove(self, step: int) -> None:
-        """Delete a step; from the first moment on it counts as none."""
+        """Delete a step's files. The groups are deleted first, so the step counts as missing from then on."""
         self.groups(step).unlink(missing_ok=True)
         self.rollouts(step).unlink(missing_ok=True)
 
     def drop_after(self, step: int | None) -> None:
-        """Remove later steps, or all of them (None), and what was never finished."""
+        """Delete later steps, or all steps for None, and unfinished files."""
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         groups = _steps_in(self.folder / GROUPS)
         rollouts = _steps_in(self.folder / ROLLOUTS)
@@ -66,7 +66,7 @@ class StoreFiles:
 
     @contextmanager
     def replacing(self, path: Path) -> Iterator[Path]:
-        """Where to write what takes a file's place at the end. Raises OSError."""
+        """Yield a path to write to, which replaces `path` at the end. Raises OSError."""
         aside = self.folder / UNFINISHED / f"{os.getpid()}_{path.parent.name}_{path.name}"
         aside.parent.mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ class StoreFiles:
             aside.unlink(missing_ok=True)
 
     def prune(self, settings: StoreConfig) -> None:
-        """Delete the oldest steps until the rest is within the bounds."""
+        """Delete the oldest steps until the store is within its bounds."""
         steps = self.steps()
         limit = settings.max_gib * GIB
         total = sum(self.size(step) for step in steps)
@@ -87,7 +87,7 @@ class StoreFiles:
             total -= self.size(oldest)
             self.remove(oldest)
             if not steps:
-                log.warning("step %d alone is larger than store.max_gib=%g: not kept", oldest, settings.max_gib)
+                log.warning("store.max_gib=%g: step %d alone is larger and was not stored", settings.max_gib, oldest)
                 return
 
 

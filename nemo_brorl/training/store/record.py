@@ -1,4 +1,4 @@
-"""What became of every group of a step, as the rollout store keeps it."""
+"""The record of a step for the rollout store: every group with its outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def step_record(
     batch: TrainBatch,
     config: DynamicSamplingConfig,
 ) -> StepRecord:
-    """Every group that step `step` trained, closed or gave up, each once."""
+    """Return every group that step `step` trained on, closed or dropped, each once."""
     sampled = {group.prompt.uid for group in filled.sampled}
     trained = {group.prompt.uid for group in batch.groups}
     stored: list[StoredGroup] = []
@@ -51,7 +51,7 @@ def _origin(scored: ScoredGroup, sampled: set[str]) -> str:
 
 
 def _fate(scored: ScoredGroup, config: DynamicSamplingConfig) -> str:
-    """What became of a group that closed in a step and is not in its batch."""
+    """Return the outcome of a group that closed in a step and is not in its batch."""
     decision = judge(scored, config)
     if not decision.keep:
         return decision.reason

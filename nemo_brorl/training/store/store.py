@@ -1,5 +1,7 @@
-"""RolloutStore port over a Ray actor: the driver hands on records, made of small fields and references, and never waits
-for a disk except before a checkpoint."""
+"""The RolloutStore port over a Ray actor that writes Parquet files.
+
+The driver passes on records, which are small fields and references. It waits for the disk only before a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from nemo_brorl.core.console import get_logger
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import StepRecord
 
-MAX_PENDING = 2  # steps that are being written: what they hold stays in the object store
-FLUSH_S = 60.0  # a disk that is slower than that holds up no checkpoint
+MAX_PENDING = 2  # largest number of steps being written, whose arrays stay in the object store
+FLUSH_S = 60.0  # longest time that a checkpoint waits for the disk
 MAX_RESTARTS = 3
 
 log = get_logger(__name__)
@@ -29,26 +31,30 @@ class ParquetStore:
         start_writer: Callable[[], Any] | None,
         transport: ActorTransport | None = None,
     ) -> None:
-        """`start_writer`: makes the actor, a `StoreWriter`; None: nothing is kept."""
+        """Start the store's writer. `start_writer` makes the `StoreWriter` actor. None: nothing is stored."""
         self.files = StoreFiles(run_folder)
         self.transport = transport or RayTransport()
         self.writer = start_writer() if start_writer is not None else None
-        # Step by reference, oldest first; while it is here, Ray keeps what the step holds.
+        # Reference → step, oldest first. While it is here, Ray keeps the step's arrays.
         self.pending: dict[Any, int] = {}
 
     def write(self, record: StepRecord) -> None:
-        """See `ports.RolloutStore`. A step that comes while too many are being written is left out."""
+        """Pass a step to the writer. It is left out, with a warning, if too many steps are being written."""
         if self.writer is None:
             return
         self._receive_results(timeout_s=0.0)
         if len(self.pending) >= MAX_PENDING:
-            log.warning("the rollouts of step %d are not stored: %d steps are still written", record.step, MAX_PENDING)
+            log.warning(
+                "the rollouts of step %d are not stored, because %d steps are still being written",
+                record.step,
+                MAX_PENDING,
+            )
             return
         reference = self.writer.write.remote(record)
         self.pending[reference] = record.step
 
     def flush(self) -> None:
-        """See `ports.RolloutStore`; gives up after FLUSH_S seconds, with a warning."""
+        """Block until all steps are written, at most FLUSH_S seconds. Warn about steps that are not."""
         until = self.transport.now() + FLUSH_S
         while self.pending and self.transport.now() < until:
             self._receive_results(until - self.transport.now())
@@ -56,11 +62,11 @@ class ParquetStore:
             log.warning("the rollouts of step %d were not stored within %.0f s", step, FLUSH_S)
 
     def drop_after(self, step: int | None) -> None:
-        """See `ports.RolloutStore`. Nothing is being written then."""
+        """Delete the stored steps after `step`, or all for None. No step may be being written."""
         self.files.drop_after(step)
 
     def _receive_results(self, timeout_s: float) -> None:
-        """Steps that have been written; the first within `timeout_s` if there is none yet."""
+        """Log the results of finished writes. If there is none yet, wait at most `timeout_s` for the first."""
         finished = self.transport.wait(list(self.pending), timeout_s)
         results = self.transport.results(finished, timeout_s=1.0)
         for reference, result in zip(finished, results, strict=True):
@@ -72,14 +78,14 @@ class ParquetStore:
 
 
 def make_store(run_folder: Path, settings: StoreConfig, model_folder: Path) -> ParquetStore:
-    """The store that the settings ask for; Ray is up."""
+    """Build the rollout store from the settings. Ray must be running."""
 
     def start() -> Any:
         import ray
 
         from nemo_brorl.training.store.writer import StoreWriter
 
-        # No core of its own: it is nice, and waits for the disk most of the time.
+        # It reserves no core, because it has low priority and waits for the disk most of the time.
         actor: Any = ray.remote(num_cpus=0, max_restarts=MAX_RESTARTS)(StoreWriter)
         writer = actor.remote(run_folder, settings, model_folder)
         writer.be_nice.remote()

@@ -1,4 +1,4 @@
-"""Tables of the rollout store: their columns (docs/store.md says what each means), and a group as rows of them."""
+"""Tables of the rollout store: their columns (see docs/reference/run_directory.md), and groups as table rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brorl_graders.base.environment_values import as_written
 
 from nemo_brorl.types import ChunkArrays, Period, ScoredGroup, StepRecord, StoredGroup
 
-FORMAT = 1  # of the files
+FORMAT = 1  # version of the file format
 METADATA = b"brorl"  # key of the step's own numbers in the schema of its groups
 
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
@@ -75,7 +75,7 @@ ROLLOUT_SCHEMA = pa.schema(
         "text": pa.string(),
     }
 )
-# Log-probs have no two values alike: their bytes are laid out by place, which halves time and size.
+# Log-probs hardly repeat. Splitting their bytes by position halves time and size.
 ROLLOUT_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
     "use_dictionary": ["uid", "task", "fate", "token_ids.list.element"],
@@ -84,7 +84,7 @@ ROLLOUT_OPTIONS: dict[str, Any] = {
 
 
 def groups_table(record: StepRecord) -> pa.Table:
-    """A row for every group, [groups]; the step's own numbers are in the schema's metadata."""
+    """Return a table with a row for every group, [groups]. The step's numbers are in the schema's metadata."""
     rows = [_group_row(record.step, stored) for stored in record.groups]
     numbers = {
         "format": FORMAT,
@@ -94,7 +94,7 @@ def groups_table(record: StepRecord) -> pa.Table:
         "loss_scale": record.loss_scale,
         "left_out": record.num_left_out,
     }
-    # In the metadata: a step whose groups were all left out has its numbers, too.
+    # Metadata keeps the numbers even of a step whose groups were all left out.
     schema = GROUP_SCHEMA.with_metadata({METADATA: json.dumps(numbers).encode()})
     return pa.Table.from_pylist(rows, schema=schema)
 
@@ -133,7 +133,7 @@ def rollouts_table(
     stored: StoredGroup,
     arrays: Sequence[ChunkArrays],
 ) -> pa.Table:
-    """A row for every rollout of a group, [N], from the arrays of its chunks; without its text."""
+    """Return a table with a row for every rollout of a group, [N], from its chunks' arrays, without texts."""
     scored = stored.scored
     chunks = scored.group.chunks
     num = scored.group.num_rollouts
@@ -185,7 +185,10 @@ def _times(
     periods: Sequence[Period | None],
     sizes: Sequence[int],
 ) -> dict[str, pa.Array]:
-    """Of every rollout when its chunk was through, and how long that took; null where it is not known."""
+    """Return two columns of the rollouts table: when each rollout's chunk was done, and its seconds.
+
+    The values are null if they are unknown.
+    """
     ends: list[float | None] = []
     lasted: list[float | None] = []
     for period, size in zip(periods or [None] * len(sizes), sizes, strict=True):
@@ -197,7 +200,10 @@ def _times(
 
 
 def _turn_columns(scored: ScoredGroup) -> tuple[list[Any], list[Any]]:
-    """Of every rollout the rewards of its turns, and where a tool was called wrongly; None: of no environment."""
+    """Return two columns of the rollouts table: the rewards of each rollout's turns, and its tool errors.
+
+    The values are None without an environment.
+    """
     rewards: list[Any] = []
     tool_errors: list[Any] = []
     for chunk, record in zip(scored.group.chunks, scored.turns, strict=True):
@@ -212,7 +218,7 @@ def _turn_columns(scored: ScoredGroup) -> tuple[list[Any], list[Any]]:
 
 
 def _is_sampled(arrays: Sequence[ChunkArrays]) -> pa.Array:
-    """Of every rollout which tokens were sampled; None: all."""
+    """Return a column with a mask of each rollout's sampled tokens. Null: all were sampled."""
     rows: list[Any] = []
     for data in arrays:
         if data.is_sampled is None:

@@ -1,5 +1,8 @@
-"""Ray actor that writes steps: it fetches the arrays of a group where they are, one group at a time, so that neither it
-nor the driver ever holds a step."""
+"""Ray actor that writes steps to the rollout store.
+
+It fetches the arrays of one group at a time from the object store, so neither it nor the driver ever holds a whole
+step.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.tables import ROLLOUT_OPTIONS, ROLLOUT_SCHEMA, groups_table, rollouts_table
 from nemo_brorl.types import StepRecord, StoredGroup
 
-NICENESS = 10  # training comes first
-DRAW_BYTES = 6  # of a uid's hash
+NICENESS = 10  # lower priority than training
+DRAW_BYTES = 6  # bytes of a uid's hash that decide about a group
 
 
 @dataclass(frozen=True)
 class WrittenStep:
-    """What writing a step took."""
+    """Size and duration of writing a step."""
 
     step: int
     num_bytes: int
@@ -34,8 +37,10 @@ class WrittenStep:
 
 
 def with_share(record: StepRecord, share: float) -> StepRecord:
-    """The step with that share of its groups, drawn by their uids: a group that is carried over is kept in all of its
-    steps or in none."""
+    """Return the step with a random fraction `share` of its groups, chosen by their uids.
+
+    So a group that is carried over is stored in all of its steps or in none.
+    """
     if share >= 1:
         return record
     kept: list[StoredGroup] = []
@@ -48,7 +53,7 @@ def with_share(record: StepRecord, share: float) -> StepRecord:
 
 
 class StoreWriter:
-    """Writer of one run folder's store."""
+    """Writer of one run folder's rollout store."""
 
     def __init__(
         self,
@@ -56,24 +61,26 @@ class StoreWriter:
         settings: StoreConfig,
         model_folder: Path,
     ) -> None:
-        """`model_folder`: of the tokenizer, where text is asked for."""
+        """Open the store of a run folder. `model_folder` has the tokenizer, which is used if store.text is on."""
         self.files = StoreFiles(run_folder)
         self.settings = settings
         self.tokenizer: ChatTokenizer | None = load_tokenizer(model_folder) if settings.text else None
-        # Compression on all cores would be felt by training.
+        # Compression on all cores would slow training down.
         pa.set_cpu_count(1)
 
     def be_nice(self) -> None:
-        """Let every other process of the machine go first."""
+        """Lower the priority of the writer's process, so that training goes first."""
         os.nice(NICENESS)
 
     def write(self, record: StepRecord) -> WrittenStep:
-        """Write a step in place of one of this number, then delete what is beyond the bounds. Raises OSError, and
-        Ray's errors for arrays that are gone."""
+        """Write a step, replacing one of the same number, and delete steps beyond the bounds.
+
+        Raises OSError, and Ray's errors for arrays that were lost.
+        """
         start = time.monotonic()
         cpu_start = time.process_time()
         record = with_share(record, self.settings.share)
-        # A resumed run comes to a step again: half of the old one must not stand beside half of the new.
+        # A resumed run repeats a step. Half of the old one must not be mixed with half of the new one.
         self.files.remove(record.step)
         with self.files.replacing(self.files.rollouts(record.step)) as aside:
             self._write_rollouts(aside, record)
@@ -89,7 +96,7 @@ class StoreWriter:
         )
 
     def _write_rollouts(self, path: Path, record: StepRecord) -> None:
-        """One row group for every group."""
+        """Write the rollouts of a step, one Parquet row group for every group."""
         with pq.ParquetWriter(path, ROLLOUT_SCHEMA, **ROLLOUT_OPTIONS) as file:
             for stored in record.groups:
                 file.write_table(self._rollouts(record.step, stored))

@@ -1,1 +1,1 @@
-"""Supervised fine-tuning: a model learns given answers, by the same policy, packing and checkpoints as the loop."""
+"""Supervised fine-tuning on given answers, with the policy, packing and checkpoints of the training loop."""

@@ -1,4 +1,4 @@
-"""Files of conversations: their rows as examples, what is held out, and what is too long or cannot be used."""
+"""Files of conversations: their rows as examples, with the held-out ones, and rows that cannot be used."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ log = get_logger(__name__)
 
 COLUMNS = ("messages", "prompt", "response", "task")
 ROLES = ("system", "user", "assistant", "tool")
-NUM_SHOWN = 5  # rows written out in a message
+NUM_SHOWN = 5  # rows that a message names
 
-Pair = tuple[str, list[Example]]  # what was asked, and the examples of its conversation
+Pair = tuple[str, list[Example]]  # (text before the first answer, examples of the conversation)
 
 
 @dataclass(frozen=True)
 class ExampleFile:
-    """The examples of files, tokenised and held in memory: five bytes a token."""
+    """The examples of files, tokenised and held in memory: five bytes per token."""
 
     train: tuple[Example, ...]
     held_out: tuple[Example, ...]
-    num_conversations: int  # of both
-    num_left_out: int  # rows that cannot be used, and those that are too long
+    num_conversations: int  # conversations in `train` and `held_out`
+    num_left_out: int  # rows that cannot be used or are too long
     num_cut: int
 
     def batch(self, step: int, size: int, seed: int) -> list[Example]:
-        """Examples [step · size, (step + 1) · size) of the endless sequence of shuffled epochs."""
+        """Return examples [step · size, (step + 1) · size) of the endless sequence of shuffled epochs."""
         num = len(self.train)
         chosen = []
         first = step * size
@@ -53,7 +53,7 @@ class ExampleFile:
 
     @property
     def fingerprint(self) -> str:
-        """Of all tokens."""
+        """Hash of all tokens, to notice that the data changed."""
         digest = hashlib.blake2b(digest_size=8)
         for example in (*self.train, *self.held_out):
             digest.update(example.prompt_ids.tobytes())
@@ -66,22 +66,24 @@ def read_examples(
     sft: SftConfig,
     conversations: Conversations,
 ) -> ExampleFile:
-    """The conversations of `data.path`, cut or left out as `sft.too_long` says. A share of them is held out by a hash
-    of what was asked, or `data.held_out_path` is. Raises DataError where a file is missing or empty, or too many rows
-    cannot be used."""
+    """Read the conversations of `data.path`. Those that are too long are cut or left out (`sft.too_long`).
+
+    A fraction of them is held out, by a hash of the text before the first answer, or `data.held_out_path` is read.
+    Raises DataError when a file is missing or empty, or too many rows cannot be used.
+    """
     assert data.path is not None, "checked with the settings"
     reader = _ConversationReader(data, sft, conversations)
     found = reader.read(data.path)
     train: list[Pair] = []
     held_out: list[Pair] = []
-    own: list[Pair] = []  # held out by a file of their own
+    own: list[Pair] = []  # conversations of `data.held_out_path`
     if data.held_out_path is not None:
         own = reader.read(data.held_out_path)
     asked_later = {asked for asked, _ in own}
     fraction = 0.0 if own else data.held_out_fraction
     for pair in found:
         asked, _ = pair
-        # What the held-out file asks is not trained on, though it lies in this one too.
+        # Questions of the held-out file are not trained on, even if they are in this file, too.
         if asked in asked_later:
             continue
         if is_held_out(asked, fraction):
@@ -91,8 +93,8 @@ def read_examples(
     held_out += own
     if not train:
         raise DataError(
-            f"{data.path} leaves nothing to train on: all of its {len(found)} conversations are held out; give more, "
-            "or lower data.held_out_fraction"
+            f"{data.path} leaves nothing to train on: all of its {len(found)} conversations are held out. Add more, "
+            "or lower data.held_out_fraction."
         )
     return ExampleFile(
         train=_flat(train),
@@ -111,7 +113,7 @@ def _flat(pairs: Sequence[Pair]) -> tuple[Example, ...]:
 
 
 class _ConversationReader:
-    """Rows of files as examples, and how many could not be used."""
+    """Reader of conversation files, which counts the rows that could not be used."""
 
     def __init__(
         self,
@@ -126,8 +128,11 @@ class _ConversationReader:
         self.num_cut = 0
 
     def read(self, path: str) -> list[Pair]:
-        """Raises DataError for more bad rows than `data.max_bad_rows`, and for conversations that are too long where
-        they are refused."""
+        """Return the conversations of a path.
+
+        Raises DataError for more bad rows than `data.max_bad_rows`, and for conversations that are too long under
+        sft.too_long=refuse.
+        """
         files = find_files(self.data.source, path, self.data.dataset_split)
         own = self.data.columns
         paths = [own.prompt, own.answer, own.task, *self.data.only, *COLUMNS]
@@ -146,7 +151,7 @@ class _ConversationReader:
                 if len(bad) >= self.data.max_bad_rows + NUM_SHOWN:
                     break
                 continue
-            # A conversation of several examples is too long where one of them is: their rows are packed apart.
+            # A conversation is too long if one of its examples is, because they are packed separately.
             longest = max(example.num_tokens for example in pair[1])
             if longest <= self.sft.max_tokens:
                 found.append(pair)
@@ -155,11 +160,11 @@ class _ConversationReader:
             found += self._shortened(pair)
         self._judge(path, bad, too_long, tables)
         if not found:
-            raise DataError(f"{path} is empty: none of its {len(tables)} rows can be learnt")
+            raise DataError(f"{path} is empty: none of its {len(tables)} rows can be trained on")
         return found
 
     def _pair(self, row: Row) -> Pair:
-        """Raises BroRLError with what is wrong."""
+        """Convert a row to its examples. Raises BroRLError that says what is wrong."""
         if isinstance(row, BadRow):
             raise DataError(row.reason)
         columns = self.data.columns
@@ -176,7 +181,7 @@ class _ConversationReader:
         return "\n\n".join(asked), examples
 
     def _shortened(self, pair: Pair) -> Iterator[Pair]:
-        """A conversation that is too long without its end; nothing where that leaves nothing to learn."""
+        """Yield a conversation that is too long without its end, unless nothing is left to train on."""
         kept: list[Example] = []
         if self.sft.too_long == "cut":
             for example in pair[1]:
@@ -202,18 +207,18 @@ class _ConversationReader:
                 f"{path} has rows that cannot be used, more than data.max_bad_rows={allowed}: {_first(bad)}"
             )
         if bad:
-            log.warning("%s: %d rows are left out: %s", path, len(bad), _first(bad))
+            log.warning("%s: %d rows were left out: %s", path, len(bad), _first(bad))
         self.num_left_out += len(bad)
         if too_long and self.sft.too_long == "refuse":
             raise DataError(
                 f"{path}: {len(too_long):,} of {len(tables):,} conversations are longer than sft.max_tokens="
-                f"{self.sft.max_tokens} ({_first(too_long)}): raise it, or write sft.too_long=cut (their end is left "
-                "out) or drop"
+                f"{self.sft.max_tokens} ({_first(too_long)}). Raise it, or set sft.too_long=cut (their end is left "
+                "out) or drop."
             )
 
 
 def shortened(example: Example, max_tokens: int) -> Example | None:
-    """Its first tokens; None where none of them is learnt."""
+    """Return the first tokens of an example, or None if the loss counts none of them."""
     room = max_tokens - len(example.prompt_ids)
     if room <= 0:
         return None
@@ -226,8 +231,10 @@ def messages_of(
     prompt_path: str | None,
     answer_path: str | None,
 ) -> list[dict[str, str]]:
-    """The conversation in a row: `messages`, or `prompt` (a text or messages) and `response`; other columns by path.
-    Raises DataError."""
+    """Return the conversation in a row: `messages`, or `prompt` (a text or messages) and `response`.
+
+    Other columns are given by path. Raises DataError.
+    """
     path = prompt_path or "messages"
     given = value_at(row, path)
     if prompt_path is None and given in (ABSENT, None):
@@ -247,10 +254,10 @@ def messages_of(
     messages = [_message(message, answer_path or path) for message in given]
     roles = [message["role"] for message in messages]
     if "assistant" not in roles:
-        raise DataError("no turn is the assistant's: there is nothing to learn")
+        raise DataError("no turn is the assistant's: there is nothing to train on")
     if roles[0] == "assistant" or roles[:2] == ["system", "assistant"]:
-        raise DataError("the conversation begins with the assistant: write first what it answers")
-    # What follows the last turn of the assistant teaches nothing.
+        raise DataError("the conversation begins with the assistant. Add the message that it answers.")
+    # The loss counts no token after the last turn of the assistant.
     last = len(roles) - roles[::-1].index("assistant")
     return messages[:last]
 
@@ -267,7 +274,7 @@ def _message(given: Any, path: str) -> dict[str, str]:
 
 
 def _is_text(value: Any) -> bool:
-    """A text without half of a surrogate pair, which no tokenizer takes."""
+    """Return True for a string without half of a surrogate pair, which no tokenizer takes."""
     if not isinstance(value, str):
         return False
     try:

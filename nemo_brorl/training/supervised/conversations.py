@@ -1,7 +1,7 @@
-"""Conversations as examples, by which of their tokens are the assistant's.
+"""Conversion of conversations to examples, with a mask of the assistant's tokens.
 
-The model's own chat template writes every turn, and prompt and turn are tokenised apart, as in sampling: an example has
-exactly the tokens that the policy would be asked with and would have answered with.
+The model's own chat template writes every turn, and prompt and turn are tokenised separately, as in sampling. So an
+example has exactly the tokens with which the policy would be prompted and would have answered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Messages = Sequence[Mapping[str, str]]
 
 
 class Conversations:
-    """Examples of conversations, for one model."""
+    """Converter of conversations to examples, for one model."""
 
     def __init__(
         self,
@@ -28,15 +28,18 @@ class Conversations:
         stop_ids: frozenset[int],
         system_prompt: str | None,
     ) -> None:
-        """`stop_ids` end a turn; `system_prompt` as in `data`."""
+        """Use a model's tokenizer. `stop_ids`: tokens that end a turn. `system_prompt`: as in `data`."""
         self.tokenizer = tokenizer
         self.stop_ids = stop_ids
         self.system_prompt = system_prompt
 
     def examples(self, messages: Messages, task: str) -> list[Example]:
-        """One example of a whole conversation. A template that writes earlier turns otherwise once others follow, as
-        those do that leave out earlier thinking, makes it several: one for each turn that was written anew. Raises
-        DataError, or ModelError where the template refuses a conversation."""
+        """Return the examples of a conversation: one, or several if the template rewrites earlier turns.
+
+        Some templates change earlier turns once others follow, such as those that leave out earlier thinking. Then
+        there is one example for each turn that was rewritten. Raises DataError, or ModelError when the template rejects
+        the conversation.
+        """
         if self.tokenizer.chat_template is None:
             return [self._without_template(messages, task)]
         found: list[_ConversationDraft] = []
@@ -50,7 +53,7 @@ class Conversations:
                     "the model's chat template writes an answer otherwise than it asks for one, so that none of its "
                     "tokens can be told to be the assistant's"
                 )
-            # A template may write earlier turns otherwise once others follow: their example stays as it was.
+            # If the template has rewritten earlier turns, their example stays, and a new one starts.
             if not found or not asked.startswith(found[-1].text):
                 found.append(_ConversationDraft())
             draft = found[-1]
@@ -68,7 +71,7 @@ class Conversations:
         return self.tokenizer.render(messages, self.system_prompt, is_prompt)
 
     def _turn_length(self, turn: Sequence[int]) -> int:
-        """Tokens of a turn that the model must write itself: up to the last stop token."""
+        """Return how many tokens of a turn the model must write itself: up to the last stop token."""
         length = len(turn)
         while length > 0:
             if turn[length - 1] in self.stop_ids:
@@ -94,10 +97,10 @@ class Conversations:
 
 
 class _ConversationDraft:
-    """An example being written."""
+    """An example while it is built."""
 
     def __init__(self) -> None:
-        self.text = ""  # that its tokens were made of
+        self.text = ""  # text of its tokens
         self.token_ids: list[int] = []
         self.has_loss: list[bool] = []
 
@@ -106,7 +109,7 @@ class _ConversationDraft:
         self.has_loss += [has_loss] * len(token_ids)
 
     def example(self, task: str) -> Example:
-        """What was written, without what follows the last learnt token."""
+        """Return the example, without tokens after the last one that the loss counts."""
         token_ids = np.array(self.token_ids, np.int32)
         has_loss = np.array(self.has_loss, np.bool_)
         learnt = np.flatnonzero(has_loss)
@@ -122,7 +125,7 @@ class _ConversationDraft:
 
 
 def stop_ids_of(tokenizer: ChatTokenizer, model_folder: Path) -> frozenset[int]:
-    """The tokens that end a turn: the tokenizer's and those of generation_config.json."""
+    """Return the tokens that end a turn: the tokenizer's, and those of generation_config.json."""
     found = {tokenizer.eos_token_id}
     path = model_folder / "generation_config.json"
     if path.is_file():

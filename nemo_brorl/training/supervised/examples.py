@@ -1,4 +1,7 @@
-"""Examples to learn from, in the carriers of the loop: each is a group of one rollout with advantage 1."""
+"""Examples for supervised fine-tuning, as groups of one rollout with advantage 1.
+
+So the policy's update for rollouts trains on them, too.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +30,17 @@ from nemo_brorl.types import (
 )
 
 NO_SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=1)
-NO_MASS = SampledMass(0, 0, 0.0, 0.0, 0.0, 0.0)  # nothing was drawn
+NO_MASS = SampledMass(0, 0, 0.0, 0.0, 0.0, 0.0)  # mass of a group without sampled responses
 
 
 @dataclass(frozen=True)
 class Example:
-    """Tokens of a conversation. What the loss counts is the assistant's, stop tokens included."""
+    """The tokens of one conversation. The loss counts the assistant's tokens, stop tokens included."""
 
     task: str
-    prompt_ids: Int32  # [P] up to the first turn that is learnt, at least one token
-    response_ids: Int32  # [T] that turn and all that follows
-    has_loss: Bool | None = None  # [T] tokens of the assistant's turns; None: all
+    prompt_ids: Int32  # [P] tokens before the first trained turn, at least one
+    response_ids: Int32  # [T] tokens from the first trained turn on
+    has_loss: Bool | None = None  # [T] mask of the assistant's tokens; None: all
 
     @property
     def num_tokens(self) -> int:
@@ -45,14 +48,14 @@ class Example:
 
     @property
     def num_trained_tokens(self) -> int:
-        """Tokens that the loss counts."""
+        """Number of tokens that the loss counts."""
         if self.has_loss is None:
             return len(self.response_ids)
         return int(self.has_loss.sum())
 
 
 def supervised_batch(examples: Sequence[Example]) -> TrainBatch:
-    """Examples as a batch of the loop."""
+    """Build a batch of the training loop from examples."""
     groups = tuple(_group(index, example) for index, example in enumerate(examples))
     advantages = tuple(np.ones(1, np.float32) for _ in groups)
     rollouts = tuple(np.zeros(1, np.int64) for _ in groups)
@@ -96,8 +99,10 @@ def supervised_plan(
     num_steps: int,
     version: int,
 ) -> UpdatePlan:
-    """Update on examples, packed into micro-batches: `num_mini_batches` optimizer steps after the first `step` ones of
-    `num_steps`."""
+    """Return the plan of an update on examples, packed into micro-batches.
+
+    It makes `num_mini_batches` optimizer steps, after the first `step` ones of `num_steps`.
+    """
     return plan_update(
         supervised_batch(examples),
         num_mini_batches=num_mini_batches,
@@ -107,13 +112,16 @@ def supervised_plan(
         version=version,
         learning_rate=learning_rate(sft, step, num_steps),
         objective="cross_entropy",
-        # Of the step, so that a run that goes on packs as one that never stopped.
+        # The seed depends on the step, so that a resumed run packs like one that never stopped.
         seed=seed + step,
     )
 
 
 def learning_rate(sft: SftConfig, step: int, num_steps: int) -> float:
-    """Of the optimizer step after the first `step` ones: a linear rise, then the schedule down to its last fraction."""
+    """Return the learning rate of the optimizer step after the first `step` ones.
+
+    It rises linearly during warm-up, and then falls by the schedule to `sft.last_lr_fraction`.
+    """
     num_rising = min(sft.warmup_steps, num_steps)
     if step < num_rising:
         return sft.lr * (step + 1) / num_rising

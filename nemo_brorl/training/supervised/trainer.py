@@ -1,5 +1,8 @@
-"""Supervised fine-tuning: learn a batch → measure what is held out → save. A step is a function of the data, the seed
-and its number, so a run that was killed goes on bit for bit from its newest checkpoint."""
+"""Supervised fine-tuning: train on a batch → measure the held-out loss → save.
+
+A step depends on the data, the seed and its number alone, so a killed run continues bit for bit from its newest
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,18 @@ STATE_KEYS = {"version", "num_skipped", "best_loss", "history", "trained_on"}
 
 @dataclass(frozen=True)
 class Lessons:
-    """What is learnt in which step."""
+    """The examples of each step of a fine-tuning run."""
 
-    batch: Callable[[int], list[Example]]  # of step 0, 1, …
+    batch: Callable[[int], list[Example]]  # step 0, 1, … → its examples
     num_steps: int
-    epoch_steps: float | None  # optimizer steps that learn every example once; None: they are generated without end
-    held_out: tuple[Example, ...]  # for the validation loss; none: it is not measured
+    epoch_steps: float | None  # optimizer steps of one epoch; None: examples are generated without end
+    held_out: tuple[Example, ...]  # examples for the validation loss; empty: not measured
     fingerprint: str
 
 
 @dataclass(frozen=True)
 class SftParts:
-    """What fine-tuning works with."""
+    """The objects that a fine-tuning run works with."""
 
     policy: Policy
     sink: MetricSink
@@ -50,7 +53,7 @@ class SftParts:
 
 
 class SftTrainer:
-    """Owns the state of a run of fine-tuning."""
+    """The training loop of one fine-tuning run, with its state."""
 
     def __init__(
         self,
@@ -67,13 +70,15 @@ class SftTrainer:
         self.step_number = 0
         self.num_skipped = 0
         self.best_loss = math.inf
-        self.history: list[dict[str, float]] = []  # validations, with their step
+        self.history: list[dict[str, float]] = []  # metrics of each validation, with their step
         self.row = StepRow(parts.sink)
         self.saver = Saver(parts.checkpoints, parts.policy, in_background=config.trainer.async_save)
 
     def fit(self) -> None:
-        """Learn up to the last step, or until asked to stop; the state is saved either way. Weights with the lowest
-        validation loss are in `hf/`; without one, the last."""
+        """Train up to the last step, or until asked to stop. The state is saved in both cases.
+
+        `hf/` has the weights with the lowest validation loss, or the last weights without validations.
+        """
         if self.lessons.held_out and not self.history and self.stop.reason is None:
             self.validate()
             self.row.write(0)
@@ -85,11 +90,11 @@ class SftTrainer:
         if self.stop.reason is not None:
             self.save(wait=True)
             self.parts.console.line(
-                f"stopped after step {self.step_number} ({self.stop.reason}); the same command goes on from here"
+                f"stopped after step {self.step_number} ({self.stop.reason}). Run the same command to resume."
             )
 
     def step(self) -> None:
-        """One optimizer step."""
+        """Run one optimizer step."""
         watch = Stopwatch()
         examples = self.lessons.batch(self.step_number)
         plan = supervised_plan(
@@ -125,17 +130,20 @@ class SftTrainer:
         )
 
     def after_step(self) -> None:
-        """What is due between steps. Raises TrainingError after too many non-finite updates."""
+        """Do what is due between steps: validation, export, metrics, checkpoint.
+
+        Raises TrainingError after too many non-finite updates.
+        """
         settings = self.config.trainer
         is_last = self.step_number == self.lessons.num_steps
         if is_last or is_due(self.step_number, settings.val_interval):
             self.validate()
-        # Without a validation there is no best step: the last weights are the result.
+        # Without validations there is no best step, so the last weights are the result.
         if is_last and not self.history:
             self.parts.policy.export(self.parts.run_folder / "hf")
         self.saver.finish(wait=False)
         self.row.add(self.saver.take_seconds())
-        # The row before the checkpoint: a resumed run has the rows of all steps up to it.
+        # The row is written before the checkpoint, so that a resumed run has the rows of all steps up to it.
         self.row.write(self.step_number)
         if is_last or is_due(self.step_number, settings.save_interval):
             self.save(wait=is_last)
@@ -143,11 +151,11 @@ class SftTrainer:
             self.saver.finish(wait=True)
             raise TrainingError(
                 f"{self.num_skipped} steps had a non-finite loss or gradient (trainer.max_skipped_updates="
-                f"{settings.max_skipped_updates}): lower sft.lr"
+                f"{settings.max_skipped_updates}). Lower sft.lr."
             )
 
     def validate(self) -> None:
-        """Loss on what is held out; the best weights so far are exported as a Hugging Face folder."""
+        """Measure the loss on the held-out examples. The best weights so far are exported as a Hugging Face folder."""
         if not self.lessons.held_out:
             return
         watch = Stopwatch()
@@ -162,7 +170,7 @@ class SftTrainer:
             self.parts.policy.export(self.parts.run_folder / "hf")
 
     def save(self, wait: bool) -> None:
-        """Write a checkpoint of this step. Raises CheckpointError."""
+        """Write a checkpoint of the current step. Raises CheckpointError."""
         state = {
             "version": self.step_number,
             "num_skipped": self.num_skipped,
@@ -173,8 +181,10 @@ class SftTrainer:
         self.saver.save(RunState(self.step_number, state, CarriedGroups()), wait)
 
     def resume(self) -> bool:
-        """Continue from the newest usable checkpoint; False when there is none. Raises CheckpointError when it learnt
-        from other data, or by other settings."""
+        """Continue from the newest usable checkpoint. Return False when there is none.
+
+        Raises CheckpointError when it was trained on other data or with other settings.
+        """
         run = self.parts.checkpoints.load_newest(self.parts.policy.load)
         if run is None:
             return False
@@ -197,13 +207,13 @@ class SftTrainer:
         ]
         if changed:
             raise CheckpointError(
-                f"{self.parts.checkpoints.folder} is of another fine-tuning (sft: {'; '.join(changed)}): set "
-                "exp_manager.explicit_log_dir to a new folder, or give the old values to continue that run"
+                f"{self.parts.checkpoints.folder} belongs to another fine-tuning run (sft: {'; '.join(changed)}). Set "
+                "exp_manager.explicit_log_dir to a new folder, or restore the old values to continue that run."
             )
 
 
 def held_out_loss(policy: Policy, examples: Sequence[Example]) -> float:
-    """−log p of a learnt token in nats, mean over all of them."""
+    """Return the mean of −log p over the trained tokens of held-out examples, in nats."""
     prompts = [example.prompt_ids.tolist() for example in examples]
     responses = [example.response_ids.tolist() for example in examples]
     total = 0.0

@@ -202,7 +202,7 @@ def test_reward_shaping_by_import_path_comes_last() -> None:
             "algorithm.advantage_params={'exponent': 1}: grpo takes no parameters",
         ),
         (["algorithm.advantage=my_functions:untyped"], "annotate its argument `params` with a dataclass"),
-        (["rewards.shaping.function=shorter"], "write .*package.module:function"),
+        (["rewards.shaping.function=shorter"], "set .*package.module:function"),
     ],
 )
 def test_a_mistake_is_found_before_anything_starts(overrides: list[str], message: str) -> None:

@@ -24,12 +24,12 @@ def test_generated_questions_are_for_the_other_command() -> None:
 
 
 def test_a_new_model_is_for_the_other_command(chat: str) -> None:
-    with pytest.raises(ConfigError, match="write sft.base=policy"):
+    with pytest.raises(ConfigError, match="set sft.base=policy"):
         sft.sft(load_config("sft", [chat, "sft.base=new"]), CommandLine())
 
 
 def test_a_mixture_is_not_read(chat: str) -> None:
     domain = f"{{name: chat, source: jsonl, path: {chat.removeprefix('data.path=')}}}"
     config = load_config("sft", ["data.source=mixture", f"data.domains=[{domain}]"])
-    with pytest.raises(ConfigError, match="reads one source, write data.source=jsonl"):
+    with pytest.raises(ConfigError, match="reads one source, set data.source=jsonl"):
         sft.sized_for_fine_tuning(config, Console())

@@ -14,13 +14,13 @@ MIXTURE = ["data.source=mixture"]
 PUZZLES = "{name: puzzles, tasks: [{name: gcd}]}"
 
 WRONG = [
-    (["data.source=csv"], "write one of reasoning_gym, jsonl, parquet, dataset, environment, mixture"),
-    (["data.preset=alpaca"], "write one of plain, deepscaler, eurus_2, scp_116k, ifeval"),
+    (["data.source=csv"], "set one of reasoning_gym, jsonl, parquet, dataset, environment, mixture"),
+    (["data.preset=alpaca"], "set one of plain, deepscaler, eurus_2, scp_116k, ifeval"),
     (["data.max_bad_rows=-1"], "data.max_bad_rows=-1 is out of range"),
-    (["data.source=parquet", "data.path=nowhere.parquet"], "there is no such file; write the path of a Parquet file"),
+    (["data.source=parquet", "data.path=nowhere.parquet"], "there is no such file; set the path of a Parquet file"),
     (
         ["data.source=dataset", f"data.path={HERE}"],
-        "there is no such folder; write the path of the folder of a Hugging Face dataset",
+        "there is no such folder; set the path of the folder of a Hugging Face dataset",
     ),
     (
         ["data.source=jsonl", f"data.path={HERE}", "data.held_out_path=gone.jsonl"],
@@ -28,11 +28,11 @@ WRONG = [
     ),
     (["data.source=jsonl", f"data.path={HERE.parent}/*.txt"], "there is no such file"),
     (MIXTURE, "data.source=mixture needs data.domains"),
-    ([f"data.domains=[{PUZZLES}]"], "data.domains is set and data.source=reasoning_gym: write data.source=mixture"),
+    ([f"data.domains=[{PUZZLES}]"], "data.domains is set and data.source=reasoning_gym: set data.source=mixture"),
     ([*MIXTURE, f"data.domains=[{PUZZLES}, {PUZZLES}]"], "data.domains names puzzles 2 times"),
     (
         [*MIXTURE, "data.domains=[{name: a/b, tasks: [{name: gcd}]}]"],
-        "data.domains.0.name='a/b': write a name without a slash",
+        "data.domains.0.name='a/b': set a name without a slash",
     ),
     ([*MIXTURE, "data.domains=[{name: a, weight: 0, tasks: [{name: gcd}]}]"], "the weights of data.domains sum to 0"),
     (
@@ -43,7 +43,7 @@ WRONG = [
         [*MIXTURE, "data.domains=[{name: a, tasks: [{name: gcd, weight: 0}]}]"],
         "data.domains.0.tasks.0.weight=0.0 is out of range",
     ),
-    ([*MIXTURE, "data.domains=[{name: a, source: mixture}]"], "write one of reasoning_gym, jsonl, parquet, dataset"),
+    ([*MIXTURE, "data.domains=[{name: a, source: mixture}]"], "set one of reasoning_gym, jsonl, parquet, dataset"),
     (
         [*MIXTURE, "data.domains=[{name: a}]"],
         "data.domains.0.tasks is empty and data.domains.0.source is reasoning_gym",
@@ -51,7 +51,7 @@ WRONG = [
     ([*MIXTURE, "data.domains=[{name: a, source: jsonl}]"], "data.domains.0.source=jsonl needs data.domains.0.path"),
     (
         [*MIXTURE, f"data.domains=[{PUZZLES}]", "data.domains.0.max_prompt_tokens=900"],
-        "write data.max_prompt_tokens=900",
+        "set data.max_prompt_tokens=900",
     ),
     ([*MIXTURE, "data.domains=[{tasks: [{name: gcd}]}]"], "data.domains[0].name is required and missing"),
     (["data.tasks=[{name: gcd, stages: [{from_question: 9}, {from_question: 9}]}]"], "gcd: its stages begin at [9, 9]"),
@@ -62,7 +62,7 @@ WRONG = [
     (["data.columns.promt=question"], "Did you mean data.columns.prompt"),
     (
         ["data.verifier=math", "data.columns.verifier=scorer"],
-        "data.verifier=math and data.columns.verifier=scorer both say who scores a row: write one of them",
+        "data.verifier=math and data.columns.verifier=scorer both say who scores a row: set one of them",
     ),
     (
         [*MIXTURE, f"data.domains=[{PUZZLES}]", "data.domains.0.verifier=math", "data.domains.0.columns.verifier=a"],

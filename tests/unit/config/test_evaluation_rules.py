@@ -14,10 +14,10 @@ PUZZLES = "{name: puzzles, source: reasoning_gym, tasks: [{name: gcd}], num_prom
 WRONG = [
     (
         ["evaluation.pass_at_k=[4,16]"],
-        "evaluation.pass_at_k has 16 and evaluation draws 8 samples of a prompt: write samples_per_prompt=16",
+        "evaluation.pass_at_k has 16 and evaluation draws 8 samples of a prompt: set samples_per_prompt=16",
     ),
     (["evaluation.majority_at_k=[9]"], "evaluation.majority_at_k has 9 and evaluation draws 8 samples"),
-    (["evaluation.pass_at_k=[0]"], "evaluation.pass_at_k has 0: write numbers from 1"),
+    (["evaluation.pass_at_k=[0]"], "evaluation.pass_at_k has 0: set numbers from 1"),
     (
         [
             "evaluation.samples_per_prompt=64",
@@ -28,7 +28,7 @@ WRONG = [
     ),
     (
         [f"evaluation.benchmarks=[{AIME}]", "evaluation.only=[amc]"],
-        "evaluation.only names amc, and there is no such benchmark: write one of aime",
+        "evaluation.only names amc, and there is no such benchmark: set one of aime",
     ),
     (
         ["evaluation.only=[aime]"],
@@ -37,30 +37,30 @@ WRONG = [
     ([f"evaluation.benchmarks=[{AIME}, {AIME}]"], "evaluation.benchmarks names aime 2 times"),
     (
         ["evaluation.benchmarks=[{name: a/b, path: a.jsonl}]"],
-        "evaluation.benchmarks.0.name='a/b': write a name without a slash",
+        "evaluation.benchmarks.0.name='a/b': set a name without a slash",
     ),
     (["evaluation.benchmarks=[{path: a.jsonl}]"], "evaluation.benchmarks[0].name is required and missing"),
     (["evaluation.benchmarks=[{name: a}]"], "evaluation.benchmarks.0.source=jsonl needs evaluation.benchmarks.0.path"),
     (
         ["evaluation.benchmarks=[{name: a, path: a.jsonl, source: csv}]"],
-        "write one of reasoning_gym, jsonl, parquet, dataset",
+        "set one of reasoning_gym, jsonl, parquet, dataset",
     ),
     (
         ["evaluation.benchmarks=[{name: a, path: a.jsonl, held_out_path: b.jsonl}]"],
         "is for training: name the file of the benchmark",
     ),
-    (["evaluation.benchmarks=[{name: a, tasks: [{name: gcd}]}]"], "write evaluation.benchmarks.0.source=reasoning_gym"),
+    (["evaluation.benchmarks=[{name: a, tasks: [{name: gcd}]}]"], "set evaluation.benchmarks.0.source=reasoning_gym"),
     (
         ["evaluation.benchmarks=[{name: a, source: reasoning_gym, num_prompts: 4}]"],
         "evaluation.benchmarks.0.tasks is empty",
     ),
     (
         ["evaluation.benchmarks=[{name: a, source: reasoning_gym, tasks: [{name: gcd}]}]"],
-        "has no end: write evaluation.benchmarks.0.num_prompts",
+        "has no end: set evaluation.benchmarks.0.num_prompts",
     ),
     (
         [f"evaluation.benchmarks=[{PUZZLES}]", "data.held_out_fraction=0"],
-        "and data.held_out_fraction=0: write a share above 0",
+        "and data.held_out_fraction=0: set a share above 0",
     ),
     (
         [
@@ -68,7 +68,7 @@ WRONG = [
             "evaluation.benchmarks.0.max_response_tokens=900",
             "generation.max_model_len=256",
         ],
-        "write generation.max_model_len=1060",
+        "set generation.max_model_len=1060",
     ),
     (
         ["evaluation.benchmarks=[{name: a, path: a.jsonl, samples_per_prompt: 0}]"],

@@ -73,7 +73,7 @@ def test_some_layers_of_a_model_must_be_in_fp8(tmp_path: Path) -> None:
     assert "leave none of the model's 4 layers in FP8" in message
     too_many = config(fp8="hybrid", fp8_bf16_first_layers=3, pipeline_model_parallel_size=2)
     (message,) = misfits_of(too_many, model)
-    assert "write 2 or less" in message
+    assert "set 2 or less" in message
 
 
 def test_features_come_in_sixteens_on_gpus_only(tmp_path: Path) -> None:

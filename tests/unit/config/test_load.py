@@ -61,7 +61,7 @@ def test_files_that_a_config_leaves_open_are_named() -> None:
 @pytest.mark.parametrize("name", INSTEAD)
 def test_a_setting_of_an_earlier_version_is_refused_with_what_to_write_instead(name: str) -> None:
     written = name.replace("[]", ".0")
-    expected = re.escape(f"there is no setting '{written}' any more: write {INSTEAD[name]}")
+    expected = re.escape(f"there is no setting '{written}' any more: {INSTEAD[name]}")
     with pytest.raises(ConfigError, match=expected):
         load_config("brorl_cpu", [f"{written}=1"])
 

@@ -37,12 +37,12 @@ def write_model(folder: Path, **changes: object) -> str:
 ON_GPUS = ["trainer.gpus_per_node=8", "policy.data_parallel_size=null"]
 
 MISFITS = [
-    (["policy.tensor_model_parallel_size=3"], "does not divide the model's 4 attention heads: write 2"),
+    (["policy.tensor_model_parallel_size=3"], "does not divide the model's 4 attention heads: set 2"),
     (["policy.tensor_model_parallel_size=4"], "is more than the model's 2 key-value heads"),
-    (["policy.pipeline_model_parallel_size=3"], "does not divide the model's 4 layers: write 2"),
+    (["policy.pipeline_model_parallel_size=3"], "does not divide the model's 4 layers: set 2"),
     (
         [*ON_GPUS, "policy.pipeline_model_parallel_size=2", "policy.virtual_pipeline_model_parallel_size=3"],
-        "does not divide the 2 layers of a pipeline stage: write 2 or null",
+        "does not divide the 2 layers of a pipeline stage: set 2 or null",
     ),
     (["generation.max_model_len=1024"], "is more than the model's 512 positions"),
 ]
@@ -70,13 +70,13 @@ TP2 = "policy.tensor_model_parallel_size=2"
 MOE_MISFITS = [
     (
         ["policy.expert_model_parallel_size=3", "policy.data_parallel_size=3"],
-        "does not divide the model's 8 experts: write 2",
+        "does not divide the model's 8 experts: set 2",
     ),
-    ([TP2], "write policy.sequence_parallel=true"),
+    ([TP2], "set policy.sequence_parallel=true"),
     (["policy.pipeline_model_parallel_size=4"], "leaves a pipeline stage with dense layers only"),  # layer 0 is dense
     (
         ["policy.tensor_model_parallel_size=4", "policy.sequence_parallel=true"],
-        "does not divide the model's moe_intermediate_size of 90: write 3",
+        "does not divide the model's moe_intermediate_size of 90: set 3",
     ),
 ]
 
@@ -102,14 +102,14 @@ def test_settings_that_do_not_fit_a_mixture_of_experts_are_refused(
 )
 def test_settings_of_experts_are_refused_for_a_dense_model(tmp_path: Path, setting: str, wanted: str) -> None:
     config = load_config("brorl_cpu", [write_model(tmp_path), *setting.split()])
-    with pytest.raises(ConfigError, match=f"this one is dense: write {wanted}$"):
+    with pytest.raises(ConfigError, match=f"this one is dense: set {wanted}$"):
         check_model_rules(config)
 
 
 def test_a_fused_permutation_is_refused_for_a_dense_model(tmp_path: Path) -> None:
     config = load_config("brorl_cpu", [write_model(tmp_path)])
     config.policy.moe.fused_permutation = True  # as on GPUs: on CPU it is refused before any model is looked at
-    with pytest.raises(ConfigError, match=r"this one is dense: write policy\.moe\.fused_permutation=false$"):
+    with pytest.raises(ConfigError, match=r"this one is dense: set policy\.moe\.fused_permutation=false$"):
         check_model_rules(config)
 
 

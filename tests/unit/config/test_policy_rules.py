@@ -39,12 +39,12 @@ def test_offload_is_refused_where_it_frees_nothing() -> None:
     config = BroRLConfig()
     config.policy.offload = "all"
     (message,) = ranks_are_there(config)
-    assert "needs trainer.gpus_per_node above 0 (now 0): write that, or policy.offload=none" in message
+    assert "needs trainer.gpus_per_node above 0 (now 0): set that, or policy.offload=none" in message
     config.trainer.gpus_per_node = 8
     assert list(ranks_are_there(config)) == []
     config.generation.placement = "disaggregated"
     (message,) = ranks_are_there(config)
-    assert "needs generation.placement=colocated (now disaggregated): write that, or policy.offload=none" in message
+    assert "needs generation.placement=colocated (now disaggregated): set that, or policy.offload=none" in message
 
 
 def test_fp8_weights_train_without_a_reference() -> None:
@@ -64,7 +64,7 @@ def test_weights_overlap_only_where_gradients_do() -> None:
     config.policy.overlap_param_gather = True
     (message,) = gathers_overlap_where_gradients_do(config)
     assert "policy.overlap_grad_reduce=null" in message
-    assert "write policy.overlap_grad_reduce=true, or policy.overlap_param_gather=false" in message
+    assert "set policy.overlap_grad_reduce=true, or policy.overlap_param_gather=false" in message
     config.policy.overlap_grad_reduce = True
     assert list(gathers_overlap_where_gradients_do(config)) == []
 
@@ -74,4 +74,4 @@ def test_fp8_weights_do_not_overlap() -> None:
     config.policy.fp8_params = True
     config.policy.overlap_param_gather = True
     (message,) = fp8_is_possible(config)
-    assert "needs policy.fp8_params=false (now true): write that, or policy.overlap_param_gather=false" in message
+    assert "needs policy.fp8_params=false (now true): set that, or policy.overlap_param_gather=false" in message

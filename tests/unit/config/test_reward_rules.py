@@ -16,7 +16,7 @@ PART = "{verifier: 'https://host', options: {range: [0, 10]}}"
     [
         (["rewards.timeouts.code=0"], "rewards.timeouts.code=0 must be above 0"),
         (["+data.verifier_options.timeout_s=soon"], "data.verifier_options.timeout_s=soon must be a number"),
-        (["rewards.code.test_timeout_s=30"], "write rewards.timeouts.code=37.5 or more"),
+        (["rewards.code.test_timeout_s=30"], "set rewards.timeouts.code=37.5 or more"),
     ],
 )
 def test_deadlines_are_checked(overrides: list[str], words: str) -> None:
@@ -36,19 +36,25 @@ def test_programs_have_more_time_than_other_answers_and_both_can_be_set() -> Non
     ("fields", "words"),
     [
         ("{name: judge}", "rewards.services.endpoints[0].url is required and missing"),
-        ("{name: judge, url: 'host:80'}", "rewards.services.endpoints.0.url: 'host:80' is no address; write http://"),
-        ("{name: judge, url: 'https://'}", "rewards.services.endpoints.0.url: 'https://' is no address; write http://"),
+        (
+            "{name: judge, url: 'host:80'}",
+            "rewards.services.endpoints.0.url: 'host:80' is no address; set one like http://",
+        ),
+        (
+            "{name: judge, url: 'https://'}",
+            "rewards.services.endpoints.0.url: 'https://' is no address; set one like http://",
+        ),
         ("{name: judge, url: 'https://me:secret@host'}", "the address of host holds a name or a password"),
-        ("{name: '', url: 'https://host'}", "rewards.services.endpoints.0.name='': write a plain name"),
-        ("{name: 'http://a', url: 'https://host'}", "name='http://a': write a plain name"),
-        ("{name: 'my.module:score', url: 'https://host'}", "name='my.module:score': write a plain name"),
-        ("{name: judge, url: 'https://host', score_pattern: '\\d'}", "write a regular expression with one group"),
+        ("{name: '', url: 'https://host'}", "rewards.services.endpoints.0.name='': set a plain name"),
+        ("{name: 'http://a', url: 'https://host'}", "name='http://a': set a plain name"),
+        ("{name: 'my.module:score', url: 'https://host'}", "name='my.module:score': set a plain name"),
+        ("{name: judge, url: 'https://host', score_pattern: '\\d'}", "set a regular expression with one group"),
         ("{name: judge, url: 'https://host', score_pattern: '(\\d'}", "is no regular expression"),
         ("{name: judge, url: 'https://host', request: 'top_p=0.9'}", ".request=top_p=0.9 must be a mapping"),
-        ("{name: judge, url: 'https://host', range: [1, 0]}", "range=[1.0, 0.0]: write the lowest and the highest"),
-        ("{name: judge, url: 'https://host', range: [1]}", "range=[1.0]: write the lowest and the highest score"),
+        ("{name: judge, url: 'https://host', range: [1, 0]}", "range=[1.0, 0.0]: set the lowest and the highest"),
+        ("{name: judge, url: 'https://host', range: [1]}", "range=[1.0]: set the lowest and the highest score"),
         ("{name: judge, url: 'https://host', threshold: 2}", "endpoints.0.threshold=2.0 is out of range"),
-        ("{name: judge, url: 'https://host', sees: all}", "write one of shown, response, answer"),
+        ("{name: judge, url: 'https://host', sees: all}", "set one of shown, response, answer"),
         ("{name: judge, url: 'https://host', max_tokens: 0}", "endpoints.0.max_tokens=0 is out of range"),
         ("{name: a, url: 'https://b'}, {name: a, url: 'https://c'}", "endpoints names a 2 times: give each endpoint"),
     ],

@@ -1,4 +1,4 @@
-"""Rules between settings: each wrong combination is refused with what to write instead."""
+"""Rules between settings: each wrong combination is refused with what to set instead."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ APART = ["generation.placement=disaggregated"]
 SETTING_AND_VALUES = re.compile(r"([a-z]\w+(?:\.\w+)+)(?:=([\w' ]+)| above 0| other than \w+)?")
 
 WRONG = [
-    (["rollouts.num_per_prompt=1"], "rollouts.num_per_prompt=1 is out of range: write a number of at least 2"),
-    (["rollouts.temperature=0"], "rollouts.temperature=0.0 is out of range: write a number above 0"),
-    (["rollouts.top_p=1.5"], "write a number above 0, at most 1"),
+    (["rollouts.num_per_prompt=1"], "rollouts.num_per_prompt=1 is out of range: set a number of at least 2"),
+    (["rollouts.temperature=0"], "rollouts.temperature=0.0 is out of range: set a number above 0"),
+    (["rollouts.top_p=1.5"], "set a number above 0, at most 1"),
     (["policy.optim.lr=nan"], "policy.optim.lr=nan is out of range"),
     (["data.tasks.0.weight=-1"], "data.tasks.0.weight=-1.0 is out of range"),
-    (["policy.precision=fp16"], "write one of fp32, bf16"),
-    (["policy.fp8=e5m2"], "write one of null, hybrid, e4m3"),
-    (["algorithm.advantage=gae"], "write one of reinforce_plus_plus_baseline, reinforce_plus_plus, grpo"),
-    (["algorithm.loss=cross_entropy"], "write one of ppo_clip"),
-    (["algorithm.kl.estimator=k4"], "write one of k1, k2, k3"),
-    (["policy.optim.betas=[0.9]"], "write policy.optim.betas=[0.9,0.95]"),
-    (["policy.optim.betas=[[0.9],[0.9]]"], "holds a list or a mapping: write plain values alone"),
-    (["trainer.time_limit=1h"], 'write "04:00:00"'),
+    (["policy.precision=fp16"], "set one of fp32, bf16"),
+    (["policy.fp8=e5m2"], "set one of null, hybrid, e4m3"),
+    (["algorithm.advantage=gae"], "set one of reinforce_plus_plus_baseline, reinforce_plus_plus, grpo"),
+    (["algorithm.loss=cross_entropy"], "set one of ppo_clip"),
+    (["algorithm.kl.estimator=k4"], "set one of k1, k2, k3"),
+    (["policy.optim.betas=[0.9]"], "set policy.optim.betas=[0.9,0.95]"),
+    (["policy.optim.betas=[[0.9],[0.9]]"], "holds a list or a mapping: set plain values alone"),
+    (["trainer.time_limit=1h"], 'set "04:00:00"'),
     (
         ["trainer.stall_timeout_s=60"],
-        "trainer.stall_timeout_s=60 is before trainer.stall_warning_s=120: write at least 120, or null",
+        "trainer.stall_timeout_s=60 is before trainer.stall_warning_s=120: set at least 120, or null",
     ),
     (["algorithm.num_mini_batches=3"], "algorithm.num_mini_batches=3 does not divide"),
     (["policy.data_parallel_size=64", "rollouts.num_per_prompt=2"], "leaves 8 rollouts for 64 data-parallel ranks"),
@@ -48,7 +48,7 @@ WRONG = [
     ),
     ([*ON_GPUS, "policy.tensor_model_parallel_size=3"], "8 GPUs cannot be filled by 2 policy replicas"),
     ([*ON_GPUS, "generation.num_engines=16"], "16 GPUs and 8 are there for generation"),
-    ([*ON_GPUS, "generation.placement=disaggregated"], "write generation.num_engines or policy.data_parallel_size"),
+    ([*ON_GPUS, "generation.placement=disaggregated"], "set generation.num_engines or policy.data_parallel_size"),
     (
         [*ON_GPUS, "generation.placement=disaggregated", "generation.num_engines=8"],
         "8 GPUs and 7 are there for generation",
@@ -79,7 +79,7 @@ WRONG = [
     ),
     (
         ["dynamic_sampling.fill=samples", "dynamic_sampling.enabled=false"],
-        "needs dynamic_sampling.enabled=true (now false): write that, or dynamic_sampling.fill=full",
+        "needs dynamic_sampling.enabled=true (now false): set that, or dynamic_sampling.fill=full",
     ),
     (
         ["dynamic_sampling.min_groups=4"],
@@ -94,10 +94,10 @@ WRONG = [
         "needs algorithm.kl.estimator=k1 (now k2)",
     ),
     ([*APART, "generation.sleep=cache"], "needs generation.placement=colocated (now disaggregated)"),
-    (["generation.sleep=deep"], "write one of off, cache, offload, discard"),
+    (["generation.sleep=deep"], "set one of off, cache, offload, discard"),
     (
         ["generation.weight_transport=cuda_ipc"],
-        "write that, or generation.weight_transport=auto",
+        "set that, or generation.weight_transport=auto",
     ),
     (
         [*ON_GPUS, *APART, "generation.num_engines=4", "generation.weight_transport=cuda_ipc"],
@@ -107,10 +107,10 @@ WRONG = [
         [*ON_GPUS, "generation.weight_transport=collective"],
         "needs generation.placement=disaggregated (now",
     ),
-    (["generation.weight_bucket_mib=0"], "generation.weight_bucket_mib=0.0 is out of range: write a number above 0"),
+    (["generation.weight_bucket_mib=0"], "generation.weight_bucket_mib=0.0 is out of range: set a number above 0"),
     (
         ["profile.memory_snapshot=true"],
-        "write that, or profile.memory_snapshot=false",
+        "set that, or profile.memory_snapshot=false",
     ),
     (["policy.attention=flex"], "policy.attention=flex has kernels for GPUs"),
     (["policy.attention=flash"], "policy.attention=flash has kernels for GPUs"),
@@ -124,11 +124,11 @@ WRONG = [
     ),
     (
         ["policy.moe.freeze_router=true", "policy.moe.aux_loss_coefficient=0.01"],
-        "needs policy.moe.freeze_router=false (now true): write that, or policy.moe.aux_loss_coefficient=0.0",
+        "needs policy.moe.freeze_router=false (now true): set that, or policy.moe.aux_loss_coefficient=0.0",
     ),
     (
         ["policy.sequence_parallel=true"],
-        "write that, or policy.sequence_parallel=false",
+        "set that, or policy.sequence_parallel=false",
     ),
     (["policy.virtual_pipeline_model_parallel_size=2"], "needs policy.pipeline_model_parallel_size above 1 (now 1)"),
     (["exp_manager.create_wandb_logger=true"], "exp_manager.wandb_logger_kwargs.project=brorl"),
@@ -146,13 +146,13 @@ WRONG = [
         ["policy.fp8=hybrid", "policy.fp8_recipe=delayed", "policy.fp8_bf16_first_layers=1"],
         "or policy.fp8_recipe=tensorwise",
     ),
-    ([*ON_GPUS, "policy.fp8=hybrid"], "needs policy.precision=bf16 (now fp32): write that, or policy.fp8=null"),
-    (["rollouts.max_response_tokens=200", "generation.max_model_len=256"], "write generation.max_model_len=360"),
-    (["evaluation.max_response_tokens=200", "generation.max_model_len=256"], "write generation.max_model_len=360"),
+    ([*ON_GPUS, "policy.fp8=hybrid"], "needs policy.precision=bf16 (now fp32): set that, or policy.fp8=null"),
+    (["rollouts.max_response_tokens=200", "generation.max_model_len=256"], "set generation.max_model_len=360"),
+    (["evaluation.max_response_tokens=200", "generation.max_model_len=256"], "set generation.max_model_len=360"),
     (["policy.tokens_per_micro_batch=100"], "cannot hold one prompt and response of 192 tokens"),
     (
         ["rollouts.top_p=0.9"],
-        "write that, or rollouts.top_p=1.0",
+        "set that, or rollouts.top_p=1.0",
     ),
     (
         ["rollouts.min_fraction=0.5"],
@@ -169,11 +169,11 @@ WRONG = [
     (["rollouts.overlap=true", "generation.sleep=cache"], "generation.sleep='off' (now cache)"),
     (["algorithm.loss_params.covariance.kind=cov"], "algorithm.loss_params.covariance.kind=cov is not known"),
     (["algorithm.loss_params.covariance.shar=1"], "covariance takes kind: str = 'none', share: float"),
-    (["algorithm.loss_params.covariance=2"], "write a mapping of kind, share, low, high, coefficient"),
+    (["algorithm.loss_params.covariance=2"], "set a mapping of kind, share, low, high, coefficient"),
     (["algorithm.advantage_params={train_rollouts: 1}"], "algorithm.advantage_params.train_rollouts=1 is out of range"),
-    (["algorithm.advantage_params={train_rollouts: '8'}"], "train_rollouts='8' is a text: write 8"),
+    (["algorithm.advantage_params={train_rollouts: '8'}"], "train_rollouts='8' is a text: set 8"),
     (["algorithm.dual_clip=1.1"], "must be above 1 + algorithm.clip_high = 1.28"),
-    (["algorithm.credit=turn", "algorithm.advantage=maxrl"], "(now maxrl): write that, or algorithm.credit=outcome"),
+    (["algorithm.credit=turn", "algorithm.advantage=maxrl"], "(now maxrl): set that, or algorithm.credit=outcome"),
     (
         ["algorithm.turn_discount=0.9"],
         "needs algorithm.credit=return or turn (now outcome)",
@@ -189,7 +189,7 @@ WRONG = [
     ),
     (["sft.new.num_attention_heads=3"], "sft.new.hidden_size=256 is not divisible by sft.new.num_attention_heads=3"),
     (["sft.new.num_attention_heads=16"], "gives heads of 16, and vLLM's CPU build needs 32"),
-    (["sft.new.target_pass_at_1=0.9"], "write a target between them"),
+    (["sft.new.target_pass_at_1=0.9"], "set a target between them"),
 ]
 
 

@@ -64,7 +64,7 @@ def test_a_driver_that_was_killed_is_in_nobodys_way(
     driver.wait()
     with locked(tmp_path, "brorl train"):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
-    assert f"process {driver.pid}" in caplog.text and "which is gone: taken over" in caplog.text
+    assert f"process {driver.pid}" in caplog.text and "no longer running, so this run takes the lock" in caplog.text
 
 
 def test_a_driver_that_is_stopped_still_holds_its_folder(tmp_path: Path, driver: subprocess.Popen[str]) -> None:

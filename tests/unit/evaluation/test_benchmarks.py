@@ -170,7 +170,7 @@ def test_a_prompt_over_the_limit_is_an_error_and_not_left_out(tokenizer: ChatTok
     )
     with pytest.raises(
         DataError,
-        match=r"evaluation.benchmarks.0 \(a\): 1 of 2 prompts .* \(a/1 has 10\d\): write max_prompt_tokens=10\d",
+        match=r"evaluation.benchmarks.0 \(a\): 1 of 2 prompts .* \(a/1 has 10\d\): set max_prompt_tokens=10\d",
     ):
         read(tokenizer, f"{{name: a, path: {path}, max_prompt_tokens: 50}}")
 
@@ -220,7 +220,7 @@ def test_a_benchmark_may_be_played_with_an_environment(tokenizer: ChatTokenizer,
     assert [prompt.payload["environment"] for prompt in games.prompts] == ["mastermind"] * 2
     endless = BenchmarkConfig(name="game", source="environment", environment="mastermind")
     assert list(endless.violations_at("here")) == [
-        "here.source=environment has no end: write here.num_prompts, for example 100"
+        "here.source=environment has no end: set here.num_prompts, for example 100"
     ]
 
 

@@ -33,10 +33,11 @@ class FakeRequests:
         self.version = -1
         self.num_steps = 0
 
-    def add(self, name: str, task: RolloutTask, sampling: Sampling) -> str:
-        identity = "id " + name
-        self.tokens[identity], self.versions[identity], self.limits[identity] = [], [], task.max_tokens
-        return identity
+    def add(self, names: Sequence[str], tasks: Sequence[RolloutTask], sampling: Sampling) -> list[str]:
+        identities = ["id " + name for name in names]
+        for identity, task in zip(identities, tasks, strict=True):
+            self.tokens[identity], self.versions[identity], self.limits[identity] = [], [], task.max_tokens
+        return identities
 
     def step(self) -> list[tuple[str, Continuation]]:
         self.num_steps += 1

@@ -34,7 +34,7 @@ def test_engines_of_every_recipe_are_started_with_arguments_that_vllm_has(recipe
 def test_further_arguments_are_checked_by_name_against_the_installed_vllm() -> None:
     assert set(known_arguments()) == set(GPU_WHEEL["classes"]["EngineArgs"])
     check_engine_arguments({"kv_cache_memory_bytes": 2**30, "async_scheduling": False})
-    with pytest.raises(ConfigError, match=r"engine_args.kv_cache_dtyp is no argument .*: write kv_cache_dtype"):
+    with pytest.raises(ConfigError, match=r"engine_args.kv_cache_dtyp is no argument .*. Set kv_cache_dtype"):
         check_engine_arguments({"kv_cache_dtyp": "fp8"})
 
 
@@ -62,7 +62,7 @@ def test_further_arguments_reach_the_engine_and_overrides_are_merged() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"max_num_seqs": 8}, "engine_args.max_num_seqs is a setting of its own: write generation.max_num_seqs"),
+        ({"max_num_seqs": 8}, "engine_args.max_num_seqs is a setting of its own: set generation.max_num_seqs"),
         ({"worker_extension_cls": "x"}, "engine_args.worker_extension_cls cannot be chosen"),
     ],
 )
@@ -78,7 +78,7 @@ def test_quantised_rollouts_need_gpus_and_the_importance_correction(arguments: d
     assert not quantised(config)
     config.algorithm.importance_correction.enabled = False
     (message,) = quantised(config)
-    assert "write algorithm.importance_correction.enabled=true" in message
+    assert "set algorithm.importance_correction.enabled=true" in message
     config.trainer.gpus_per_node = 0
     config.algorithm.importance_correction.enabled = True
     (message,) = quantised(config)

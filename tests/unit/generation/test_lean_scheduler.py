@@ -143,8 +143,7 @@ class Outcome:
     num_preempted: int = 0
     num_lean_tokens: int = 0
 
-    def add(self, scheduler: Any, outputs: dict[int, Any]) -> None:
-        kept = getattr(scheduler, "finished_log_probs", {})
+    def add(self, outputs: dict[int, Any]) -> None:
         for output in (output for core in outputs.values() for output in core.outputs):
             name = output.request_id
             self.token_ids.setdefault(name, []).extend(output.new_token_ids)
@@ -153,10 +152,9 @@ class Outcome:
                 log_probs.extend(output.new_logprobs.logprobs[:, 0].tolist())
             if output.finish_reason is not None:
                 self.reasons[name] = (output.finish_reason, output.stop_reason)
-                log_probs.extend(kept.pop(name, np.zeros(0)).tolist())
 
     def cut(self, scheduler: Any, name: str) -> None:
-        """Add what an unfinished request has sampled and the output processor has not seen."""
+        """Add what an unfinished request has sampled and no output has had."""
         sampled = scheduler.unreported(name) if hasattr(scheduler, "unreported") else None
         if sampled is not None:
             assert len(sampled.token_ids) == scheduler.num_unreported(name)
@@ -256,7 +254,7 @@ def run(scheduler: Any, hasher: Any, case: Case) -> Outcome:
             in_flight.append((output, answer, is_empty))
         if in_flight and (len(in_flight) > max_in_flight or not scheduler.has_requests() or in_flight[-1][2]):
             output, answer, _ = in_flight.popleft()
-            outcome.add(scheduler, scheduler.update_from_output(output, answer))
+            outcome.add(scheduler.update_from_output(output, answer))
         step += 1
         assert step < 20_000, "the run does not end"
     outcome.num_lean_tokens = getattr(scheduler, "num_lean_tokens", 0)
@@ -273,9 +271,7 @@ def test_every_step_token_and_log_prob_is_that_of_vllms_scheduler(model: Path, k
     for seed in range(NUM_CASES):
         case = draw_case(seed)
         expected = run(*make_scheduler("vllm" + kind, model, case), case)
-        scheduler, hasher = make_scheduler("lean" + kind, model, case)
-        scheduler.keeps_log_probs = bool(seed % 2)
-        outcome = run(scheduler, hasher, case)
+        outcome = run(*make_scheduler("lean" + kind, model, case), case)
         assert results(outcome) == results(expected), f"case {seed}"
         num_lean += outcome.num_lean_tokens
         num_preempted += outcome.num_preempted

@@ -29,13 +29,28 @@ PUBLIC = ("vllm", "vllm.config", "vllm.sampling_params")
 
 # What the adapter reads of vLLM's inside: by file and class ("" for the module itself), names.
 INSIDE: dict[str, tuple[str, ...]] = {
-    "v1/engine/llm_engine.py:LLMEngine": ("engine_core", "output_processor"),
-    "v1/engine/core_client.py:InprocClient": ("engine_core",),
-    "v1/engine/core.py:EngineCore": ("scheduler", "batch_queue", "available_gpu_memory_for_kv_cache"),
-    "v1/engine/output_processor.py:OutputProcessor": ("request_states",),
-    "v1/engine/output_processor.py:RequestState": ("detokenizer", "make_request_output"),
-    "v1/engine/detokenizer.py:IncrementalDetokenizer": ("num_output_tokens",),
-    "v1/engine/__init__.py:FinishReason": ("ABORT",),
+    "v1/engine/llm_engine.py:LLMEngine": ("engine_core", "input_processor", "get_supported_tasks"),
+    "v1/engine/core_client.py:InprocClient": ("engine_core", "get_output", "abort_requests"),
+    "v1/engine/core.py:EngineCore": (
+        "scheduler",
+        "batch_queue",
+        "available_gpu_memory_for_kv_cache",
+        "preprocess_add_request",
+        "add_request",
+    ),
+    "v1/engine/input_processor.py:InputProcessor": ("process_inputs",),
+    "v1/request.py:": ("Request",),
+    "v1/request.py:Request": ("block_hashes", "_block_hasher", "arrival_time", "sampling_params"),
+    "v1/engine/__init__.py:EngineCoreOutputs": ("outputs",),
+    "v1/engine/__init__.py:EngineCoreOutput": (
+        "request_id",
+        "new_token_ids",
+        "new_logprobs",
+        "prefill_stats",
+        "routed_experts",
+        "finish_reason",
+    ),
+    "v1/metrics/stats.py:PrefillStats": ("num_cached_tokens",),
     "v1/core/sched/scheduler.py:Scheduler": (
         "has_requests",
         "kv_cache_manager",
@@ -263,7 +278,7 @@ def test_the_inside_of_vllm_is_imported_by_the_adapter_and_the_lean_scheduler_al
 def test_private_attributes_of_vllm_are_read_by_the_adapter_and_the_lean_scheduler_alone() -> None:
     private = {"model_executor", *(name for names in INSIDE.values() for name in names)}
     # Names that our own objects have, too.
-    private -= {"requests", "sample_tokens", "get_model", "generators", "weight", "block_size"}
+    private -= {"finish_reason", "requests", "sample_tokens", "get_model", "generators", "weight", "block_size"}
     wrong = []
     for path in sorted(GENERATION.rglob("*.py")):
         if path in (ADAPTER, *LEAN):
@@ -279,7 +294,7 @@ def test_rollouts_are_asked_for_with_parameters_that_vllm_has() -> None:
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     (call,) = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr == "_new_params"]
     names = {keyword.arg for keyword in call.keywords}
-    assert {"seed", "flat_logprobs", "skip_clone"} < names
+    assert {"flat_logprobs", "skip_clone"} < names
     assert names <= set(GPU_WHEEL["classes"]["SamplingParams"])
 
 

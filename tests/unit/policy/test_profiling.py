@@ -144,6 +144,6 @@ def test_a_profile_of_no_rank_is_refused() -> None:
     config.profile = ProfileConfig(kind="torch", ranks=[])
     (message,) = profiles_are_of_something(config)
     assert message == (
-        "profile.kind=torch is of some steps and ranks, and needs profile.ranks other than [] (now []): write that, or "
+        "profile.kind=torch is of some steps and ranks, and needs profile.ranks other than [] (now []): set that, or "
         "profile.kind='off'"
     )

@@ -114,7 +114,7 @@ def test_an_environment_without_tasks_needs_another_source() -> None:
 
 def test_settings_say_what_lacks() -> None:
     where = list(config(environment_settings={"a": 1}).violations())
-    assert where == ["data.environment_settings is set and data.environment is not: write its name, or leave them out"]
+    assert where == ["data.environment_settings is set and data.environment is not: set its name, or leave them out"]
     (lacks,) = config(source="environment", tasks=[]).missing("data")
     assert lacks.startswith("data.source=environment needs data.environment")
 

@@ -50,5 +50,5 @@ def test_a_folder_that_is_no_dataset_is_an_error(tmp_path: Path, path: str, spli
 def test_a_path_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no file matches it as a pattern"):
         matching_files(f"{tmp_path}/*.jsonl")
-    with pytest.raises(DataError, match="is a folder: write source=dataset"):
+    with pytest.raises(DataError, match="is a folder: set source=dataset"):
         matching_files(str(tmp_path))

@@ -150,7 +150,7 @@ def test_a_run_that_was_broken_off_asks_what_it_would_have_asked(tmp_path: Path)
     ("task", "fragment"),
     [
         (replace(GCD, name="*"), 'levels of "*"'),
-        (replace(GCD, stages=[TaskStageConfig(9)]), "write stages, by position, or levels, by success"),
+        (replace(GCD, stages=[TaskStageConfig(9)]), "set stages, by position, or levels, by success"),
         (replace(GCD, demote_below=0.9), "demote_below=0.9 is not below promote_from=0.9"),
     ],
 )

@@ -215,7 +215,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         ('{"prompt": "a", "answer": "1", "task": 3}\n', "line 1: 'task' is 3; write a non-empty text"),
         (
             '{"prompt": "a", "answer": "1"}\n{"prompt": "a", "answer": "2"}\n',
-            "line 2: the same question as .*rows.jsonl, line 1",
+            "line 2: repeats the question of .*rows.jsonl, line 1",
         ),
         ('{"prompt": "\\ud800", "answer": "1"}\n', "line 1: 'prompt' has the message"),
         ("nonsense\n", "line 1: not JSON"),
@@ -242,7 +242,7 @@ def test_bad_rows_are_left_out_up_to_the_limit(tmp_path: Path, caplog: pytest.Lo
     path.write_text("\n".join([*good[:2], "nonsense", *good[2:], '{"prompt": "x"}', good[0]]))
     with pytest.raises(
         DataError,
-        match="more than data.max_bad_rows=2: .*line 3: not JSON.*line 7: 'answer' is missing.*line 8: the same",
+        match="more than data.max_bad_rows=2: .*line 3: not JSON.*line 7: 'answer' is missing.*line 8: repeats",
     ):
         texts(jsonl(path, held_out_fraction=0.0, max_bad_rows=2))
     assert sorted(texts(jsonl(path, held_out_fraction=0.0, max_bad_rows=3))) == [f"q{n}" for n in range(5)]

@@ -99,11 +99,11 @@ def test_a_resumed_run_is_in_the_same_stage() -> None:
         (config("budget", StageConfig(16), StageConfig(64)), "stages.0.num_rollouts is missing"),
         (
             config("budget", StageConfig(16, 3, 100), StageConfig(64)),
-            "num_steps=3 ends a stage of kind=staged, not of kind=budget: write null",
+            "num_steps=3 ends a stage of kind=staged, not of kind=budget: set null",
         ),
         (
             config("staged", StageConfig(16, 3, 100), StageConfig(64)),
-            "num_rollouts=100 ends a stage of kind=budget, not of kind=staged: write null",
+            "num_rollouts=100 ends a stage of kind=budget, not of kind=staged: set null",
         ),
         (config("constant", StageConfig(64)), "kind=constant uses none"),
         (config("staged", StageConfig(16), StageConfig(64)), "stages.0.num_steps is missing"),

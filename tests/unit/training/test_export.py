@@ -32,7 +32,7 @@ def test_the_newest_complete_checkpoint_of_a_run_is_found_or_the_one_that_is_nam
     assert newest_checkpoint(tmp_path / "checkpoints", "evaluation.checkpoint") == old
     with pytest.raises(
         CheckpointError,
-        match="step_10 holds no complete checkpoint: write evaluation.checkpoint=RUN/checkpoints/step_K",
+        match="step_10 holds no complete checkpoint. Set evaluation.checkpoint=RUN/checkpoints/step_K",
     ):
         newest_checkpoint(new, "evaluation.checkpoint")
 
@@ -43,7 +43,7 @@ def test_a_checkpoint_is_converted_once(tmp_path: Path) -> None:
     convert_into(checkpoint, empty(output, "--output"), export)
     assert is_converted(checkpoint, output)
     assert (output / "model.safetensors").read_text() == "weights"
-    with pytest.raises(CheckpointError, match="is there and not empty: delete it"):
+    with pytest.raises(CheckpointError, match="this folder is not empty. Delete it"):
         empty(output, "--output")
 
 

@@ -97,7 +97,7 @@ def test_a_disk_that_runs_full_in_a_checkpoint_costs_that_one_and_gives_its_room
     with full_disk(16):
         saver.save(RunState(4, {}, CarriedGroups()), wait=False)
     assert "step_4.partial cannot be written (File too large): make room on that disk" in caplog.text
-    assert "training goes on without this one" in caplog.text
+    assert "training continues without this one" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["step_2"]
     with full_disk(16), pytest.raises(CheckpointError, match="step_6.partial cannot be written .*older checkpoints"):
         saver.save(RunState(6, {}, CarriedGroups()), wait=True)
@@ -140,13 +140,13 @@ def put_weights(source: Path, folder: Path, value: float) -> None:
     [
         (errno.ENOSPC, "make room on that disk"),
         (errno.EDQUOT, "make room on that disk"),
-        (errno.EROFS, "see that this user may write there"),
+        (errno.EROFS, "make sure that this user may write there"),
     ],
 )
 def test_what_to_do_follows_from_the_cause(number: int, remedy: str) -> None:
     message = cannot_write(Path("runs/a/metrics.jsonl"), OSError(number, os.strerror(number)))
     assert message.startswith(f"runs/a/metrics.jsonl cannot be written ({os.strerror(number)}): {remedy}")
-    assert message.endswith("the same command then goes on from the last checkpoint")
+    assert message.endswith("the same command then resumes from the last checkpoint")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
@@ -173,7 +173,9 @@ def test_a_file_that_this_user_may_not_touch_is_one_message(capsys: pytest.Captu
         raise PermissionError(errno.EPERM, "Operation not permitted", "runs/a/evaluations")
 
     assert run_command("evaluate", "", [], forbidden) == USER_ERROR
-    message = "error: runs/a/evaluations is forbidden (Operation not permitted): see that this user may read and write"
+    message = (
+        "error: runs/a/evaluations is forbidden (Operation not permitted): make sure that this user may read and write"
+    )
     assert message in capsys.readouterr().err
 
 

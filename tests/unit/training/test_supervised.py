@@ -179,7 +179,7 @@ def test_an_epoch_has_every_example_once_in_an_order_of_its_own(tmp_path: Path) 
 def test_what_is_too_long_is_refused_cut_or_left_out(tmp_path: Path) -> None:
     rows = [*pairs(2), {"prompt": "hi", "response": "o" * 50}]
     source = data(tmp_path, rows, held_out_fraction=0.0)
-    with pytest.raises(DataError, match=r"1 of 3 .* sft.max_tokens=40 \(.*line 3: 59 tokens\): raise it, or write"):
+    with pytest.raises(DataError, match=r"1 of 3 .* sft.max_tokens=40 \(.*line 3: 59 tokens\). Raise it, or set"):
         read_examples(source, SftConfig(max_tokens=40), conversations())
     cut = read_examples(source, SftConfig(max_tokens=40, too_long="cut"), conversations())
     assert (cut.num_cut, cut.num_left_out) == (1, 0)

@@ -48,7 +48,7 @@ def test_without_a_copy_of_the_weights_the_last_engine_that_dies_ends_the_run() 
     engines = without_a_copy(FakeEngines(2, dies_at=["generate", "generate"]))
     session = session_of(engines)
     session.submit(requests_of(6))
-    with pytest.raises(GenerationError, match="no engine is left that has the published weights.*Lost to: engine 0: "):
+    with pytest.raises(GenerationError, match="all engines with the current weights were lost.*Causes: engine 0: "):
         session.poll()
 
 

@@ -11,7 +11,7 @@ const views = [
 ];
 const chosen = { run: 0, metric: null, panels: {}, filters: {}, sort: { key: "step", down: true }, page: 0, laneStep: null, process: "", different: null, search: "" };
 const FATES = {
-  trained: "learnt from in this step", carried: "kept for a later step", all_correct: "dropped: every rollout was right", all_wrong: "dropped: every rollout was wrong",
+  trained: "trained on in this step", carried: "kept for a later step", all_correct: "dropped: every rollout was right", all_wrong: "dropped: every rollout was wrong",
   all_equal: "dropped: equal rewards", surplus: "dropped: the batch was full", timed_out: "withdrawn at a deadline", dropped: "withdrawn: the batch was full",
 };
 
@@ -56,7 +56,7 @@ function facts(run, isNamed) {
     [`held-out pass@1, step ${at ?? "–"}`, has(passed) ? `${(100 * passed).toFixed(1)} ± ${(196 * (error || 0)).toFixed(1)} %` : "–"],
     ["before training", percent(first)],
     ["mean reward", number(last(run, "reward/mean")[0])],
-    ["groups kept", percent(last(run, "dynamic_sampling/keep_rate")[0], 0)],
+    ["informative groups", percent(last(run, "dynamic_sampling/keep_rate")[0], 0)],
     ["rollouts per group", number(last(run, "rollouts/group_size")[0])],
     ["response tokens sampled", has(last(run, "rollouts/generated_tokens")[0]) ? axisText(last(run, "rollouts/generated_tokens")[0]) : "–"],
     ["unsampled mass", percent(last(run, "mass_balance/unsampled_mass")[0])],
