@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 MARK = "setattr(__import__('sys'), 'executed_answers', 1)"  # seen in the interpreter when it has run
-NUM_QUESTIONS = 30
+NUM_QUESTIONS = 18
 LIST_TASKS = ("spiral_matrix", "binary_matrix", "n_queens", "string_insertion")
 NUMBER_TASKS = ("countdown", "puzzle24")  # of which the library reads 6.0 as two numbers, and lets // divide
 SYMPY_TASKS = ("countdown", "puzzle24", "polynomial_multiplication", "simple_integration", "intermediate_integration")
@@ -63,6 +63,7 @@ def payload_of(name: str) -> Mapping[str, Any]:
     return gym_payloads(name, num=1, seed=1)[0]
 
 
+@cache
 def payloads_of(name: str) -> list[Mapping[str, Any]]:
     drawn = [gym_payloads(name, NUM_QUESTIONS, seed=2, config=config) for config in SETTINGS[name]]
     return list(chain.from_iterable(drawn))
