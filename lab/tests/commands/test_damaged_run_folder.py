@@ -75,7 +75,7 @@ def test_a_setting_that_a_flipped_bit_has_made_another_is_shown_with_what_to_do(
     path = tmp_path / "config.yaml"
     path.write_text(OmegaConf.to_yaml(OmegaConf.structured(config)).replace("answer: null", "answer: nudl"))
     with pytest.raises(
-        CheckpointError, match="data.columns.answer was 'nudl', now None.*config.yaml is damaged: delete that one"
+        CheckpointError, match="data.columns.answer was 'nudl', now None.*config.yaml is damaged: delete that file"
     ):
         check_same_run(config)
     path.unlink()
@@ -86,7 +86,7 @@ def test_damaged_settings_of_a_run_are_named_with_what_to_do(tmp_path: Path) -> 
     path = tmp_path / "config.yaml"
     for text in ("a: [", "", "[1, 2]", "policy: {model: ${nowhere}}"):
         path.write_text(text)
-        with pytest.raises(CheckpointError, match=r"config.yaml is damaged \(.+\): delete that one file to go on"):
+        with pytest.raises(CheckpointError, match=r"config.yaml is damaged \(.+\). Delete this file to resume"):
             recorded_settings(path)
 
 
