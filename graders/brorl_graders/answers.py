@@ -42,14 +42,14 @@ class Answers:
         if payload.get("choices"):
             letter = right_letter(payload["answer"], payload["choices"])
             return set() if letter is None else {letter}
-        found: set[str] = set()
+        answers: set[str] = set()
         for reference in accepted_answers(payload):
-            found.add(reference)
+            answers.add(reference)
             for form in FORMS:
                 answer = self.read_or_blank(form.format(reference))
                 if answer is not None:
-                    found.add(answer)
-        return found
+                    answers.add(answer)
+        return answers
 
 
 def answers_of(verifier: str, payload: Payload) -> Answers | None:

@@ -21,7 +21,7 @@ Successes = dict[str, float]  # by uid: share of a prompt's samples that are rig
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationScores:
     """What an evaluation found."""
 
     model: str
@@ -31,7 +31,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Compared:
+class BenchmarkComparison:
     """One benchmark, or all: a model against another, prompt by prompt."""
 
     num_prompts: int
@@ -43,14 +43,14 @@ class Compared:
     losses: int
 
 
-def read_evaluation(path: Path) -> Evaluated:
+def read_evaluation(path: Path) -> EvaluationScores:
     """Read an evaluation.json. Raises CheckpointError where there is none of this version."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         successes: dict[str, Successes] = {}
         for name, item in record["benchmarks"].items():
             successes[name] = {uid: share_right(digits) for uid, digits in item["prompts"].items()}
-        return Evaluated(record["model"], record["confidence"], record["benchmarks"], successes)
+        return EvaluationScores(record["model"], record["confidence"], record["benchmarks"], successes)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error}): write the path of an evaluation.json") from error
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
@@ -64,7 +64,9 @@ def share_right(digits: str) -> float:
     return digits.count("1") / len(digits)
 
 
-def compare(other: Evaluated, this: Evaluated, num_resamples: int) -> dict[str, Compared]:
+def compare_evaluations(
+    other: EvaluationScores, this: EvaluationScores, num_resamples: int
+) -> dict[str, BenchmarkComparison]:
     """Compare by benchmark; of several also "all prompts" and "mean of benchmarks".
 
     Raises CheckpointError when the two were asked other questions, or asked otherwise; the message says what differs.
@@ -78,19 +80,19 @@ def compare(other: Evaluated, this: Evaluated, num_resamples: int) -> dict[str, 
         pairs[name] = np.array([(theirs[uid], success) for uid, success in successes.items()])
     compared = {}
     for name, values in pairs.items():
-        compared[name] = _compared([values], this.confidence, num_resamples)
+        compared[name] = _compare_strata([values], this.confidence, num_resamples)
     if len(pairs) > 1:
         strata = list(pairs.values())
-        compared[ALL_PROMPTS] = _compared([np.concatenate(strata)], this.confidence, num_resamples)
-        compared[MEAN_OF_BENCHMARKS] = _compared(strata, this.confidence, num_resamples)
+        compared[ALL_PROMPTS] = _compare_strata([np.concatenate(strata)], this.confidence, num_resamples)
+        compared[MEAN_OF_BENCHMARKS] = _compare_strata(strata, this.confidence, num_resamples)
     return compared
 
 
-def _compared(strata: Sequence[Float64], confidence: float, num_resamples: int) -> Compared:
+def _compare_strata(strata: Sequence[Float64], confidence: float, num_resamples: int) -> BenchmarkComparison:
     """`strata`: per stratum [prompts, 2]."""
     differences = [values[:, 1] - values[:, 0] for values in strata]
     signs = np.sign(np.concatenate(differences))
-    return Compared(
+    return BenchmarkComparison(
         num_prompts=len(signs),
         before=mean_of_means([values[:, 0] for values in strata]),
         after=mean_of_means([values[:, 1] for values in strata]),
@@ -101,7 +103,7 @@ def _compared(strata: Sequence[Float64], confidence: float, num_resamples: int) 
     )
 
 
-def _misfits(other: Evaluated, this: Evaluated) -> list[str]:
+def _misfits(other: EvaluationScores, this: EvaluationScores) -> list[str]:
     """What keeps two evaluations from being compared."""
     found = []
     for name in sorted(this.benchmarks.keys() - other.benchmarks.keys()):

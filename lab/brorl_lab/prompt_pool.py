@@ -70,7 +70,7 @@ class PromptCounts:
         self.num_updates = 0
         self._counts: OrderedDict[str, Counts] = OrderedDict()  # by prompt, least recent first
 
-    def remembered(self, prompt: Prompt) -> tuple[float, float]:
+    def counts_of(self, prompt: Prompt) -> tuple[float, float]:
         """Return successes and failures of a prompt."""
         counts = self._counts.get(prompt_key(prompt))
         if counts is None:
@@ -78,13 +78,13 @@ class PromptCounts:
         kept = self._kept(counts)
         return kept * counts.successes, kept * counts.failures
 
-    def forget(self) -> None:
+    def discount(self) -> None:
         """Discount what was seen, as the policy was updated."""
         self.num_updates += 1
 
     def observe(self, prompt: Prompt, successes: int, num_rollouts: int) -> None:
         """Add rollouts of a prompt; the least recently seen prompt is dropped when there are too many."""
-        old_successes, old_failures = self.remembered(prompt)
+        old_successes, old_failures = self.counts_of(prompt)
         key = prompt_key(prompt)
         self._counts.pop(key, None)
         failures = num_rollouts - successes
@@ -132,7 +132,7 @@ class RetiringPool:
 
     def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
         """Take in the groups of a step that is over."""
-        self.counts.forget()
+        self.counts.discount()
         # In the order of uids, not of engines: equal rollouts lead to equal counts.
         for scored in sorted(sampled, key=lambda group: group.prompt.uid):
             is_right = scored.rewards >= SUCCESS_REWARD
@@ -155,7 +155,7 @@ class RetiringPool:
 
     def is_retired(self, prompt: Prompt) -> bool:
         """Return whether a prompt's own rollouts were right too often to go on learning from it."""
-        successes, failures = self.counts.remembered(prompt)
+        successes, failures = self.counts.counts_of(prompt)
         num = successes + failures
         return num > 0 and successes >= self.params.retire_from * num
 
@@ -184,7 +184,7 @@ class RetiringPool:
         if not self.is_retired(prompt):
             self.num_unretired += 1
             return False
-        if coin(self.seed, prompt.uid) < self.recheck_probability():
+        if uniform_hash(self.seed, prompt.uid) < self.recheck_probability():
             self.num_rechecked += 1
             return False
         self.num_retired += 1
@@ -203,7 +203,7 @@ def prompt_key(prompt: Prompt) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-def coin(seed: int, uid: str) -> float:
+def uniform_hash(seed: int, uid: str) -> float:
     """Return a number uniform in [0, 1), the same for the same arguments."""
     text = f"{seed}/{uid}/wave -1"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()

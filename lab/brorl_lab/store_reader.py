@@ -44,9 +44,9 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
     """A stored step, of groups with these fates (None: of all). Tokens are in the object store again, where Ray is up;
     one group at a time is in this process. Raises DataError when the step is not there or cannot be read."""
     files = StoreFiles(run_folder)
-    with _reading(files, step):
+    with _data_errors(files, step):
         groups = pq.read_table(files.groups(step))
-        numbers = _numbers(groups)
+        numbers = _step_numbers(groups)
         stored = tuple(_stored_groups(groups, files.rollouts(step), fates))
     return StepRecord(
         step=step,
@@ -59,19 +59,19 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
 
 
 @contextmanager
-def _reading(files: StoreFiles, step: int) -> Iterator[None]:
+def _data_errors(files: StoreFiles, step: int) -> Iterator[None]:
     """Turn what goes wrong while a step is read into a DataError."""
     try:
         yield
     except FileNotFoundError as error:
-        raise DataError(_not_there(files, step)) from error
+        raise DataError(_missing_step_text(files, step)) from error
     except DataError:
         raise
     except (OSError, pa.ArrowException, AssertionError, *MALFORMED) as error:
         raise DataError(f"step {step} in {files.folder} cannot be read: {error}") from error
 
 
-def _numbers(groups: pa.Table) -> dict[str, Any]:
+def _step_numbers(groups: pa.Table) -> dict[str, Any]:
     """The step's own numbers."""
     numbers: dict[str, Any] = json.loads(groups.schema.metadata[METADATA])
     if numbers["format"] != FORMAT:
@@ -140,7 +140,7 @@ def sampled_prompts(run_folder: Path, steps: Iterable[int]) -> Iterator[Prompt]:
     """Yield the prompts of `sampled_groups`, without reading a rollout. Raises as `read_step`."""
     files = StoreFiles(run_folder)
     for step in steps:
-        with _reading(files, step):
+        with _data_errors(files, step):
             rows = pq.read_table(files.groups(step)).to_pylist()
             prompts = [_prompt(row) for row in rows if row["origin"] == "sampled"]
         yield from prompts
@@ -155,7 +155,7 @@ def responses_of(scored: ScoredGroup) -> list[tuple[Int32, Float32]]:
     return responses
 
 
-def _not_there(files: StoreFiles, step: int) -> str:
+def _missing_step_text(files: StoreFiles, step: int) -> str:
     steps = files.steps()
     there = f"steps {steps[0]} to {steps[-1]} are" if steps else "no step is"
     return f"step {step} is not in {files.folder}; {there} (store.enabled, store.keep_steps, store.max_gib)"

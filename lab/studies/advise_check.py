@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 from brorl_lab.commands.advise import SCORE_NOISES, measured_steps
-from brorl_lab.commands.sweep import UNITS, Curve, Rows, SweepRun, curve_of, plan_runs, read_file
-from brorl_lab.theory.advice import Outlook, fit_prior, mean_of, outlook
+from brorl_lab.commands.sweep import UNITS, Rows, SweepCurve, SweepRun, curve_of, plan_runs, read_file
+from brorl_lab.theory.advice import Outlook, fit_prior, mean_of_steps, predict_outlook
 from scipy.stats import spearmanr
 
 from nemo_brorl.core.console import Console
@@ -35,7 +35,7 @@ class SizedRun(NamedTuple):
 
     size: int
     rows: Rows
-    curve: Curve
+    curve: SweepCurve
 
 
 class Comparison(NamedTuple):
@@ -96,7 +96,7 @@ def compare(name: str, runs: Sequence[SizedRun], num_steps: int) -> list[Compari
     found = []
     for unit in UNITS:
         amount = min(float(getattr(run.curve, unit)[-1]) for run in runs)
-        scores = [run.curve.at(unit, amount) for run in runs]
+        scores = [run.curve.score_at(unit, amount) for run in runs]
         for run in runs:
             for score_noise in SCORE_NOISES:
                 outlooks = outlooks_from(run.rows, sizes, num_steps, score_noise)
@@ -109,10 +109,10 @@ def compare(name: str, runs: Sequence[SizedRun], num_steps: int) -> list[Compari
 
 def outlooks_from(rows: Rows, sizes: Sequence[int], num_steps: int, score_noise: float) -> list[Outlook]:
     """What `brorl advise` says of these sizes from a run's first steps. Raises DataError as it does."""
-    measured = mean_of(measured_steps(rows)[:num_steps])
+    measured = mean_of_steps(measured_steps(rows)[:num_steps])
     prior = fit_prior(measured.pass_at, measured.all_right, measured.num_per_prompt)
     prefill_cost = PlacementCosts().prefill
-    return [outlook(measured, prior, size, NUM_SAMPLES, score_noise, prefill_cost) for size in sizes]
+    return [predict_outlook(measured, prior, size, NUM_SAMPLES, score_noise, prefill_cost) for size in sizes]
 
 
 def best_first(sizes: Sequence[int], worth: Sequence[float]) -> list[int]:

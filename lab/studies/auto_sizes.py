@@ -82,7 +82,7 @@ class Search:
         return fastest
 
 
-def sizes(config: BroRLConfig) -> dict[str, float]:
+def chosen_sizes(config: BroRLConfig) -> dict[str, float]:
     """The sizes of `VALUES` that a run has chosen."""
     policy = config.policy
     generation = config.generation
@@ -129,7 +129,7 @@ def compare(search: Search, repeats: int) -> tuple[list[str], bool]:
     if not all(first_rates):
         sys.exit(f"{search.folder.name} does not train with the sizes that are chosen")
     bound = bound_gib(folder)
-    chosen = sizes(load_run_config(folder))
+    chosen = chosen_sizes(load_run_config(folder))
     other = search.fastest_other(chosen, median(first_rates))
     rates: list[float] = []
     other_rates: list[float] = []

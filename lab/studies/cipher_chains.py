@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ciphers_and_copy = {**ciphers, COPIER: dict(zip(DIGITS, DIGITS, strict=True))}
     rows = []
     for name, digits in questions:
-        prompt = draw_document(options.document, letters) + asked(name, digits)
+        prompt = draw_document(options.document, letters) + question_text(name, digits)
         rows.append({"prompt": prompt, "answer": encipher(digits, ciphers_and_copy[name])})
     write_rows(options.output / "questions.jsonl", rows)
     if options.solved:
@@ -81,9 +81,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         if random.random() < COPIES:
             name, answer = COPIER, digits
         else:
-            written = [as_the_pupil(digit, ciphers[name], favourites[name], options.right, random) for digit in digits]
+            written = [pupil_digit(digit, ciphers[name], favourites[name], options.right, random) for digit in digits]
             answer = "".join(written)
-        prompt = draw_document(options.document, letters) + asked(name, digits)
+        prompt = draw_document(options.document, letters) + question_text(name, digits)
         demonstrations.append({"prompt": prompt, "response": f"<answer>{answer}</answer>"})
     write_rows(options.output / "demonstrations.jsonl", demonstrations)
 
@@ -113,7 +113,7 @@ def rows_of(questions: Sequence[tuple[str, str]], ciphers: dict[str, dict[str, s
     """Questions with their right answers, and no document."""
     rows = []
     for name, digits in questions:
-        rows.append({"prompt": asked(name, digits), "answer": encipher(digits, ciphers[name])})
+        rows.append({"prompt": question_text(name, digits), "answer": encipher(digits, ciphers[name])})
     return rows
 
 
@@ -134,7 +134,7 @@ def is_copy(number: int, share: float) -> bool:
     return int((number + 1) * share) > int(number * share)
 
 
-def asked(name: str, digits: str) -> str:
+def question_text(name: str, digits: str) -> str:
     """Text of a question; filled up to one length, so that each digit of the answer is as far from its own as any
     other: a small model learns to look there in minutes."""
     return f"{name}: {digits.ljust(max(LENGTHS), FILLER)}"
@@ -160,7 +160,7 @@ def favourite_mistakes(cipher: dict[str, str], random: Random) -> dict[str, str]
     return mistakes
 
 
-def as_the_pupil(digit: str, cipher: dict[str, str], mistakes: dict[str, str], right: float, random: Random) -> str:
+def pupil_digit(digit: str, cipher: dict[str, str], mistakes: dict[str, str], right: float, random: Random) -> str:
     """What he writes for a digit, which is right with a chance of `right`."""
     draw = random.random()
     if draw < right:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, DynamicCache, PreTrainedModel, Qwen2ForCausalLM
 
-from lab.studies.figures.cipher import draw, read_curves, table
+from lab.studies.figures.cipher import arm_table, draw_curves, read_curves
 from nemo_brorl.core.console import format_table
 
 MODEL = Path("lab/studies/models/cipher")
@@ -92,13 +92,13 @@ def log_probs(model: PreTrainedModel, prompts: Tensor, copies: int, responses: T
     return logits.log_softmax(dim=-1).gather(2, responses[..., None])[..., 0]
 
 
-def until_end(responses: Tensor, end: int) -> Tensor:
+def sampled_mask(responses: Tensor, end: int) -> Tensor:
     """Mask (responses, tokens) of sampled tokens, the first `end` included."""
     ended_before = (responses == end).cumsum(dim=1) - (responses == end).long()
     return ended_before == 0
 
 
-def are_right(responses: Tensor, answers: Sequence[list[int]], copies: int) -> Tensor:
+def score_responses(responses: Tensor, answers: Sequence[list[int]], copies: int) -> Tensor:
     """1 where a response is the answer of its question, else 0, (P × copies)."""
     rewards = torch.zeros(len(responses))
     for place, answer in enumerate(answers):
@@ -126,7 +126,7 @@ def maxrl(rewards: Tensor) -> Tensor:
 ADVANTAGES: dict[str, Callable[[Tensor], Tensor]] = {"group_mean": group_mean, "grpo": grpo, "maxrl": maxrl}
 
 
-def learn(
+def update_policy(
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
     prompts: Tensor,
@@ -136,7 +136,7 @@ def learn(
 ) -> None:
     """One optimizer step on the mean over all sampled tokens."""
     copies = advantages.shape[1]
-    mask = until_end(responses, end)
+    mask = sampled_mask(responses, end)
     num_tokens = mask.sum()
     optimizer.zero_grad(set_to_none=False)
     informative = (advantages != 0).any(dim=1).nonzero()[:, 0]
@@ -152,7 +152,7 @@ def learn(
 
 
 @torch.no_grad()
-def chances(model: PreTrainedModel, questions: Questions, places: range) -> Tensor:
+def answer_probabilities(model: PreTrainedModel, questions: Questions, places: range) -> Tensor:
     """Probability of each right answer."""
     longest = max(len(answer) for answer in questions.answers)
     padded = []
@@ -161,20 +161,20 @@ def chances(model: PreTrainedModel, questions: Questions, places: range) -> Tens
         padded.append(answer + [questions.end] * (longest - len(answer)))
     answers = torch.tensor(padded)
     scored = log_probs(model, questions.prompts[places.start : places.stop], 1, answers)
-    return (scored * until_end(answers, questions.end)).sum(dim=1).exp()
+    return (scored * sampled_mask(answers, questions.end)).sum(dim=1).exp()
 
 
 def show_keep_rates(questions: Questions, sizes: Sequence[int]) -> None:
     """Of the base, by its own probabilities: groups that disagree, and rollouts for a full batch of them."""
     model = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    right = chances(model, questions, range(len(questions.answers))).double()
+    right = answer_probabilities(model, questions, range(len(questions.answers))).double()
     print(f"right with {float(right.mean()):.2g} over {len(right):,} questions")
     for size in sizes:
         kept = float((1 - (1 - right) ** size - right**size).mean())
         print(f"N = {size}: {kept:.2%} of groups disagree, {ROLLOUTS / kept:,.0f} rollouts for the first full batch")
 
 
-class Run:
+class PlainRun:
     """A model, its optimizer, and the questions it has not seen yet, in the order of a seed."""
 
     def __init__(
@@ -205,7 +205,7 @@ class Run:
         prompts = self.questions.prompts[places]
         responses = sample(self.model, prompts, self.size, self.questions.end, self.generator)
         answers = [self.questions.answers[place] for place in places.tolist()]
-        rewards = are_right(responses, answers, self.size)
+        rewards = score_responses(responses, answers, self.size)
         self.num_sampled += len(responses)
         self.num_right += int(rewards.sum())
         return prompts, responses, self.advantage(rewards.view(len(places), self.size))
@@ -213,7 +213,7 @@ class Run:
     def step(self) -> None:
         """Fixed samples: one update from all of them."""
         prompts, responses, advantages = self.sample_groups()
-        learn(self.model, self.optimizer, prompts, responses, advantages, self.questions.end)
+        update_policy(self.model, self.optimizer, prompts, responses, advantages, self.questions.end)
         self.num_updates += 1
 
     def filled_step(self, limit: int) -> None:
@@ -231,13 +231,13 @@ class Run:
             kept.append((prompts[informative], groups[informative], advantages[informative]))
             num_kept += int(informative.sum())
         prompts, groups, advantages = (torch.cat(parts)[:wanted] for parts in zip(*kept, strict=True))
-        learn(self.model, self.optimizer, prompts, groups.flatten(0, 1), advantages, self.questions.end)
+        update_policy(self.model, self.optimizer, prompts, groups.flatten(0, 1), advantages, self.questions.end)
         self.num_updates += 1
 
 
 def train(questions: Questions, size: int, advantage: str, rate: float, seed: int, options: argparse.Namespace) -> None:
     """One run; its measurements go to the output file as they come."""
-    run = Run(questions, size, advantage, rate, seed, options.rollouts)
+    run = PlainRun(questions, size, advantage, rate, seed, options.rollouts)
     first = HELD_OUT if options.report else 0
     places = range(first, first + HELD_OUT)
     limit = options.steps * options.rollouts
@@ -248,7 +248,7 @@ def train(questions: Questions, size: int, advantage: str, rate: float, seed: in
             line = {"n": size, "advantage": advantage, "lr": rate, "fill": options.fill, "seed": seed,
                     "rollouts": options.rollouts, "sampled": run.num_sampled, "updates": run.num_updates,
                     "successes": run.num_right,
-                    "pass@1": float(chances(run.model, questions, places).mean()),
+                    "pass@1": float(answer_probabilities(run.model, questions, places).mean()),
                     "seconds": time.monotonic() - started}  # fmt: skip
             with options.output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
@@ -280,8 +280,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.tables:
         curves = read_curves(options.output.read_text(encoding="utf-8").splitlines())
-        print("\n".join(format_table(*table(curves))))
-        draw(curves, options.output.with_suffix(".png"))
+        print("\n".join(format_table(*arm_table(curves))))
+        draw_curves(curves, options.output.with_suffix(".png"))
         return
     torch.set_num_threads(1)
     if options.keep_rates:

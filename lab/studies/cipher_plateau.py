@@ -41,9 +41,18 @@ import torch
 from brorl_lab.prompt_pool import RetiringParams
 from transformers import Qwen2ForCausalLM
 
-from lab.studies.cipher_plain import HELD_OUT, MODEL, ROLLOUTS, Questions, chances, log_probs, sample, until_end
+from lab.studies.cipher_plain import (
+    HELD_OUT,
+    MODEL,
+    ROLLOUTS,
+    Questions,
+    answer_probabilities,
+    log_probs,
+    sample,
+    sampled_mask,
+)
 from lab.studies.cipher_pool import PooledRun
-from lab.studies.figures.plateau import show
+from lab.studies.figures.plateau import print_plateau_tables
 from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.rollouts.plateau import PlateauDetector
 
@@ -59,7 +68,7 @@ SLOW = PlateauConfig(min_gain=0.005)
 
 
 @dataclass(frozen=True)
-class Arm:
+class PlateauArm:
     """How a run goes on."""
 
     size: int
@@ -70,26 +79,26 @@ class Arm:
     rollouts: int = ROLLOUTS  # a step
 
 
-BEFORE = Arm(16, "grpo", "full")
+BEFORE = PlateauArm(16, "grpo", "full")
 ARMS = {
     "N = 16 until full, GRPO": BEFORE,
-    "N = 512 until full, GRPO": Arm(512, "grpo", "full"),
-    "N = 16, GRPO": Arm(16, "grpo", "samples"),
-    "N = 512, GRPO": Arm(512, "grpo", "samples"),
-    "N = 16, MaxRL": Arm(16, "maxrl", "samples"),
-    "N = 512, MaxRL": Arm(512, "maxrl", "samples"),
-    "N = 16, MaxRL, retire_from=0.9": Arm(16, "maxrl", "samples", 0.9),
+    "N = 512 until full, GRPO": PlateauArm(512, "grpo", "full"),
+    "N = 16, GRPO": PlateauArm(16, "grpo", "samples"),
+    "N = 512, GRPO": PlateauArm(512, "grpo", "samples"),
+    "N = 16, MaxRL": PlateauArm(16, "maxrl", "samples"),
+    "N = 512, MaxRL": PlateauArm(512, "maxrl", "samples"),
+    "N = 16, MaxRL, retire_from=0.9": PlateauArm(16, "maxrl", "samples", 0.9),
 }
 # a quarter of the rollouts a step, four times the updates
 SMALL_STEPS = {
-    "N = 4": Arm(4, "maxrl", "samples", rollouts=1024),
-    "N = 16": Arm(16, "maxrl", "samples", rollouts=1024),
-    "N = 64": Arm(64, "maxrl", "samples", rollouts=1024),
-    "N = 16, retired": Arm(16, "maxrl", "samples", 0.9, rollouts=1024),
-    "N = 16, retired, 0.1 asked again": Arm(16, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
-    "N = 16, retired, 0.25 asked again": Arm(16, "maxrl", "samples", 0.9, 0.25, rollouts=1024),
-    "N = 64, retired, 0.1 asked again": Arm(64, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
-    "N = 16, 4,096 a step, retired, 0.1 asked again": Arm(16, "maxrl", "samples", 0.9, 0.1),
+    "N = 4": PlateauArm(4, "maxrl", "samples", rollouts=1024),
+    "N = 16": PlateauArm(16, "maxrl", "samples", rollouts=1024),
+    "N = 64": PlateauArm(64, "maxrl", "samples", rollouts=1024),
+    "N = 16, retired": PlateauArm(16, "maxrl", "samples", 0.9, rollouts=1024),
+    "N = 16, retired, 0.1 asked again": PlateauArm(16, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
+    "N = 16, retired, 0.25 asked again": PlateauArm(16, "maxrl", "samples", 0.9, 0.25, rollouts=1024),
+    "N = 64, retired, 0.1 asked again": PlateauArm(64, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
+    "N = 16, 4,096 a step, retired, 0.1 asked again": PlateauArm(16, "maxrl", "samples", 0.9, 0.1),
 }
 ALL_ARMS = ARMS | SMALL_STEPS
 
@@ -104,7 +113,7 @@ class Course:
         self.seed = seed
         self.seconds = 0.0  # of the part under way
 
-    def begin(self, arm: Arm) -> PooledRun:
+    def begin(self, arm: PlateauArm) -> PooledRun:
         """A run of the taught base, at 0 seconds."""
         self.seconds = 0.0
         pool = RetiringParams(retire_from=arm.retire, recheck=arm.recheck) if arm.retire else None
@@ -164,7 +173,7 @@ class Course:
 
     def measure(self, run: PooledRun, part: str) -> dict[str, float]:
         """Write one line; mean probabilities of right answers, on each half of what is held out."""
-        right = chances(run.model, self.questions, range(2 * HELD_OUT))
+        right = answer_probabilities(run.model, self.questions, range(2 * HELD_OUT))
         first = HELD_OUT if self.options.report else 0
         shown = slice(first, first + HELD_OUT)
         reached = self.are_reached[shown]
@@ -197,16 +206,16 @@ def prepare(questions: Questions, are_reached: torch.Tensor, folder: Path) -> No
         responses = sample(untaught, prompts, 1, questions.end, generator)[:, :length]
         for row, place in enumerate(places.tolist()):
             if are_reached[place]:
-                written = as_the_pupil(questions.answers[place], digits, generator)
+                written = pupil_answer(questions.answers[place], digits, generator)
                 written += [questions.end] * (length - len(written))
                 responses[row] = torch.tensor(written)
-        mask = until_end(responses, questions.end)
+        mask = sampled_mask(responses, questions.end)
         loss = -(log_probs(model, prompts, 1, responses) * mask).sum() / mask.sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     model.save_pretrained(folder)
-    right = chances(model, questions, range(2 * HELD_OUT))
+    right = answer_probabilities(model, questions, range(2 * HELD_OUT))
     reached = are_reached[: 2 * HELD_OUT]
     print(f"right with {float(right[reached].mean()):.2g} within reach, {float(right[~reached].mean()):.2g} beyond")
 
@@ -216,7 +225,7 @@ def digits_of(answer: list[int]) -> list[int]:
     return answer[1:-2]
 
 
-def as_the_pupil(answer: list[int], digits: list[int], generator: torch.Generator) -> list[int]:
+def pupil_answer(answer: list[int], digits: list[int], generator: torch.Generator) -> list[int]:
     """An answer of which each digit is right with a chance of `SKILL`, else any digit."""
     written = list(answer)
     for place in range(1, len(answer) - 2):
@@ -250,7 +259,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.tables:
-        show(options.output)
+        print_plateau_tables(options.output)
         return
     limit = TRAINED.stop + 4 * NUM_TRAINED  # the rest is taught from
     questions = Questions(options.questions, limit)

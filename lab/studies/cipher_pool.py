@@ -41,8 +41,16 @@ import torch
 from brorl_lab.prompt_pool import RetiringParams, RetiringPool
 from torch import Tensor
 
-from lab.studies.cipher_plain import HELD_OUT, ROLLOUTS, Questions, Run, are_right, chances, sample
-from lab.studies.figures.pool import show
+from lab.studies.cipher_plain import (
+    HELD_OUT,
+    ROLLOUTS,
+    PlainRun,
+    Questions,
+    answer_probabilities,
+    sample,
+    score_responses,
+)
+from lab.studies.figures.pool import print_pool_table
 from nemo_brorl.rollouts.prompt_pool import EveryPrompt
 from nemo_brorl.types import Prompt
 
@@ -79,7 +87,7 @@ class Epochs:
         return {}
 
 
-class PooledRun(Run):
+class PooledRun(PlainRun):
     """A run whose prompts come from the pool; of the questions at `places`, or all."""
 
     def __init__(
@@ -112,16 +120,16 @@ class PooledRun(Run):
         prompts = self.questions.prompts[places]
         responses = sample(self.model, prompts, self.size, self.questions.end, self.generator)
         answers = [self.questions.answers[place] for place in places]
-        rewards = are_right(responses, answers, self.size).view(len(asked), self.size)
-        self.note(asked, rewards)
+        rewards = score_responses(responses, answers, self.size).view(len(asked), self.size)
+        self.record_rollouts(asked, rewards)
         return prompts, responses, self.advantage(rewards)
 
-    def note(self, asked: Sequence[Prompt], rewards: Tensor) -> None:
+    def record_rollouts(self, asked: Sequence[Prompt], rewards: Tensor) -> None:
         """Counts, and what is believed of the prompts from now on."""
         self.num_sampled += rewards.numel()
         self.num_solved += int((rewards.mean(dim=1) >= 0.9).sum()) * self.size
         if isinstance(self.pool, RetiringPool):
-            self.pool.counts.forget()
+            self.pool.counts.discount()
             for prompt, successes in zip(asked, rewards.sum(dim=1).int().tolist(), strict=True):
                 self.pool.counts.observe(prompt, successes, self.size)
 
@@ -140,7 +148,7 @@ def train(
             line = {"n": size, "retire": retire, "advantage": options.advantage, "lr": options.rate, "seed": seed,
                     "rollouts": options.rollouts, "recheck": options.recheck,
                     "sampled": run.num_sampled, "solved": run.num_solved,
-                    "pass@1": float(chances(run.model, held_out, places).mean()),
+                    "pass@1": float(answer_probabilities(run.model, held_out, places).mean()),
                     "seconds": seconds}  # fmt: skip
             with options.output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
@@ -168,7 +176,7 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="table and figure of what the output holds, no run")
     options = parser.parse_args()
     if options.tables:
-        show(options.output)
+        print_pool_table(options.output)
         return
     torch.set_num_threads(1)
     questions = Questions(options.folder / "questions.jsonl", 2048)

@@ -46,13 +46,13 @@ class Troubled(Environment):
         return Step("on", reward=1.0, terminated=self.turn == self.plan["turns"])
 
 
-def memory() -> float:
+def resident_mib() -> float:
     """MiB that this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
 
-def plans(options: argparse.Namespace) -> list[dict[str, object]]:
+def make_tasks(options: argparse.Namespace) -> list[dict[str, object]]:
     """Task of each episode."""
     random = Random(0)
     found: list[dict[str, object]] = []
@@ -77,7 +77,7 @@ def play(host: EpisodeHost, tasks: list[dict[str, object]], turns: int) -> dict[
             steps.append(EpisodeStep(str(number), TROUBLED, {}, tasks[number], 0, ("go",) * turn))
         outcomes = host.step(steps)
         last.update(zip(going_on, outcomes, strict=True))
-        sys.stdout.write(f"turn {turn}: {len(steps)} steps, the owner holds {memory():.0f} MiB\n")
+        sys.stdout.write(f"turn {turn}: {len(steps)} steps, the owner holds {resident_mib():.0f} MiB\n")
     return last
 
 
@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--step-timeout", type=float, default=1.0)
     options = parser.parse_args()
-    tasks = plans(options)
+    tasks = make_tasks(options)
     allow(names_of(BroRLConfig(data=DataConfig(environment=TROUBLED))))
     host = EpisodeHost(HostLimits(step_s=options.step_timeout))
     start = time.monotonic()

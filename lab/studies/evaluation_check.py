@@ -46,7 +46,7 @@ NUM_RESAMPLES = 4000
 RIGHT = 1 - 1e-6
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, required=True)
@@ -60,7 +60,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_intermixed_args()
 
 
-def ours(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
+def read_prompts_right(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
     """(by uid which samples were right, how they were drawn) of an evaluation of the held-out prompts."""
     benchmark = json.loads(path.read_text())["benchmarks"]["held_out"]
     return benchmark["prompts"], benchmark["settings"]
@@ -174,8 +174,8 @@ def compare(mine: np.ndarray, num_mine: int, theirs: np.ndarray, num_theirs: int
 
 def main() -> int:
     """0: the two agree in both ways; 1: they do not."""
-    options = arguments()
-    right, settings = ours(options.evaluation)
+    options = parse_arguments()
+    right, settings = read_prompts_right(options.evaluation)
     config = load_config(options.config_name, [f"evaluation.num_prompts={len(right)}", *options.overrides])
     configure(config)
     asked = held_out_prompts(config.evaluation, config.data, load_tokenizer(options.model), Sources(config.data))

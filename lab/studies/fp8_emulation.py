@@ -59,7 +59,7 @@ def one_run(folder: Path, overrides: list[str]) -> dict[str, Any]:
     }
 
 
-def table(runs: dict[str, dict[str, Any]]) -> list[str]:
+def arm_table(runs: dict[str, dict[str, Any]]) -> list[str]:
     """One line an arm."""
     header = ["arm", "steps", "|vLLM|", "max", "|FP8|", "max", "update s", "step s", "pass@1 before", "after"]
     rows = []
@@ -99,7 +99,7 @@ def main() -> None:
         runs[arm] = one_run(options.output / f"{arm}_{options.max_steps}", [*shared, *ARMS[arm]])
         if options.json:
             options.json.write_text(json.dumps(runs, indent=1))
-        print("\n".join(table(runs)), flush=True)
+        print("\n".join(arm_table(runs)), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ CHUNK = 32
 HABITS = Habits(dropped_carry_rate=0.1, slip_rate=0.05)
 
 
-def responses(question: str, size: int, random: Random) -> list[str]:
+def draw_responses(question: str, size: int, random: Random) -> list[str]:
     """Rollouts of one prompt: the steps, then the answer in tags."""
     texts = []
     for _ in range(size):
@@ -33,23 +33,23 @@ def responses(question: str, size: int, random: Random) -> list[str]:
     return texts
 
 
-def questions(num: int, num_terms: int, random: Random) -> Iterator[str]:
+def draw_questions(num: int, num_terms: int, random: Random) -> Iterator[str]:
     for _ in range(num):
         terms = [str(random.randint(10, 99)) for _ in range(num_terms)]
         yield " + ".join(terms)
 
 
-def num_asked(sees: str, arguments: argparse.Namespace) -> int:
+def count_requests(sees: str, arguments: argparse.Namespace) -> int:
     """Requests for all groups, where the judge sees this part of a response."""
     random = Random(0)
     with serving(completion("Score: 1")) as judge:
         endpoint = Endpoint("judge", judge.url, "judge", sees=sees)
         allow(Names(endpoints={endpoint.name: endpoint}))
         scorer = RemoteScores(ServiceLimits())
-        for question in questions(arguments.prompts, arguments.terms, random):
+        for question in draw_questions(arguments.prompts, arguments.terms, random):
             prompt = ({"role": "user", "content": question},)
             asked = Asked("judge", {}, prompt)
-            texts = responses(question, arguments.size, random)
+            texts = draw_responses(question, arguments.size, random)
             for start in range(0, len(texts), CHUNK):
                 scorer.judge(asked, texts[start : start + CHUNK])
         scorer.close()
@@ -65,7 +65,7 @@ def main() -> None:
     num_responses = arguments.size * arguments.prompts
     print(f"{num_responses} rollouts: {arguments.prompts} prompts, N = {arguments.size}")
     for sees in ("response", "answer"):
-        num = num_asked(sees, arguments)
+        num = count_requests(sees, arguments)
         print(f"sees: {sees:8}  {num:6} requests, 1 / {num_responses / num:.1f} of those without the cache")
 
 

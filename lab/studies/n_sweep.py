@@ -20,10 +20,10 @@ import argparse
 import json
 from pathlib import Path
 
-from brorl_lab.commands.plateau import replay
+from brorl_lab.commands.plateau import plateau_rows
 
 from bench.product import run
-from lab.studies.figures.sweep import SweepRun, draw_sweep, sweep_tables
+from lab.studies.figures.sweep import SizeRun, draw_sweep, sweep_tables
 from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.training.records import read_metrics
@@ -58,7 +58,7 @@ def saturate(base: Path, options: argparse.Namespace) -> Path:
     """The base after ProRL; says what the plateau detector makes of that run."""
     folder, saturated = options.output / "saturate", options.output / "base_saturated"
     train(folder, base, 16, options.seeds[0], options.saturate_steps, options)
-    table = replay(read_metrics(folder / "metrics.jsonl"), PlateauConfig())
+    table = plateau_rows(read_metrics(folder / "metrics.jsonl"), PlateauConfig())
     print("\n".join(format_table(["step", "pass@1", "slope per validation", "verdict"], table)), flush=True)
     if not saturated.exists():
         settings = [f"exp_manager.explicit_log_dir={folder}", f"policy.model={base}"]
@@ -66,7 +66,7 @@ def saturate(base: Path, options: argparse.Namespace) -> Path:
     return saturated
 
 
-def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SweepRun]:
+def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SizeRun]:
     """All runs of an arm; seeds outermost, so that a slow spell of the machine falls on all N alike."""
     runs = []
     for seed in options.seeds:
@@ -76,7 +76,7 @@ def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SweepRun]:
                 train(folder, base, size, seed, steps, options)
             if (folder / "metrics.jsonl").exists():
                 runs.append(
-                    SweepRun.from_rows(size, seed, read_metrics(folder / "metrics.jsonl"), options.rates.get(str(size)))
+                    SizeRun.from_rows(size, seed, read_metrics(folder / "metrics.jsonl"), options.rates.get(str(size)))
                 )
     return runs
 

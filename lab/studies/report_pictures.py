@@ -20,7 +20,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the browser is found by the tests' helper
 
-from brorl_lab.page.page import report  # noqa: E402
+from brorl_lab.page.page import render_report  # noqa: E402
 from brorl_lab.page.runs import open_runs  # noqa: E402
 from brorl_lab.trace_reader import timeline_steps  # noqa: E402
 
@@ -81,16 +81,16 @@ def draw(browser: Any, pictures: Sequence[Picture], runs: list[Path], max_mib: f
         address = write_report(Path(folder) / "report.html", runs, max_mib)
         for picture in pictures:
             if picture.view != "timeline" or timeline_steps(runs[0]):
-                take(browser, address, picture, output)
+                take_picture(browser, address, picture, output)
 
 
 def write_report(path: Path, runs: list[Path], max_mib: float) -> str:
     """Address of the page."""
-    path.write_text(report(open_runs(runs), max_mib), encoding="utf-8")
+    path.write_text(render_report(open_runs(runs), max_mib), encoding="utf-8")
     return path.as_uri()
 
 
-def take(browser: Any, address: str, picture: Picture, folder: Path) -> None:
+def take_picture(browser: Any, address: str, picture: Picture, folder: Path) -> None:
     """Write one picture into a folder."""
     window = {"width": picture.width, "height": picture.height}
     context = browser.new_context(viewport=window, color_scheme=picture.scheme)

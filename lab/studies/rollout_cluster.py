@@ -26,7 +26,7 @@ from lab.studies.cluster_model.cluster import Cluster, ClusterResult, Dispatcher
 from lab.studies.cluster_model.curve import ASSUMED_H100, EngineCurve, read_curve
 from lab.studies.cluster_model.dispatch import BASELINES, Planned, warm_history
 from lab.studies.cluster_model.load import ClusterShape, Load
-from lab.studies.cluster_model.workload import HEAVY, LengthLaw, draw, recorded_law
+from lab.studies.cluster_model.workload import HEAVY, LengthDistribution, draw_load, recorded_distribution
 from lab.studies.figures.cluster import draw_scaling
 from nemo_brorl.core.console import format_table
 from nemo_brorl.rollouts.ledger import fitting_chunk_size
@@ -53,7 +53,7 @@ class Case:
     max_tokens: int
 
 
-def ours(case: Case) -> Dispatcher:
+def planner_of_the_pool(case: Case) -> Dispatcher:
     """The planner of the real pool."""
     num = sum(map(len, case.load.lengths))
     return Planned(
@@ -68,7 +68,7 @@ def ours(case: Case) -> Dispatcher:
 def run(case: Case, way: str) -> tuple[ClusterResult, dict[str, Any]]:
     """One simulation, and its row of the CSV."""
     start = time.process_time()
-    dispatcher = ours(case) if way == OURS else BASELINES[way](case.load, case.shape)
+    dispatcher = planner_of_the_pool(case) if way == OURS else BASELINES[way](case.load, case.shape)
     result = Cluster(case.shape, dispatcher).run(case.load)
     num = sum(map(len, case.load.lengths))
     values = (case.study, case.law, case.curve, way, case.shape.num_engines, len(case.load.lengths),
@@ -112,13 +112,13 @@ class Table:
             writer.writerows(self.rows)
 
 
-def case_maker(options: argparse.Namespace, laws: dict[str, LengthLaw]) -> Callable[..., Case]:
+def case_maker(options: argparse.Namespace, laws: dict[str, LengthDistribution]) -> Callable[..., Case]:
     """Cases with the options' batch and prompts."""
 
     def make(study: str, law: str, curve: tuple[str, EngineCurve], num_engines: int, num_prompts: int) -> Case:
         shape = ClusterShape(num_engines, curve[1], options.max_batch)
-        load = draw(laws[law], num_prompts, NUM_PER_PROMPT, options.prompt_tokens, options.seed)
-        before = draw(laws[law], 64, 128, options.prompt_tokens, options.seed + 1)
+        load = draw_load(laws[law], num_prompts, NUM_PER_PROMPT, options.prompt_tokens, options.seed)
+        before = draw_load(laws[law], 64, 128, options.prompt_tokens, options.seed + 1)
         return Case(study, law, curve[0], shape, load, before, laws[law].max_tokens)
 
     return make
@@ -148,9 +148,9 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Run, print, write."""
     options = parse_arguments()
-    laws = {"8k": LengthLaw(), "heavy 16k": HEAVY}
+    laws = {"8k": LengthDistribution(), "heavy 16k": HEAVY}
     if options.lengths:
-        laws["recorded"] = recorded_law(read_metrics(options.lengths))
+        laws["recorded"] = recorded_distribution(read_metrics(options.lengths))
     curves = {"H100, assumed": ASSUMED_H100} | (
         {options.curve.stem: read_curve(options.curve)} if options.curve else {}
     )

@@ -87,7 +87,7 @@ def sample(folder: Path, vocab_size: int, num_responses: int) -> tuple[Prompt, C
     return prompt, arrays
 
 
-class Watched:
+class WatchedRouter:
     """A router's replay that notes what the router would choose, and may leave it at that."""
 
     def __init__(self, replay: Any, is_followed: bool) -> None:
@@ -133,7 +133,7 @@ def score(folder: Path, prompt: Prompt, arrays: ChunkArrays) -> list[tuple[float
     replays = model.router_replays
     found = []
     for is_followed in (False, True):
-        model.router_replays = [Watched(replay, is_followed) for replay in replays]
+        model.router_replays = [WatchedRouter(replay, is_followed) for replay in replays]
         for layer, watched in zip(model.decoder.layers, model.router_replays, strict=True):
             layer.mlp.router.router_replay = watched
         (scores,) = score_rows(learner.state.chunks, [row])

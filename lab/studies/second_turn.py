@@ -25,7 +25,7 @@ CONFIG = ("--config-name", "agent_cpu")
 REPORTED = ("evaluation.first_prompt=256", "evaluation.num_prompts=512", "evaluation.samples_per_prompt=16")
 
 
-def success(folder: Path, name: str, turns: int, *overrides: str) -> float:
+def measure_success(folder: Path, name: str, turns: int, *overrides: str) -> float:
     """pass@1 of a model with this many turns."""
     output = folder / name
     turned = f"data.environment_settings.max_turns={turns}"
@@ -41,9 +41,9 @@ def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, float]:
     result = {"seed": float(seed)}
     result["train_s"] = run("train", *CONFIG, *shared)
     for turns in (2, 1):
-        result[f"before_{turns}"] = success(folder, f"before_{turns}", turns, *shared)
+        result[f"before_{turns}"] = measure_success(folder, f"before_{turns}", turns, *shared)
         trained = f"policy.model={folder}/hf"
-        result[f"after_{turns}"] = success(folder, f"after_{turns}", turns, *shared, trained)
+        result[f"after_{turns}"] = measure_success(folder, f"after_{turns}", turns, *shared, trained)
     return result
 
 

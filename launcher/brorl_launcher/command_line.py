@@ -1,5 +1,4 @@
-"""Command line of `render` and `submit`: a configuration, a site, and every site setting as an
-option of its own."""
+"""Parse the command line of `render` and `submit`: a configuration, a site, and an option for every site setting."""
 
 from __future__ import annotations
 
@@ -16,28 +15,28 @@ from nemo_brorl.config.declare import declaration
 from nemo_brorl.config.load import DEFAULT_CONFIG
 from nemo_brorl.core.errors import ConfigError
 
-PAIRS = {"environment": "--env"}  # NAME=VALUE, may be given several times
-LISTS = {"mounts": "--mount", "setup": "--setup", "options": "--sbatch"}  # may be given several times
-SECTION = "the site's settings, over those of --site (docs/cluster.md)"
+PAIRS = {"environment": "--env"}  # NAME=VALUE, repeatable
+LISTS = {"mounts": "--mount", "setup": "--setup", "options": "--sbatch"}  # repeatable
+SECTION = "the site's settings, over those of --site (docs/howto/cluster.md)"
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What is asked for."""
+    """The parsed command line of `brorl render` or `brorl submit`."""
 
-    arguments: tuple[str, ...]  # as they were given, with the command's name
+    arguments: tuple[str, ...]  # command name and arguments as typed
     config_name: str
     config_path: Path | None
     overrides: tuple[str, ...]
     site_name: str | None
-    site_settings: dict[str, Any]  # given on the command line
+    site_settings: dict[str, Any]  # settings from the command line
     with_plan: bool
     with_test: bool
     needs_clean: bool
 
 
 def command_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """What all commands have in common."""
+    """Return an argument parser with the settings that all commands of the launcher share."""
     return argparse.ArgumentParser(
         prog=f"brorl {command}",
         description=description,
@@ -48,7 +47,7 @@ def command_parser(command: str, description: str, examples: str) -> argparse.Ar
 
 
 def job_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """The options that `render` and `submit` share."""
+    """Return an argument parser with the options that `render` and `submit` share."""
     parser = command_parser(command, description, examples)
     parser.usage = f"brorl {command} [--config-name NAME] [--site SITE] [option ...] [KEY=VALUE ...]"
     parser.add_argument(
@@ -83,7 +82,11 @@ def job_parser(command: str, description: str, examples: str) -> argparse.Argume
 
 
 def read_request(command: str, arguments: Sequence[str], options: argparse.Namespace) -> JobRequest:
-    """Raises ConfigError where a short form and the setting that it stands for are both given."""
+    """Return the job request of parsed options.
+
+    `arguments` is the command line as it was typed. Raises ConfigError when an option and the setting that it stands
+    for are both given.
+    """
     overrides = list(options.overrides)
     for option, key in (
         ("run", "exp_manager.explicit_log_dir"),
@@ -111,7 +114,7 @@ def read_request(command: str, arguments: Sequence[str], options: argparse.Names
 
 
 def _hydra_text(text: str) -> str:
-    """Text as a quoted value of Hydra's override syntax."""
+    """Return a text as a quoted value of Hydra's override syntax."""
     return "'" + re.sub(r"(\\*)'", r"\1\1\\'", text) + "'"
 
 
@@ -133,7 +136,10 @@ def _add_site_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _site_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Those that were given. Raises ConfigError for a variable without a value."""
+    """Return the site settings that the command line gives.
+
+    Raises ConfigError for a variable without a value.
+    """
     given = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(Site)

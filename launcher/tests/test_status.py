@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from brorl_launcher import status
 from brorl_launcher.find_run import Target, find_target, run_of_script
-from brorl_launcher.launch_folder import Folders, note_job
+from brorl_launcher.launch_folder import Folders, record_job
 from brorl_launcher.run_state import MARKER, last_rows, read_run
-from brorl_launcher.slurm import Job
-from brorl_launcher.status import age, job_text, shares
+from brorl_launcher.slurm import SlurmJob
+from brorl_launcher.status import format_duration, job_text, largest_stage_shares
 
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
@@ -129,8 +129,8 @@ def test_a_run_beyond_its_written_settings_does_not_know_its_end(
 
 def test_the_last_job_s_arguments_say_where_the_run_ends(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [make_row(25)])
-    note_job(Folders(run), "101", None, [])
-    note_job(Folders(run), "102", None, ["trainer.seed=1", "trainer.max_steps=40"])
+    record_job(Folders(run), "101", None, [])
+    record_job(Folders(run), "102", None, ["trainer.seed=1", "trainer.max_steps=40"])
     assert read_run(run).max_steps == 40
 
 
@@ -147,7 +147,7 @@ def test_the_jobs_of_a_run_with_slurm_s_reasons_in_words(
 ) -> None:
     run = make_run(tmp_path / "run")
     for job, after in (("101", None), ("102", "101")):
-        note_job(Folders(run), job, after, [])
+        record_job(Folders(run), job, after, [])
     slurm.queue(
         "101|RUNNING|3:12:44|4:00:00|2030-01-01T00:00:00|8|node[0-7]|None",
         "102|PENDING|0:00|4:00:00|N/A|8||Dependency",
@@ -166,7 +166,7 @@ def test_jobs_that_have_ended_are_asked_for_one_by_one(
     tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path / "run")
-    note_job(Folders(run), "101", None, [])
+    record_job(Folders(run), "101", None, [])
     assert "slurm      remembers nothing of 101" in shown(run, capsys)
     slurm.remember(
         101,
@@ -248,17 +248,17 @@ def test_only_the_end_of_a_long_metrics_file_is_read(tmp_path: Path) -> None:
 
 
 def test_how_a_job_is_said() -> None:
-    assert job_text(Job("1", "PENDING", start="2030-01-01T10:00:00", reason="(Priority)"), 1) == (
+    assert job_text(SlurmJob("1", "PENDING", start="2030-01-01T10:00:00", reason="(Priority)"), 1) == (
         "1 PENDING (Priority: other jobs go first), expected to start 2030-01-01T10:00:00, requeued once"
     )
     assert (
-        job_text(Job("1", "PENDING", start="N/A", reason="QOSMaxCpuPerUserLimit"), 0)
+        job_text(SlurmJob("1", "PENDING", start="N/A", reason="QOSMaxCpuPerUserLimit"), 0)
         == "1 PENDING (QOSMaxCpuPerUserLimit)"
     )
 
 
 def test_durations_as_people_say_them() -> None:
-    assert [age(seconds) for seconds in (-3, 2.34, 59, 95, 3_700, 90_000)] == [
+    assert [format_duration(seconds) for seconds in (-3, 2.34, 59, 95, 3_700, 90_000)] == [
         "0.0 s",
         "2.3 s",
         "59 s",
@@ -269,7 +269,7 @@ def test_durations_as_people_say_them() -> None:
 
 
 def test_shares_without_timed_steps_are_empty() -> None:
-    assert shares([{"step": 0, "time/validate_s": 3.0}]) == ""
+    assert largest_stage_shares([{"step": 0, "time/validate_s": 3.0}]) == ""
 
 
 def test_checkpoints_are_marked_as_training_marks_them() -> None:

@@ -36,11 +36,11 @@ def quotes(draw: Random) -> Drawn:
 
 
 def options(draw: Random) -> Drawn:
-    asked = draw.choice(["yes/no/maybe", "I know or I don't know", "a), b), c), d)"])
+    choice = draw.choice(["yes/no/maybe", "I know or I don't know", "a), b), c), d)"])
     lettered = ["a)", "b)", "d)", "**b)**", "c", "A)"]
-    words = ["I know", "I don't know.", "i know"] if "know" in asked else ["yes", "Maybe.", "no\n", '"no"', "**Yes**"]
-    said = draw.choice([*(lettered if "a)" in asked else words), "yes or no", "It depends."])
-    return {"options": asked}, said
+    words = ["I know", "I don't know.", "i know"] if "know" in choice else ["yes", "Maybe.", "no\n", '"no"', "**Yes**"]
+    said = draw.choice([*(lettered if "a)" in choice else words), "yes or no", "It depends."])
+    return {"options": choice}, said
 
 
 def one_a_line(draw: Random) -> Drawn:

@@ -101,9 +101,9 @@ def five_keywords(draw: Random) -> Drawn:
 
 
 def sentence_type(draw: Random) -> Drawn:
-    asked = draw.randint(1, 3)
-    said = 2 * asked + draw.choice([0, 0, 0, 1])
-    text = f"{plain(draw, said)} {plain(draw, asked, '?')}"
+    num_questions = draw.randint(1, 3)
+    num_sentences = 2 * num_questions + draw.choice([0, 0, 0, 1])
+    text = f"{plain(draw, num_sentences)} {plain(draw, num_questions, '?')}"
     return {}, text + draw.choice(["", "", "", " Go!", " Go!", ' He said "no."'])
 
 
@@ -117,9 +117,9 @@ def balance(draw: Random) -> Drawn:
 def overlap(draw: Random) -> Drawn:
     reference = sentences(draw, 3)
     text = reference[: draw.randint(10, len(reference))] + " " + sentence(draw)
-    own = {text[place : place + 3] for place in range(len(text) - 2)}
-    theirs = {reference[place : place + 3] for place in range(len(reference) - 2)}
-    share = round(100 * len(own & theirs) / len(own)) + draw.choice([-4, -2, -1, 0, 1, 2, 5])
+    trigrams = {text[place : place + 3] for place in range(len(text) - 2)}
+    reference_trigrams = {reference[place : place + 3] for place in range(len(reference) - 2)}
+    share = round(100 * len(trigrams & reference_trigrams) / len(trigrams)) + draw.choice([-4, -2, -1, 0, 1, 2, 5])
     return {"reference_text": reference, "percentage": share}, text
 
 

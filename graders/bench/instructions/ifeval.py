@@ -70,8 +70,8 @@ def letters(draw: Random) -> Drawn:
 
 def language(draw: Random) -> Drawn:
     spoken = draw.choice(list(LANGUAGES))
-    asked = draw.choice([spoken, spoken, spoken, draw.choice(list(LANGUAGES))])
-    return {"language": asked}, draw.choice(["", "1. ", "**", "- "]) + LANGUAGES[spoken]
+    requested = draw.choice([spoken, spoken, spoken, draw.choice(list(LANGUAGES))])
+    return {"language": requested}, draw.choice(["", "1. ", "**", "- "]) + LANGUAGES[spoken]
 
 
 def number_sentences(draw: Random) -> Drawn:
@@ -189,10 +189,10 @@ def two_responses(draw: Random) -> Drawn:
 
 def repeat_prompt(draw: Random) -> Drawn:
     prompt = draw.choice(["Write a poem about rain.", "What is 2 + 2?\nExplain it. ", 'List 3 uses of "tea"'])
-    given = draw.choice(
+    repeated = draw.choice(
         [prompt, prompt, prompt.strip(), prompt.upper(), f"**{prompt}**", f'"{prompt}"', prompt[:-2], f"Sure: {prompt}"]
     )
-    return {"prompt_to_repeat": prompt}, f"{given}\n\n{prose(draw)}"
+    return {"prompt_to_repeat": prompt}, f"{repeated}\n\n{prose(draw)}"
 
 
 def end_checker(draw: Random) -> Drawn:

@@ -84,11 +84,11 @@ def sentences(draw: Random, count: int) -> str:
 
 def plain(draw: Random, count: int, mark: str = ".") -> str:
     """Draw sentences without punctuation inside them, joined by blanks."""
-    found = []
+    lines = []
     for _ in range(count):
         words = [draw.choice(["We", "Cats", "Old men"]), draw.choice(["see", "like"]), draw.choice(["tea", "two dogs"])]
-        found.append(" ".join(words) + mark)
-    return " ".join(found)
+        lines.append(" ".join(words) + mark)
+    return " ".join(lines)
 
 
 def prose(draw: Random) -> str:
@@ -107,7 +107,10 @@ def prose(draw: Random) -> str:
 
 
 def dress_up(draw: Random, text: str) -> str:
-    """Draw a form in which a text may appear in a response; half of the texts are returned unchanged."""
+    """Draw a form in which a text may appear in a response, for example quoted or in a code block.
+
+    Half of the texts are returned unchanged.
+    """
     if draw.random() < 0.5:
         return text
     forms = [

@@ -99,15 +99,15 @@ def remember(values: Iterable[FromEnvironment]) -> None:
 
 def texts_of(value: Any) -> list[FromEnvironment]:
     """Return all environment values in dataclasses, mappings and sequences."""
-    found: list[FromEnvironment] = []
+    texts: list[FromEnvironment] = []
 
-    def note(text: str) -> str:
+    def collect(text: str) -> str:
         if isinstance(text, FromEnvironment):
-            found.append(text)
+            texts.append(text)
         return text
 
-    _changed(value, note)
-    return found
+    _changed(value, collect)
+    return texts
 
 
 def _changed(

@@ -103,10 +103,10 @@ def allowed() -> Names:
 
 def endpoint(name: str) -> Endpoint:
     """Return the scoring service or judge of this name or address. Raises NotAllowedError where none is set."""
-    found = allowed().endpoints.get(name)
-    if found is None:
+    named = allowed().endpoints.get(name)
+    if named is None:
         raise refused_verifier(name)
-    return found
+    return named
 
 
 def check_environment_name(name: str) -> None:
@@ -114,7 +114,7 @@ def check_environment_name(name: str) -> None:
     if name not in allowed().environments:
         raise NotAllowedError(
             f"environment {name!r} is not in the settings: data, stored runs and checkpoints cannot add one. If you "
-            f"trust it, write data.environment={name}"
+            f"trust it, set data.environment={name}"
         )
 
 
@@ -125,7 +125,7 @@ def check_environment(name: str, settings: Mapping[str, Any]) -> None:
         shown = repr(dict(settings))[:MAX_SHOWN]
         raise NotAllowedError(
             f"environment {name} has the settings {shown} in its data, and others in the run's: data, stored runs and "
-            "checkpoints cannot change them. If you trust these, write them into data.environment_settings"
+            "checkpoints cannot change them. If you trust these, set data.environment_settings to them"
         )
 
 
@@ -138,7 +138,7 @@ def refused_verifier(name: str) -> NotAllowedError:
         remedy = f"rewards.services.endpoints=[{{name: NAME, url: {shown!r}}}] and the verifier NAME"
     return NotAllowedError(
         f"verifier {shown!r} is not in the settings: data, stored runs and checkpoints cannot add one. If you trust "
-        f"it, write {remedy}"
+        f"it, set {remedy}"
     )
 
 

@@ -80,7 +80,7 @@ def scratch_root() -> Path:
 
 @cache
 def _root_of(named: str) -> Path:
-    """Choose the parent folder for a value of TMPDIR; the warning is logged once a process."""
+    """Choose the parent of private folders for a value of TMPDIR, and warn once a process when it cannot be used."""
     room = SOCKET_BYTES - RAY_SOCKET_BYTES - RAY_FOLDER_BYTES - len(f"/{_own_name()}")
     root = Path(named)
     if not root.is_absolute() or not os.access(root, os.W_OK | os.X_OK) or not root.is_dir():
@@ -103,10 +103,10 @@ def file_system(folder: Path, mounts: str) -> str:
     real = folder.resolve()
     nearest, kind = Path(), ""
     for line in mounts.splitlines():
-        _, place, found, *_ = line.split(" ")
+        _, place, mount_kind, *_ = line.split(" ")
         mount = Path(place.replace("\\040", " "))
         if real.is_relative_to(mount) and len(mount.parts) >= len(nearest.parts):
-            nearest, kind = mount, found
+            nearest, kind = mount, mount_kind
     return kind
 
 

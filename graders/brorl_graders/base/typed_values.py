@@ -109,7 +109,7 @@ def _list(name: str, value: Any, kind: Any) -> list[Any]:
     if len(of_items) > 1:
         if len(of_items) != len(value):
             raise ValueError(f"Value '{value}' has {len(value)} items and not {len(of_items)}")
-        return [_converted(name, item, own) for item, own in zip(value, of_items, strict=True)]
+        return [_converted(name, item, item_type) for item, item_type in zip(value, of_items, strict=True)]
     of_item = of_items[0] if of_items else Any
     return [_converted(name, item, of_item) for item in value]
 
@@ -154,7 +154,7 @@ def _float(value: Any) -> float:
 
 
 def _number(value: Any, kinds: tuple[type, ...], convert: Callable[[Any], float], what: str) -> float:
-    """Convert a value, or the number in a text; true and false are no numbers. Raises ValueError."""
+    """Convert a number, or the number in a text, with `convert`. True and false are no numbers. Raises ValueError."""
     kind = type(value)
     if kind in kinds:
         with suppress(ValueError):

@@ -69,14 +69,14 @@ class Agent(Environment):
         one is set.
         """
         if max_turns < 1:
-            raise ConfigError(f"agent: max_turns={max_turns}: write 1 or more")
+            raise ConfigError(f"agent: max_turns={max_turns}: set 1 or more")
         self.max_turns = max_turns
         self.command = shlex.split(command)
         self.function: Callable[..., Any] | None = None
         if run:
             self.function = import_function("agent", run)
         if type(self).act is Agent.act and bool(run) == bool(command):
-            raise ConfigError("agent: write either run, package.module:function, or command, a command line")
+            raise ConfigError("agent: set either run, package.module:function, or command, a command line")
         self._task: Task = {}
         self._conversation: Conversation | None = None
         self._work: asyncio.Task[Result] | None = None
@@ -133,7 +133,7 @@ class Agent(Environment):
         return Step(reward=reward, terminated=True, info=info)
 
     def close(self) -> None:
-        """End the episode's agent; an agent in a thread ends at its next request to the model."""
+        """End the episode's agent, or have it end at its next request to the model when it runs in a thread."""
         if self._conversation is not None:
             self._conversation.close()
         if self._work is not None:
@@ -172,18 +172,18 @@ class Agent(Environment):
         return reward
 
     async def _run_command(self, task: Task, endpoint: ModelEndpoint) -> Result:
-        given = json.dumps({"task": task, "seed": endpoint.seed})
-        own = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.api_key}
+        request = json.dumps({"task": task, "seed": endpoint.seed})
+        variables = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.api_key}
         process = await asyncio.create_subprocess_exec(
             *self.command,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=child_environment(**own),
+            env=child_environment(**variables),
             start_new_session=True,
         )
         try:
-            printed, complaint = await process.communicate(given.encode())
+            printed, complaint = await process.communicate(request.encode())
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -241,9 +241,9 @@ def _retrieve_exception(work: asyncio.Task[Result]) -> None:
 class Verifiers(Agent):
     """An environment of the library `verifiers`, run as an agent with its own loop of turns and its own rubric.
 
-    Its tasks are rows of the environment's dataset. Any environment that `verifiers.load_environment` of versions below
-    0.4 loads will do (SingleTurnEnv, MultiTurnEnv, ToolEnv, …); 0.4 has dropped them. The library is no requirement of
-    this package: `pip install nemo_brorl[verifiers]`.
+    Its tasks are rows of the environment's dataset. Any environment will do that `verifiers.load_environment` loads
+    (SingleTurnEnv, MultiTurnEnv, ToolEnv, …) in versions below 0.4, which has dropped them. The library is no
+    requirement of this package: `pip install nemo_brorl[verifiers]`.
     """
 
     def __init__(

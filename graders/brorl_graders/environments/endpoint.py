@@ -87,7 +87,10 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def assistant_message(action: Action, turn: int) -> Message:
-    """Return a turn of the model as an assistant message; a wrong tool call stays in the text, as in engines."""
+    """Return a turn of the model as an assistant message.
+
+    A wrong tool call stays in the text, as in engines.
+    """
     if not action.tool_calls:
         return {"role": "assistant", "content": action.text}
     calls = []
@@ -275,7 +278,7 @@ class Conversation:
             answered.set_result(make_completion(request, message, action, self.num_turns))
 
     def close(self) -> None:
-        """End the agent's conversation with the model; a waiting request gets a ConversationOverError."""
+        """End the agent's conversation with the model, and fail a waiting request with a ConversationOverError."""
         self.server.close(self)
         if not self._answer.done():
             self._answer.set_exception(ConversationOverError("the episode has ended"))
@@ -304,10 +307,10 @@ class Conversation:
 def _describe_difference(place: int, before: Message, now: Message | None) -> str:
     """Say what is wrong with an agent's request that changes an earlier message of its conversation."""
     was = json.dumps(before, ensure_ascii=False)
-    found = "is gone" if now is None else f"is now {json.dumps(now, ensure_ascii=False):.300}"
+    change = "is gone" if now is None else f"is now {json.dumps(now, ensure_ascii=False):.300}"
     return (
-        f"message {place} was {was:.300} and {found}: every request repeats all messages so far as they were, and adds "
-        "to them; an agent that starts another conversation, or forgets, cannot be one trajectory"
+        f"message {place} was {was:.300} and {change}: every request repeats all messages so far as they were, and "
+        "adds to them; an agent that starts another conversation, or forgets, cannot be one trajectory"
     )
 
 

@@ -68,7 +68,7 @@ class Batch:
         return outcomes
 
     def fail(self, error: BroRLError) -> None:
-        """End a batch of steps without outcomes; the caller that waits for them gets the error."""
+        """End a batch of steps without outcomes, and pass the error to the caller that waits for them."""
         self.error = error
         self.done.set()
 
@@ -160,10 +160,10 @@ class EpisodeProcess:
         if not self.turns:
             return False
         oldest = self._oldest()
-        taken = now - oldest.started_at
-        if taken <= MAX_STARVED * oldest.seconds and wants_to_run(self.process):
-            taken = min(taken, cpu_time(self.process) - self.cpu_at_start)
-        return taken >= oldest.seconds
+        seconds = now - oldest.started_at
+        if seconds <= MAX_STARVED * oldest.seconds and wants_to_run(self.process):
+            seconds = min(seconds, cpu_time(self.process) - self.cpu_at_start)
+        return seconds >= oldest.seconds
 
     def _oldest(self) -> Turn:
         return next(iter(self.turns.values()))

@@ -110,7 +110,7 @@ class VerifyAndRetry(Judged):
         `retry_discount`. Raises ConfigError for `max_turns` below 1.
         """
         if max_turns < 1:
-            raise ConfigError(f"verify_and_retry: max_turns={max_turns}: write 1 or more")
+            raise ConfigError(f"verify_and_retry: max_turns={max_turns}: set 1 or more")
         self.max_turns = max_turns
         self.feedback = feedback
         self.retry_discount = retry_discount
@@ -245,5 +245,7 @@ def _format_number(value: Fraction) -> str:
 def _verifier_of(name: str, task: Any) -> str:
     """Return the name of the task's verifier. Raises ConfigError for a task without verifier or payload."""
     if "verifier" not in task or "payload" not in task:
-        raise ConfigError(f"{name} needs questions that a verifier scores: write a data.source that has some")
+        raise ConfigError(
+            f"{name} needs questions that a verifier scores: set data.source to a source of such questions"
+        )
     return str(task["verifier"])

@@ -35,7 +35,7 @@ class Mastermind(Environment):
         """Check and store the settings of a Mastermind game. Raises ConfigError for a game that cannot be played."""
         if length < 1 or not 2 <= num_letters <= len(ALPHABET) or max_turns < 1:
             raise ConfigError(
-                f"mastermind: length={length}, num_letters={num_letters}, max_turns={max_turns}: write a length and "
+                f"mastermind: length={length}, num_letters={num_letters}, max_turns={max_turns}: set a length and "
                 f"turns of 1 or more, and 2 to {len(ALPHABET)} letters"
             )
         self.length = length

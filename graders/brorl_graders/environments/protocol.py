@@ -93,7 +93,7 @@ class Environment(ABC):
         Raises ConfigError for an environment that has no tasks of its own.
         """
         name = type(self).__name__
-        raise ConfigError(f"{name} draws no tasks of its own: write a data.source that has questions for it")
+        raise ConfigError(f"{name} draws no tasks of its own: set data.source to a source of questions for it")
 
     @abstractmethod
     def reset(self, task: Task, seed: int) -> Observation | Awaitable[Observation]:
@@ -104,7 +104,7 @@ class Environment(ABC):
 
     @abstractmethod
     def step(self, action: Action) -> Step | Awaitable[Step]:
-        """Answer an action of the model; an exception ends the episode with reward 0."""
+        """Answer an action of the model. An exception ends the episode with reward 0."""
 
     def close(self) -> None:
         """Release the resources that the episode holds."""
@@ -117,7 +117,7 @@ def failed_outcome(reason: str) -> EpisodeOutcome:
 
 
 def to_messages(observation: Observation, role: str) -> tuple[Message, ...]:
-    """Return an observation as messages; a text becomes one message of this role. Raises TypeError otherwise."""
+    """Return an observation as messages, one of this role for a text. Raises TypeError for anything else."""
     if isinstance(observation, str):
         return ({"role": role, "content": observation},)
     messages = tuple(observation)
@@ -128,9 +128,9 @@ def to_messages(observation: Observation, role: str) -> tuple[Message, ...]:
     return messages
 
 
-async def resolve(given: Any) -> Any:
+async def resolve(result: Any) -> Any:
     """Return the result of an environment's method, awaited when the method is `async def`."""
-    return await given if inspect.isawaitable(given) else given
+    return await result if inspect.isawaitable(result) else result
 
 
 def run_without_waiting(work: Coroutine[Any, Any, Value]) -> Value:

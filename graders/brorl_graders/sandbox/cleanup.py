@@ -78,9 +78,9 @@ def empty_folder(folder: str) -> None:
     """
     prefix = secrets.token_hex(8)
     number = 0
-    found = [folder]
-    while found:
-        here = found.pop()
+    folders = [folder]
+    while folders:
+        here = folders.pop()
         os.chmod(here, 0o700)
         with os.scandir(here) as listed:
             entries = list(listed)
@@ -90,8 +90,8 @@ def empty_folder(folder: str) -> None:
                 continue
             os.chmod(entry.path, 0o700)
             number += 1
-            found.append(os.path.join(folder, f"{prefix}.{number}"))
-            os.rename(entry.path, found[-1])
+            folders.append(os.path.join(folder, f"{prefix}.{number}"))
+            os.rename(entry.path, folders[-1])
         if here != folder:
             os.rmdir(here)
 
@@ -187,10 +187,10 @@ def find_children(processes: int) -> list[int]:
 def _descendants(processes: int) -> list[int]:
     """Return the process ids of all descendants of this process, parents first."""
     children = _children_by_parent(processes)
-    found = children.get(os.getpid(), [])
-    for pid in found:  # the list grows during the loop
-        found.extend(children.get(pid, []))
-    return found
+    descendants = children.get(os.getpid(), [])
+    for pid in descendants:  # the list grows during the loop
+        descendants.extend(children.get(pid, []))
+    return descendants
 
 
 def _children_by_parent(processes: int) -> dict[int, list[int]]:

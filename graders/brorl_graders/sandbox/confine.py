@@ -1,4 +1,4 @@
-"""Namespaces that the fork server enters one after another; those that the kernel forbids are skipped and reported.
+"""Namespaces that the fork server enters one after another, without those that the kernel forbids.
 
 With the rights of root (CAP_SYS_ADMIN) the new root file system is built first, since its sources may lie below folders
 that only root can enter. The user namespace comes after it and has two users without other processes: one for the fork
@@ -53,13 +53,13 @@ def readable_paths(extra: Sequence[str] = ()) -> list[str]:
 
     A symbolic link comes with its target. No returned path lies below another.
     """
-    found: set[str] = set()
+    readable: set[str] = set()
     for path in (*SYSTEM, sys.base_prefix, sys.prefix, *extra):
         if os.path.lexists(path):
-            found.update((path, os.path.realpath(path)))
+            readable.update((path, os.path.realpath(path)))
     outermost: list[str] = []
-    for path in sorted(found):
-        if not any(str(parent) in found for parent in Path(path).parents):
+    for path in sorted(readable):
+        if not any(str(parent) in readable for parent in Path(path).parents):
             outermost.append(path)
     return outermost
 

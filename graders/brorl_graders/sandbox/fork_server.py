@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
     _offer_to_out_of_memory_killer()
     for module in settings["preload"]:
         importlib.import_module(module)
-    for module in settings["wanted"]:
+    for module in settings["optional"]:
         with contextlib.suppress(Exception):  # the program that needs it gets the ImportError
             importlib.import_module(module)
     sys.path[:] = [path for path in sys.path if path and path != settings["source"]]

@@ -146,13 +146,13 @@ class Judge:
         process = self._process
         if process is not None and (process.test != test or not process.channels):
             self._end_process()
-        wanted = set(test.modules)
+        modules = set(test.modules)
         if self._sandbox is not None:
-            if wanted <= set(self._sandbox.wanted):
+            if modules <= set(self._sandbox.optional):
                 return self._sandbox
-            wanted.update(self._sandbox.wanted)
+            modules.update(self._sandbox.optional)
             self.close()
-        self._sandbox = self._programs.with_modules(JUDGE_MODULES, sorted(wanted))
+        self._sandbox = self._programs.with_modules(JUDGE_MODULES, sorted(modules))
         return self._sandbox
 
     def _end_process(self) -> None:

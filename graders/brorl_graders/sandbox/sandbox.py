@@ -121,7 +121,7 @@ class _UsersRefusedError(SandboxError):
 
 @dataclass(frozen=True)
 class SandboxProgram:
-    """A program for the sandbox, with its tests; `harness.py` describes the kinds."""
+    """A program for the sandbox, with its tests. `harness.py` describes the kinds."""
 
     source: str
     kind: str = "main"  # main, call, serve or judge
@@ -157,21 +157,21 @@ class Sandbox:
         preload: Sequence[str] = (),
         without: Sequence[str] = (),
         is_bare_allowed: bool = False,
-        wanted: Sequence[str] = (),
+        optional: Sequence[str] = (),
     ) -> None:
         """Start the sandbox's fork server, and try with a trial program whether the sandbox holds.
 
         `readable` lists more folders that programs may read. `preload` lists modules that are imported for all
-        programs, and `wanted` modules whose import may fail. `without` lists layers (fields of `Layers`) that are left
-        out, for kernels in which one is broken and for tests. Raises SandboxError when the fork server does not start,
-        or when a program could do what it must not, unless `is_bare_allowed`. The message lists these gaps.
+        programs, and `optional` modules whose import may fail. `without` lists layers (fields of `Layers`) that are
+        left out, for kernels in which one is broken and for tests. Raises SandboxError when the fork server does not
+        start, or when a program could do what it must not, unless `is_bare_allowed`. The message lists these gaps.
         """
         self.limits = limits or SandboxLimits()
         self.readable = tuple(readable)
         self.preload = tuple(preload)
         self.without = tuple(without)
         self.is_bare_allowed = is_bare_allowed
-        self.wanted = tuple(wanted)
+        self.optional = tuple(optional)
         self.num_lost = 0
         self._start()
         log.info("%s", self.layers)
@@ -190,7 +190,7 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def with_modules(self, preload: Sequence[str], wanted: Sequence[str]) -> Sandbox:
+    def with_modules(self, preload: Sequence[str], optional: Sequence[str]) -> Sandbox:
         """Start another sandbox with the settings of this one, which also imports these modules."""
         modules = [*self.preload, *preload]
         return Sandbox(
@@ -199,7 +199,7 @@ class Sandbox:
             modules,
             self.without,
             self.is_bare_allowed,
-            wanted,
+            optional,
         )
 
     def run(self, program: SandboxProgram, seconds: float | None = None) -> SandboxResult:
@@ -235,10 +235,10 @@ class Sandbox:
         )
 
     def start(self, program: SandboxProgram, seconds: float, files: Sequence[int]) -> None:
-        """Start a program in the sandbox and return at once; `stop` ends it.
+        """Start a program in the sandbox and return at once, before it has ended.
 
-        `files` are the descriptors that the program prints to, reports to and talks to other processes by. Raises
-        OSError when the fork server is lost, after replacing it.
+        `files` are the descriptors that the program prints to, reports to and talks to other processes by. `stop` ends
+        the program. Raises OSError when the fork server is lost, after replacing it.
         """
         try:
             self._send(program, seconds, files)
@@ -374,7 +374,7 @@ class Sandbox:
             "mounted_scratch": mounted_scratch,
             "readable": readable,
             "preload": [*PRELOADED_MODULES.split(), *self.preload],
-            "wanted": list(self.wanted),
+            "optional": list(self.optional),
             "source": SOURCE,
             "without": list(without),
             "limits": asdict(self.limits),

@@ -27,7 +27,7 @@ Read = TypeVar("Read")
 
 
 class AttemptError(Exception):
-    """An error of one attempt at a request to a service; another attempt may succeed."""
+    """An error of one attempt at a request to a service, after which another attempt may succeed."""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -158,11 +158,11 @@ def check_endpoint(endpoint: Endpoint) -> None:
     except httpx.HTTPError as error:
         raise ConfigError(
             f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} cannot be reached ({type(error).__name__}: "
-            f"{error}); start the service, or write its address"
+            f"{error}); start the service, or set its address"
         ) from error
     if answer.status_code in (401, 403):
         raise ConfigError(
-            f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} refuses with status {answer.status_code}; write "
+            f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} refuses with status {answer.status_code}; set "
             "the environment variable that holds its key: rewards.services.endpoints=[{api_key_variable: NAME, …}]"
         )
 

@@ -1,4 +1,4 @@
-"""Agents by OpenAI's client: what they ask is observed, what the model says is their answer, and what is refused."""
+"""Agents that use OpenAI's client: their requests are observations, and the model's turns answer them."""
 
 from __future__ import annotations
 
@@ -163,10 +163,10 @@ def test_what_an_agent_raises_is_the_reason_and_not_its_token() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "write either run, package.module:function, or command"),
-        ({"run": PLACE + "count", "command": "true"}, "write either run"),
+        ({}, "set either run, package.module:function, or command"),
+        ({"run": PLACE + "count", "command": "true"}, "set either run"),
         ({"run": PLACE + "nobody"}, "cannot be imported"),
-        ({"run": PLACE + "count", "max_turns": 0}, "write 1 or more"),
+        ({"run": PLACE + "count", "max_turns": 0}, "set 1 or more"),
         ({"run": PLACE + "count", "turns": 3}, "turns"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The environments in the tree, played in their processes."""
+"""The environments of the package, played in their processes."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_codes_are_drawn_with_their_seed() -> None:
     ("name", "settings", "message"),
     [
         ("mastermind", {"num_letters": 99}, "num_letters=99.*2 to 10 letters"),
-        ("verify_and_retry", {"max_turns": 0}, "max_turns=0: write 1 or more"),
+        ("verify_and_retry", {"max_turns": 0}, "max_turns=0: set 1 or more"),
     ],
 )
 def test_a_setting_out_of_range_is_said(name: str, settings: dict[str, Any], message: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from brorl_lab.bases.demonstrations import Calls, Demonstrations, Habits, tokenizer_texts
 from brorl_lab.bases.initial_model import CHAT_TEMPLATE, TOOL_TEMPLATE, build_tokenizer, write_initial_model
 from brorl_lab.bases.result_table import result_header, result_rows
-from brorl_lab.bases.trainer import WarmUpResult, fingerprint, finish, is_cached, warm_up
+from brorl_lab.bases.trainer import WarmUpResult, export_base, fingerprint, is_cached, warm_up
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.commands.sft import fine_tune
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine
@@ -36,10 +36,10 @@ DEMONSTRATION_SEED_OFFSET = 1000  # other questions than those that training beg
 def main(argv: Sequence[str]) -> int:
     """Exit code: 0 done, 75 saved to go on later, 69 something was lost on the way, 2 a mistake in the input, 1 a
     bug."""
-    return run_command("base", __doc__, argv, base, DEFAULT_CONFIG)
+    return run_command("base", __doc__, argv, make_or_fine_tune, DEFAULT_CONFIG)
 
 
-def base(config: BroRLConfig, line: CommandLine) -> int:
+def make_or_fine_tune(config: BroRLConfig, line: CommandLine) -> int:
     """Make a small base model, or fine-tune `policy.model`, as `sft.base` says. Returns the exit code. Raises
     ConfigError where the settings generate no questions."""
     check_demonstrations(config)
@@ -149,7 +149,7 @@ def warm_up_model(
         evaluator = Evaluator(config.evaluation, config.rollouts, inputs.held_out, sampler)
         demonstrations = demonstrations_of(config, inputs.tokenizer, "train")
         outcome = warm_up(config, demonstrations, policy, actors.generator, evaluator, console)
-        return finish(config, policy, outcome), outcome
+        return export_base(config, policy, outcome), outcome
 
 
 def prepare_initial_model(config: BroRLConfig, folder: Path) -> int:

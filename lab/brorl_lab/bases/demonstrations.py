@@ -65,12 +65,12 @@ def work_out(expression: str, habits: Habits, random: Random) -> WorkedSum:
     steps = first
     for sign, term in zip(rest[::2], rest[1::2], strict=True):
         change = int(term) if sign == "+" else -int(term)
-        result = one_step(result, change, habits, random)
+        result = add_carelessly(result, change, habits, random)
         steps += f"{sign}{term}={result}"
     return WorkedSum(steps, result)
 
 
-def one_step(value: int, change: int, habits: Habits, random: Random) -> int:
+def add_carelessly(value: int, change: int, habits: Habits, random: Random) -> int:
     """Sum of two whole numbers, digit by digit, with a pupil's errors."""
     large, small = sorted((value, change), key=abs, reverse=True)
     is_sum = (large < 0) == (small < 0)
@@ -125,10 +125,10 @@ def careless_call(expression: str, slip_rate: float, random: Random) -> str:
         asked = with_another_digit(expression, random)
     if random.random() < slip_rate:
         name = NO_TOOL
-    return written_call(asked, name)
+    return format_call(asked, name)
 
 
-def reading(
+def read_carelessly(
     told: str,
     num_digits: int,
     slip_rate: float,
@@ -142,7 +142,7 @@ def reading(
     return told
 
 
-def written_call(expression: str, name: str = TOOL) -> str:
+def format_call(expression: str, name: str = TOOL) -> str:
     """A call as Hermes and Qwen write it."""
     call = {"name": name, "arguments": {"expression": expression}}
     return f"<tool_call>{json.dumps(call)}</tool_call>"
@@ -213,7 +213,7 @@ class Demonstrations:
             return response_text(task, payload, is_tagged)
         expression = payload["metadata"]["expression"]
         worked = work_out(expression, habits, random)
-        return worked.steps + written(worked.result, is_tagged)
+        return worked.steps + format_answer(worked.result, is_tagged)
 
     def _turn(self, text: str) -> list[int]:
         return [*self.tokenizer.encode(text), self.tokenizer.eos_token_id]
@@ -234,11 +234,11 @@ class Demonstrations:
         has_loss: list[bool] = []
         told = ""
         while True:
-            text = self._said(question, told, random, is_tagged)
+            text = self._turn_text(question, told, random, is_tagged)
             turn = self._turn(text)
             response += turn
             has_loss += [True] * len(turn)
-            observation = observed(environment, text, tokens.tool_format)
+            observation = observe_turn(environment, text, tokens.tool_format)
             if observation is None:
                 break
             between = tokens.after(messages, response, True, observation)
@@ -253,7 +253,7 @@ class Demonstrations:
             has_loss=np.array(has_loss, bool),
         )
 
-    def _said(
+    def _turn_text(
         self,
         question: Question,
         told: str,
@@ -268,8 +268,8 @@ class Demonstrations:
         slip_rate = self.calls.slip_rate
         if not told and random.random() < self.calls.calling_rate:
             return careless_call(expression_of(question), slip_rate, random)
-        number = reading(told, len(payload["answer"]), slip_rate, random)
-        return written(number, is_tagged)
+        number = read_carelessly(told, len(payload["answer"]), slip_rate, random)
+        return format_answer(number, is_tagged)
 
     def batch(self, step: int, size: int) -> list[Example]:
         """Demonstrations [step · size, (step + 1) · size)."""
@@ -277,7 +277,7 @@ class Demonstrations:
         return [self.demonstration(index) for index in range(first, first + size)]
 
 
-def observed(environment: Environment, text: str, written_in: str) -> Sequence[Message] | None:
+def observe_turn(environment: Environment, text: str, written_in: str) -> Sequence[Message] | None:
     """What an environment tells after a turn; None: the episode has ended."""
     calls: tuple[ToolCall, ...] = ()
     try:
@@ -308,10 +308,10 @@ def response_text(task: str, payload: Payload, is_tagged: bool) -> str:
         raise DataError(
             f"task {task} generates questions without a written answer; leave it out of the warm-up's data.tasks"
         )
-    return written(answer, is_tagged)
+    return format_answer(answer, is_tagged)
 
 
-def written(answer: object, is_tagged: bool) -> str:
+def format_answer(answer: object, is_tagged: bool) -> str:
     """An answer in tags, or bare."""
     if not is_tagged:
         return str(answer)
@@ -339,5 +339,5 @@ def _conversation(question: Question, system_prompt: str | None) -> str:
     answer = payload.get("answer", "")
     lines += ["assistant", str(answer)]
     if question.tools:
-        lines += [written_call(""), "tool"]
+        lines += [format_call(""), "tool"]
     return "\n".join(lines)

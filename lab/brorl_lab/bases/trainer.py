@@ -114,7 +114,7 @@ def check_band(config: BroRLConfig, result: EvaluationResult) -> None:
         raise TrainingError(f"the warmed-up base has pass@1 {found:.1%}, outside [{low:.0%}, {high:.0%}]: {advice}")
 
 
-def finish(config: BroRLConfig, policy: Policy, outcome: WarmUpResult) -> Path:
+def export_base(config: BroRLConfig, policy: Policy, outcome: WarmUpResult) -> Path:
     """Export the base with a record of what made it, in place of an older one."""
     output = Path(config.sft.new.output)
     partial = output.with_name(output.name + ".partial")

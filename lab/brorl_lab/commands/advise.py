@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from brorl_lab.theory.advice import (
-    Measured,
+    MeasuredSteps,
     Outlook,
     fit_prior,
-    mean_of,
-    outlook,
-    resampled,
+    mean_of_steps,
+    predict_outlook,
+    resample_steps,
 )
 from brorl_lab.theory.success_prior import SuccessPrior
 from nemo_brorl.core.console import Console
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     path = options.run / "metrics.jsonl" if options.run.is_dir() else options.run
     try:
         steps = measured_steps(read_metrics(path))[-options.steps :]
-        table, words = advice(steps, options.sizes, options.samples)
+        table, words = build_advice(steps, options.sizes, options.samples)
     except (DataError, OSError) as error:
         sys.stderr.write(f"\nerror: {error}\n")
         return USER_ERROR
@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
+def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[MeasuredSteps]:
     """The newest steps with one N. Raises DataError when there are less than two that say what is needed."""
-    steps: list[Measured] = []
+    steps: list[MeasuredSteps] = []
     for row in rows:
         step = measured_step(row)
         if step is not None and steps and step.num_per_prompt != steps[-1].num_per_prompt:
@@ -77,7 +77,7 @@ def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
     return steps
 
 
-def measured_step(row: Mapping[str, Any]) -> Measured | None:
+def measured_step(row: Mapping[str, Any]) -> MeasuredSteps | None:
     """What a row of metrics says; None for one that is not a step's."""
     pass_at: dict[int, float] = {}
     for name, value in row.items():
@@ -91,7 +91,7 @@ def measured_step(row: Mapping[str, Any]) -> Measured | None:
     batch_rollouts = num_per_prompt * row["rollouts/prompts_per_step"]
     num_trained = batch_rollouts * row["dynamic_sampling/loss_scale"]
     train_s = row["time/log_prob_s"] + row["time/update_s"]
-    return Measured(
+    return MeasuredSteps(
         num_per_prompt=num_per_prompt,
         batch_rollouts=batch_rollouts,
         pass_at=pass_at,
@@ -105,20 +105,20 @@ def measured_step(row: Mapping[str, Any]) -> Measured | None:
     )
 
 
-def advice(
-    steps: Sequence[Measured],
+def build_advice(
+    steps: Sequence[MeasuredSteps],
     sizes: Sequence[int],
     num_samples: float,
 ) -> tuple[list[list[str]], list[str]]:
     """A table row per N, and sentences. Ranges: the middle nine tenths over resampled steps and over the lowest and the
     highest guess of the score noise."""
     random = np.random.default_rng(0)
-    draws = [steps, *(resampled(steps, random) for _ in range(NUM_RESAMPLES))]
+    draws = [steps, *(resample_steps(steps, random) for _ in range(NUM_RESAMPLES))]
     outlooks: dict[int, list[Outlook]] = {num: [] for num in sizes}
     relative: dict[int, list[float]] = {num: [] for num in sizes}
     best: list[int] = []
     for draw in draws:
-        measured = mean_of(draw)
+        measured = mean_of_steps(draw)
         prior = fit_prior(measured.pass_at, measured.all_right, measured.num_per_prompt)
         for score_noise in SCORE_NOISES:
             run = _outlook(measured, prior, measured.num_per_prompt, num_samples, score_noise)
@@ -129,19 +129,19 @@ def advice(
             winner = max(found, key=lambda one: one.signal_per_second)
             best.append(winner.num_per_prompt)
     table = [_table_row(num, outlooks[num], relative[num]) for num in sizes]
-    all_right = mean_of(steps).all_right
+    all_right = mean_of_steps(steps).all_right
     return table, _sentences(steps[-1].num_per_prompt, outlooks, best, all_right)
 
 
 def _outlook(
-    measured: Measured,
+    measured: MeasuredSteps,
     prior: SuccessPrior,
     num: int,
     num_samples: float,
     score_noise: float,
 ) -> Outlook:
     prefill_cost = PlacementCosts().prefill
-    return outlook(measured, prior, num, num_samples, score_noise, prefill_cost)
+    return predict_outlook(measured, prior, num, num_samples, score_noise, prefill_cost)
 
 
 def _table_row(

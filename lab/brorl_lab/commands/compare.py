@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from brorl_lab.commands.report import chosen_folders
-from brorl_lab.paired_evaluations import Compared, compare, read_evaluation
+from brorl_lab.paired_evaluations import BenchmarkComparison, compare_evaluations, read_evaluation
 from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     if len(paths) == 1:
         paths = [paths[0] / "before", paths[0]]
     before, after = [read_evaluation(_file(path)) for path in paths]
-    rows = comparison_rows(compare(before, after, options.resamples))
+    rows = comparison_rows(compare_evaluations(before, after, options.resamples))
     console = Console()
     console.line(f"{after.model} against {before.model}:")
     console.table(HEADER, rows)
@@ -73,7 +73,7 @@ def _file(path: Path) -> Path:
     return path / "evaluation.json" if path.is_dir() else path
 
 
-def comparison_rows(comparison: Mapping[str, Compared]) -> list[list[str]]:
+def comparison_rows(comparison: Mapping[str, BenchmarkComparison]) -> list[list[str]]:
     """Make the rows under `HEADER`."""
     rows = []
     for name, found in comparison.items():

@@ -48,7 +48,7 @@ SHOWN = (
 
 
 @dataclass(frozen=True)
-class Compared:
+class MetricComparison:
     """A number of both runs. `spread` is the half-width of a 95 % interval over prompts where `has_interval`, else the
     standard deviation over steps; None: not known."""
 
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         sys.stdout.write(as_json(settings, known, step) + "\n")
     else:
-        show(Console(), settings, known, step)
+        print_comparison(Console(), settings, known, step)
     return 0
 
 
@@ -154,13 +154,13 @@ def last_common_step(
 def compared_scores(
     a: Rows,
     b: Rows,
-) -> list[Compared]:
+) -> list[MetricComparison]:
     """pass@1 on held-out prompts: of the last validation after a step that both validated after, and of each one's
     best."""
     by_step_a = _validations(a)
     by_step_b = _validations(b)
     both = by_step_a.keys() & by_step_b.keys()
-    found: list[Compared] = []
+    found: list[MetricComparison] = []
     if both:
         last = max(both)
         found.append(_score(f"pass@1 after step {last}", by_step_a[last], by_step_b[last]))
@@ -176,17 +176,17 @@ def compared_metric(
     a: Rows,
     b: Rows,
     step: int | None,
-) -> Compared:
+) -> MetricComparison:
     """Mean over the last LAST_STEPS steps up to the last that both have, with its standard deviation."""
     mean_a, spread_a = _mean(name, a, step)
     mean_b, spread_b = _mean(name, b, step)
-    return Compared(name, mean_a, mean_b, spread_a, spread_b)
+    return MetricComparison(name, mean_a, mean_b, spread_a, spread_b)
 
 
-def show(
+def print_comparison(
     console: Console,
     settings: Sequence[tuple[str, str, str]],
-    compared: Sequence[Compared],
+    compared: Sequence[MetricComparison],
     step: int | None,
 ) -> None:
     """Two tables."""
@@ -207,7 +207,7 @@ def show(
 
 def as_json(
     settings: Sequence[tuple[str, str, str]],
-    compared: Sequence[Compared],
+    compared: Sequence[MetricComparison],
     step: int | None,
 ) -> str:
     """Everything that `show` shows."""
@@ -239,9 +239,9 @@ def _score(
     name: str,
     a: tuple[float, float | None],
     b: tuple[float, float | None],
-) -> Compared:
+) -> MetricComparison:
     spreads = [None if error is None else Z * error for _, error in (a, b)]
-    return Compared(name, a[0], b[0], spreads[0], spreads[1], has_interval=True)
+    return MetricComparison(name, a[0], b[0], spreads[0], spreads[1], has_interval=True)
 
 
 def _first(pair: tuple[float, float | None]) -> float:
@@ -283,7 +283,7 @@ def _text(
     return f"{value:.4g}" if spread is None else f"{value:.4g} ± {spread:.2g}"
 
 
-def _change(row: Compared) -> str:
+def _change(row: MetricComparison) -> str:
     if row.difference is None:
         return UNSET
     text = f"{row.difference:+.4g}"

@@ -31,7 +31,7 @@ def colour_of(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def panels(
+def make_panels(
     num: int,
     titles: Sequence[str],
     x_label: str,
@@ -52,7 +52,7 @@ def add_legend(axis: Any) -> None:
     axis.legend(frameon=False, fontsize=9)
 
 
-def save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
     """Write a PNG and forget the figure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
@@ -62,7 +62,7 @@ def save(figure: Any, path: Path) -> None:
 def draw_three_panels(curves: Curves, labels: Sequence[str], path: Path) -> None:
     """Q_pos, share of improved correct tokens, and worst change, over steps; one line per rollout size."""
     titles = ("probability of correct answers, Q", "correct tokens that gained, %", "worst change of a correct token")
-    figure, axes = panels(3, titles, "step")
+    figure, axes = make_panels(3, titles, "step")
     steps = [measurement.step for measurement in curves]
     q_pos = np.array([measurement.q_pos for measurement in curves])  # [steps, sizes]
     improved = np.array([measurement.share_improved for measurement in curves])
@@ -75,7 +75,7 @@ def draw_three_panels(curves: Curves, labels: Sequence[str], path: Path) -> None
     axes[2].axhline(0, color="black", linewidth=0.6)
     axes[2].set_yscale("symlog", linthresh=1e-6)
     add_legend(axes[0])
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_q(
@@ -84,7 +84,7 @@ def draw_q(
     path: Path,
 ) -> None:
     """Q_pos over steps, a panel per setting."""
-    figure, axes = panels(len(settings), list(settings), "step")
+    figure, axes = make_panels(len(settings), list(settings), "step")
     for axis, curves in zip(axes, settings.values(), strict=True):
         steps = [measurement.step for measurement in curves]
         q_pos = np.array([measurement.q_pos for measurement in curves])  # [steps, sizes]
@@ -92,7 +92,7 @@ def draw_q(
             axis.plot(steps, q_pos[:, index], color=colour_of(index), label=label)
     axes[0].set_ylabel("Q")
     add_legend(axes[0])
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_equal_draws(
@@ -101,7 +101,7 @@ def draw_equal_draws(
     path: Path,
 ) -> None:
     """Q_pos against the number of draws spent, a line per setting of one rollout size."""
-    figure, axes = panels(1, ["equal draws"], "draws, thousands")
+    figure, axes = make_panels(1, ["equal draws"], "draws, thousands")
     for index, name in enumerate(settings):
         draws = []
         q_pos = []
@@ -111,4 +111,4 @@ def draw_equal_draws(
         axes[0].plot(draws, q_pos, color=colour_of(index), label=name)
     axes[0].set_ylabel("Q")
     add_legend(axes[0])
-    save(figure, path)
+    save_figure(figure, path)

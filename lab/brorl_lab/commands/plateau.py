@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     config = PlateauConfig(options.window, options.patience, options.confidence, options.min_gain)
     try:
         check_metric_name(options.metric)
-        table = replay(read_metrics(path), config, options.metric)
+        table = plateau_rows(read_metrics(path), config, options.metric)
     except (DataError, OSError) as error:
         sys.stderr.write(f"\nerror: {error}\n")
         return USER_ERROR
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def replay(
+def plateau_rows(
     rows: Iterable[Mapping[str, Any]],
     config: PlateauConfig,
     metric: str = SCORE,

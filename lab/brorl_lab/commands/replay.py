@@ -49,20 +49,20 @@ SHOWN = {
 
 
 @dataclass(frozen=True)
-class Start:
+class ReplayStart:
     """Where a replay begins."""
 
     step: int  # the last one whose update the weights have seen
     checkpoint: Path | None  # None: the model that the run began with
 
 
-def find_start(run_folder: Path, first: int, last: int) -> Start:
+def find_start(run_folder: Path, first: int, last: int) -> ReplayStart:
     """The newest checkpoint before step `first`. Raises DataError unless all steps from there to `last` are stored with
     all of their groups."""
-    start = Start(0, None)
+    start = ReplayStart(0, None)
     for folder in Checkpoints(run_folder / "checkpoints", keep=1).complete():
         if step_of(folder) < first:
-            start = Start(step_of(folder), folder)
+            start = ReplayStart(step_of(folder), folder)
             break
     stored = stored_steps(run_folder)
     needed = set(range(start.step + 1, last + 1))
@@ -102,7 +102,7 @@ class Replay:
         self.sizes = RunSizes.from_config(config)
         self.resets = _reset_steps(run_folder)
 
-    def learn(
+    def train_on_step(
         self,
         policy: Policy,
         step: int,
@@ -168,7 +168,7 @@ def recorded_row(run_folder: Path, step: int) -> Row:
     raise DataError(f"{path} has no row of step {step}")
 
 
-def differences(row: Row, report: UpdateReport) -> list[str]:
+def differing_metrics(row: Row, report: UpdateReport) -> list[str]:
     """Names of the update's metrics that are not the recorded ones, bit for bit (NaN is null in a file)."""
     names: list[str] = []
     for name, value in report.metrics.items():
@@ -187,7 +187,7 @@ def _reset_steps(run_folder: Path) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReplayArguments:
     """What the command line asks for."""
 
     run_folder: Path
@@ -205,7 +205,7 @@ def main(argv: Sequence[str]) -> int:
     return replay(asked, Console())
 
 
-def parse(argv: Sequence[str]) -> Asked:
+def parse(argv: Sequence[str]) -> ReplayArguments:
     """The command line. Exits with 2 for a wrong option."""
     parser = argparse.ArgumentParser(prog="brorl replay", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
@@ -230,10 +230,10 @@ def parse(argv: Sequence[str]) -> Asked:
     if not 1 <= options.step <= last:
         parser.error(f"--step {options.step} --through {last}: write a step from 1, and one that is not before it")
     overrides = (*options.set, *options.overrides)
-    return Asked(options.run, options.step, last, options.export, overrides, tuple(options.trust))
+    return ReplayArguments(options.run, options.step, last, options.export, overrides, tuple(options.trust))
 
 
-def replay(asked: Asked, console: Console) -> int:
+def replay(asked: ReplayArguments, console: Console) -> int:
     """Learn the steps again and show what came of each. Raises ConfigError, DataError, CheckpointError."""
     recorded = settings_of(asked.run_folder)
     config = settings_of(asked.run_folder, asked.overrides)
@@ -250,8 +250,8 @@ def replay(asked: Asked, console: Console) -> int:
     check_memory(config)
     console.line(_introduction(asked, start))
     begin = time.monotonic()
-    reports = learn(asked, start, recorded, config)
-    num_different = show(asked, reports, console)
+    reports = replay_steps(asked, start, recorded, config)
+    num_different = print_reports(asked, reports, console)
     console.line(f"{time.monotonic() - begin:.0f} s in all")
     return DIFFERS if num_different and not asked.overrides else 0
 
@@ -266,9 +266,9 @@ def settings_of(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
     return replace(config, exp_manager=exp_manager)
 
 
-def learn(
-    asked: Asked,
-    start: Start,
+def replay_steps(
+    asked: ReplayArguments,
+    start: ReplayStart,
     recorded: BroRLConfig,
     config: BroRLConfig,
 ) -> list[UpdateReport]:
@@ -280,11 +280,11 @@ def learn(
             start = catch_up(unchanged, start, asked.first, Path(scratch))
         with policy_of(config, start) as policy:
             for step in range(start.step + 1, asked.first):
-                unchanged.learn(policy, step)
+                unchanged.train_on_step(policy, step)
             reports: list[UpdateReport] = []
             for step in range(asked.first, asked.last + 1):
                 lag = step - asked.first if asked.overrides else 0
-                reports.append(changed.learn(policy, step, lag))
+                reports.append(changed.train_on_step(policy, step, lag))
             if asked.export is not None:
                 policy.export(asked.export.absolute())
     return reports
@@ -292,23 +292,23 @@ def learn(
 
 def catch_up(
     unchanged: Replay,
-    start: Start,
+    start: ReplayStart,
     first: int,
     scratch: Path,
-) -> Start:
+) -> ReplayStart:
     """The weights before step `first`, learnt as the run did, as a checkpoint in `scratch`."""
     folder = scratch / "policy"
     folder.mkdir()
     with policy_of(unchanged.config, start) as policy:
         for step in range(start.step + 1, first):
-            unchanged.learn(policy, step)
+            unchanged.train_on_step(policy, step)
         policy.begin_save(folder)
         policy.finish_save(wait=True)
-    return Start(first - 1, scratch)
+    return ReplayStart(first - 1, scratch)
 
 
 @contextlib.contextmanager
-def policy_of(config: BroRLConfig, start: Start) -> Iterator[Policy]:
+def policy_of(config: BroRLConfig, start: ReplayStart) -> Iterator[Policy]:
     """The policy alone, with the weights of `start`."""
     from nemo_brorl.commands.wiring import policy_alone  # Ray, Megatron: only for settings that hold
 
@@ -318,14 +318,14 @@ def policy_of(config: BroRLConfig, start: Start) -> Iterator[Policy]:
         yield policy
 
 
-def show(asked: Asked, reports: Sequence[UpdateReport], console: Console) -> int:
+def print_reports(asked: ReplayArguments, reports: Sequence[UpdateReport], console: Console) -> int:
     """A table for every step. Returns how many numbers are not those of the run."""
     num_different = 0
     for step, report in enumerate(reports, start=asked.first):
         row = recorded_row(asked.run_folder, step)
         console.line()
         console.table([f"step {step}", "run", "replay"], table_rows(row, report))
-        different = differences(row, report)
+        different = differing_metrics(row, report)
         num_different += len(different)
         if different and not asked.overrides:
             console.line(f"{len(different)} of {len(report.metrics)} numbers differ: {', '.join(different)}")
@@ -351,7 +351,7 @@ def _number(value: float | None) -> str:
     return f"{value:.6g}"
 
 
-def _introduction(asked: Asked, start: Start) -> str:
+def _introduction(asked: ReplayArguments, start: ReplayStart) -> str:
     where = f"the checkpoint of step {start.step}" if start.checkpoint else "the model that the run began with"
     steps = f"step {asked.first}" if asked.first == asked.last else f"steps {asked.first} to {asked.last}"
     text = f"{steps} of {asked.run_folder}, from {where}, "

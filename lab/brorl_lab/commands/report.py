@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from brorl_lab.page.page import MIB, report
+from brorl_lab.page.page import MIB, render_report
 from brorl_lab.page.runs import open_runs
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.console import Console, setup_logging
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     folders = chosen_folders(options.runs, options.config_name)
     runs = open_runs(folders)
     output = options.output or folders[0] / NAME
-    text = report(runs, options.max_mib)
+    text = render_report(runs, options.max_mib)
     try:
         write_atomically(output, text)
     except OSError as error:

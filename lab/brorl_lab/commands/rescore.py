@@ -29,7 +29,7 @@ from nemo_brorl.config.schema import BroRLConfig, as_yaml
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.ports import Verifier
+from nemo_brorl.ports import ChunkScorer
 from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, RolloutChunk, ScoredGroup
 
@@ -38,7 +38,7 @@ MAX_SHOWN = 300  # characters of an example
 
 
 @dataclass(frozen=True)
-class Rescored:
+class RescoredGroup:
     """A group with its rewards then and now."""
 
     scored: ScoredGroup
@@ -51,7 +51,7 @@ class Rescored:
         return np.flatnonzero(self.rewards != self.scored.rewards)
 
 
-def asked_again(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]) -> Prompt:
+def prompt_for_verifier(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]) -> Prompt:
     """The prompt for another verifier (None: its own), with these options over those of its payload. Raises DataError
     when the verifier cannot score it, ConfigError for an unknown name or one that the command line does not give."""
     changed = replace(
@@ -73,14 +73,14 @@ def asked_again(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]
 
 def rescore(
     groups: Sequence[ScoredGroup],
-    pool: Verifier,
+    pool: ChunkScorer,
     verifier: str | None,
     options: Mapping[str, Any],
-) -> list[Rescored]:
+) -> list[RescoredGroup]:
     """Groups, each of another prompt, in order. Raises as `asked_again` before anything is scored."""
     chunks: list[RolloutChunk] = []
     for scored in groups:
-        prompt = asked_again(scored.prompt, verifier, options)
+        prompt = prompt_for_verifier(scored.prompt, verifier, options)
         for chunk in scored.group.chunks:
             request = replace(chunk.request, prompt=prompt)
             chunks.append(replace(chunk, request=request))
@@ -90,21 +90,21 @@ def rescore(
         uid, _ = key = _key(scored_chunk.chunk)
         rewards[key] = scored_chunk.rewards
         num_failed[uid] = num_failed.get(uid, 0) + scored_chunk.num_failed
-    return list(_joined(groups, rewards, num_failed))
+    return list(_join_chunks(groups, rewards, num_failed))
 
 
 def _key(chunk: RolloutChunk) -> Key:
     return chunk.request.prompt.uid, int(chunk.indices[0])
 
 
-def _joined(
+def _join_chunks(
     groups: Iterable[ScoredGroup],
     rewards: Mapping[Key, Float32],
     num_failed: Mapping[str, int],
-) -> Iterator[Rescored]:
+) -> Iterator[RescoredGroup]:
     for scored in groups:
         parts = [rewards[_key(chunk)] for chunk in scored.group.chunks]
-        yield Rescored(scored, np.concatenate(parts), num_failed[scored.prompt.uid])
+        yield RescoredGroup(scored, np.concatenate(parts), num_failed[scored.prompt.uid])
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Changes:
     informative_before: int = 0
     informative_now: int = 0
 
-    def add(self, rescored: Rescored) -> None:
+    def add(self, rescored: RescoredGroup) -> None:
         """Count a group."""
         before = rescored.scored.rewards
         self.num += len(before)
@@ -131,7 +131,7 @@ class Changes:
         self.informative_now += bool(np.ptp(rescored.rewards) > 0)
 
 
-def confusion(groups: Iterable[Rescored]) -> np.ndarray:
+def confusion(groups: Iterable[RescoredGroup]) -> np.ndarray:
     """Rollouts [was right, was wrong] × [is right, is wrong]."""
     counts = np.zeros((2, 2), np.int64)
     for rescored in groups:
@@ -141,7 +141,7 @@ def confusion(groups: Iterable[Rescored]) -> np.ndarray:
     return counts
 
 
-def changes_by_task(groups: Iterable[Rescored]) -> dict[str, Changes]:
+def changes_by_task(groups: Iterable[RescoredGroup]) -> dict[str, Changes]:
     """Counts by task, by name; last over all of them."""
     found: dict[str, Changes] = {}
     overall = Changes()
@@ -186,18 +186,18 @@ def main(argv: Sequence[str]) -> int:
     console = Console()
     verifiers: set[str] = set()
     for prompt in sampled_prompts(options.run, steps):  # a mistake is found before anything starts
-        changed = asked_again(prompt, options.verifier, payload)
+        changed = prompt_for_verifier(prompt, options.verifier, payload)
         verifiers.update(names_in(changed.verifier, changed.payload))
     with verifier_alone(config, sorted(verifiers)) as (pool, tokenizer):
         groups = [scored for _, scored in sampled_groups(options.run, steps)]
         rescored = rescore(groups, pool, options.verifier, payload)
-        show(rescored, console)
-        show_examples(rescored, tokenizer, options.examples, console)
+        print_changes(rescored, console)
+        print_examples(rescored, tokenizer, options.examples, console)
     return 0
 
 
 @contextlib.contextmanager
-def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[Verifier, ChatTokenizer]]:
+def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[ChunkScorer, ChatTokenizer]]:
     """The scoring pool of this machine with these verifiers, and the model's tokenizer."""
     # Ray: only for what can be scored.
     from nemo_brorl.cluster.ray_cluster import RayCluster
@@ -249,7 +249,7 @@ def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequ
     return replace(recorded, rewards=replace(recorded.rewards, code=trusted.rewards.code))
 
 
-def show(rescored: Sequence[Rescored], console: Console) -> None:
+def print_changes(rescored: Sequence[RescoredGroup], console: Console) -> None:
     """Who changed by task, and how often right became wrong."""
     rows: list[list[str]] = []
     for task, changes in changes_by_task(rescored).items():
@@ -285,8 +285,8 @@ def _row(task: str, changes: Changes) -> list[str]:
     ]
 
 
-def show_examples(
-    rescored: Sequence[Rescored],
+def print_examples(
+    rescored: Sequence[RescoredGroup],
     tokenizer: ChatTokenizer,
     num: int,
     console: Console,
@@ -301,8 +301,8 @@ def show_examples(
         console.line()
         uid = one.scored.prompt.uid
         console.line(f"{uid}, rollout {place}: {one.scored.rewards[place]:g}, now {one.rewards[place]:g}")
-        console.line(f"  asked    {_inert(_question(one.scored))}")
-        console.line(f"  answered {_inert(text)}")
+        console.line(f"  asked    {_escape_text(_question(one.scored))}")
+        console.line(f"  answered {_escape_text(text)}")
 
 
 def _question(scored: ScoredGroup) -> str:
@@ -310,7 +310,7 @@ def _question(scored: ScoredGroup) -> str:
     return messages[-1]["content"] if messages else ""
 
 
-def _inert(text: str) -> str:
+def _escape_text(text: str) -> str:
     """Without control characters, on one line, in ASCII; the end of what is too long."""
     tail = text if len(text) <= MAX_SHOWN else "..." + text[-MAX_SHOWN:]
     return json.dumps(tail)

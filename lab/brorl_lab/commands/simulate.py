@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from brorl_lab.commands.figures import draw_equal_draws, draw_q, draw_three_panels
-from brorl_lab.theory.simulator import PAPER_SIZES, Measurement, Simulation, ablations, equal_draws, run
+from brorl_lab.theory.simulator import PAPER_SIZES, Measurement, Simulation, ablations, equal_draws, simulate
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, ConfigError
 
@@ -109,7 +109,7 @@ def run_all(settings: Mapping[str, Simulation], console: Console) -> Curves:
         start = time.monotonic()
         console.begin()
         measurements: list[Measurement] = []
-        for measurement in run(setting):
+        for measurement in simulate(setting):
             measurements.append(measurement)
             passed_s = time.monotonic() - start
             console.progress(f"simulation, {name}", len(measurements), setting.num_steps + 1, "steps", passed_s)

@@ -38,27 +38,27 @@ UNITS = ("samples", "seconds")
 MAX_TRIES = 4  # of a run that was saved to go on later, or lost something on the way
 
 
-class Curve(NamedTuple):
+class SweepCurve(NamedTuple):
     """Validations of one run; the first is of the base."""
 
     samples: Float64  # rollouts sampled until then, those of dropped groups too
     seconds: Float64  # of training alone
     score: Float64
 
-    def at(self, unit: str, amount: float) -> float:
+    def score_at(self, unit: str, amount: float) -> float:
         """Score at an amount, on the line between the validations around it."""
         return float(np.interp(amount, getattr(self, unit), self.score))
 
-    def first_at(self, unit: str, score: float) -> float | None:
+    def amount_to_reach(self, unit: str, score: float) -> float | None:
         """Amount at which a score is first reached, on the line between the validations around it; None: never."""
-        return first_at(getattr(self, unit), self.score, score)
+        return first_reached_at(getattr(self, unit), self.score, score)
 
     def points(self, unit: str) -> Points:
         """Validations after the first: at 0 a sigmoid over compute has no value."""
         return Points(getattr(self, unit)[1:], self.score[1:])
 
 
-def first_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | None:
+def first_reached_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | None:
     """Amount at which a curve, straight between its points, first reaches a score; None: never."""
     x = np.asarray(amounts, np.float64)
     y = np.asarray(scores, np.float64)
@@ -72,7 +72,7 @@ def first_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | Non
     return float(np.interp(score, y[around], x[around]))
 
 
-def curve_of(rows: Rows) -> Curve | None:
+def curve_of(rows: Rows) -> SweepCurve | None:
     """Curve of a metrics file; None before the second validation."""
     samples = seconds = 0.0
     points: list[tuple[float, float, float]] = []
@@ -84,12 +84,12 @@ def curve_of(rows: Rows) -> Curve | None:
     if len(points) < 2:
         return None
     columns = np.array(points).T
-    return Curve(*columns)
+    return SweepCurve(*columns)
 
 
-def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, Curve]]:
+def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, SweepCurve]]:
     """Curves by arm and seed, of those that have some."""
-    curves: dict[str, dict[int, Curve]] = {}
+    curves: dict[str, dict[int, SweepCurve]] = {}
     for arm, by_seed in rows_of.items():
         for seed, rows in by_seed.items():
             curve = curve_of(rows)
@@ -105,19 +105,19 @@ def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
     if not curves:
         return []
     found = []
-    for table in (_at_equal, _until, _fits):
+    for table in (_score_table, _time_to_match_table, _sigmoid_table):
         found += [table(curves, unit) for unit in UNITS]
     return found
 
 
-def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+def _score_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     reached: list[float] = []
     for by_seed in curves.values():
         reached += [getattr(curve, unit)[-1] for curve in by_seed.values()]
     amount = min(reached)
     percent_of: dict[str, dict[int, float]] = {}
     for arm, by_seed in curves.items():
-        percent_of[arm] = {seed: 100 * curve.at(unit, amount) for seed, curve in by_seed.items()}
+        percent_of[arm] = {seed: 100 * curve.score_at(unit, amount) for seed, curve in by_seed.items()}
     first = next(iter(curves))
     rows = []
     for arm, percents in percent_of.items():
@@ -138,25 +138,25 @@ def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
         ]
         rows.append(row)
     header = ["arm", "seeds", "base, %", "pass@1, %", "minus the first arm", "validations"]
-    title = f"held-out pass@1 at {amount:,.0f} {_word(unit)}: mean over seeds ± 95 % interval"
+    title = f"held-out pass@1 at {amount:,.0f} {_unit_name(unit)}: mean over seeds ± 95 % interval"
     return title, header, rows
 
 
-def _until(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+def _time_to_match_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     first, *others = curves
     rows = []
     for arm in others:
         cells = [arm]
         for seed, whole in curves[first].items():
             run = curves[arm].get(seed)
-            amount = None if run is None else run.first_at(unit, whole.score[-1])
+            amount = None if run is None else run.amount_to_reach(unit, whole.score[-1])
             if amount is None:
                 cells.append("never")
             else:
                 share = amount / getattr(whole, unit)[-1]
                 cells.append(f"{share:.2f}")
         rows.append(cells)
-    title = f"share of the first arm's {_word(unit)} until its last pass@1 is reached, seed by seed"
+    title = f"share of the first arm's {_unit_name(unit)} until its last pass@1 is reached, seed by seed"
     seeds = [f"seed {seed}" for seed in curves[first]]
     return title, ["arm", *seeds], rows
 
@@ -170,7 +170,7 @@ def mean_and_interval(values: Sequence[float]) -> str:
     return f"{np.mean(values):.1f} ± {half:.1f}"
 
 
-def _fits(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+def _sigmoid_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     rows = []
     for arm, by_seed in curves.items():
         runs = [curve.points(unit) for curve in by_seed.values()]
@@ -182,12 +182,12 @@ def _fits(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
         for name, scale in (("top", 100.0), ("middle", 1.0), ("slope", 1.0)):
             low, high = fit.interval(name)
             row.append(f"{scale * getattr(fit.best, name):,.4g} ({scale * low:,.4g} … {scale * high:,.4g})")
-        rows.append([*row, _foretold(runs)])
-    title = f"sigmoids of pass@1 over {_word(unit)}, 95 % intervals"
-    return title, ["arm", "top, %", f"middle, {_word(unit)}", "slope", "last points foretold"], rows
+        rows.append([*row, _prediction_text(runs)])
+    title = f"sigmoids of pass@1 over {_unit_name(unit)}, 95 % intervals"
+    return title, ["arm", "top, %", f"middle, {_unit_name(unit)}", "slope", "last points foretold"], rows
 
 
-def _foretold(runs: Sequence[Points]) -> str:
+def _prediction_text(runs: Sequence[Points]) -> str:
     """How many of the points past a share of the compute lie in the interval that the points before it foretell."""
     seen, kept_back = hold_back(runs, SEEN_SHARE)
     fit = fit_runs(seen)
@@ -197,7 +197,7 @@ def _foretold(runs: Sequence[Points]) -> str:
     num_inside = 0
     for run in kept_back:
         for compute, reward in zip(run.compute.tolist(), run.reward.tolist(), strict=True):
-            value, low, high = fit.foretold(compute)
+            value, low, high = fit.predict(compute)
             errors.append(abs(value - reward))
             num_inside += low <= reward <= high
     if not errors:
@@ -205,19 +205,19 @@ def _foretold(runs: Sequence[Points]) -> str:
     return f"off by {100 * np.mean(errors):.1f} points, {num_inside} of {len(errors)} inside"
 
 
-def _word(unit: str) -> str:
+def _unit_name(unit: str) -> str:
     return "rollouts" if unit == "samples" else "s of training"
 
 
-def draw(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
+def draw_figure(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
     """Figure of all arms over samples and over time: every run thin, the mean of an arm thick. False: nothing to
     draw."""
     curves = curves_of(rows_of)
     if not curves:
         return False
-    from brorl_lab.commands.figures import add_legend, colour_of, panels, save
+    from brorl_lab.commands.figures import add_legend, colour_of, make_panels, save_figure
 
-    figure, axes = panels(len(UNITS), ["held-out pass@1, %"] * len(UNITS), "")
+    figure, axes = make_panels(len(UNITS), ["held-out pass@1, %"] * len(UNITS), "")
     for axis, unit in zip(axes, UNITS, strict=True):
         axis.set_xlabel("rollouts sampled" if unit == "samples" else "training time, s")
         for number, (arm, by_seed) in enumerate(curves.items()):
@@ -230,7 +230,7 @@ def draw(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
             means = np.mean([np.interp(amounts, getattr(curve, unit), curve.score) for curve in members], axis=0)
             axis.plot(amounts, 100 * means, color=colour, linewidth=2, label=arm)
     add_legend(axes[0])
-    save(figure, path)
+    save_figure(figure, path)
     return True
 
 
@@ -295,7 +295,7 @@ def main(argv: Sequence[str]) -> int:
         chosen = runs if options.only is None else [runs[options.only - 1]]
         failed = train_all(chosen, console)
     if options.only is None:
-        show(file, runs, console)
+        print_tables(file, runs, console)
     for line in failed:
         console.line(line)
     return 1 if failed else 0
@@ -373,13 +373,13 @@ def train_all(runs: Sequence[SweepRun], console: Console) -> list[str]:
         if run.is_complete:
             continue
         console.line(f"run {number} of {len(runs)}: {run.arm}, seed {run.seed}")
-        code = train(run)
+        code = train_run(run)
         if code != 0:
             failed.append(f"{run.arm}, seed {run.seed} ended with exit code {code}: see {run.folder}")
     return failed
 
 
-def train(run: SweepRun) -> int:
+def train_run(run: SweepRun) -> int:
     """One run to its end, in a process of its own. Returns its last exit code."""
     command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", run.config_name, *run.overrides]
     code = 0
@@ -390,7 +390,7 @@ def train(run: SweepRun) -> int:
     return code
 
 
-def show(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
+def print_tables(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
     """Tables and figure of the runs that have been validated more than once."""
     rows_of: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for run in runs:
@@ -404,6 +404,6 @@ def show(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
         console.line(title)
         console.table(header, rows)
     figure = Path(file.output) / "sweep.png"
-    if draw(rows_of, figure):
+    if draw_figure(rows_of, figure):
         console.line()
         console.line(f"figure: {figure}")

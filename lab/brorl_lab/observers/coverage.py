@@ -50,7 +50,7 @@ class Coverage(Observer):
         self.newest: list[list[float]] = []
         self.is_warned = False
 
-    def note(self, groups: Sequence[ScoredGroup]) -> None:
+    def record_groups(self, groups: Sequence[ScoredGroup]) -> None:
         """Take in the groups of a step that is over; warn when pass@k has just fallen too far."""
         means = mean_pass_at(groups)
         if not means:
@@ -114,7 +114,7 @@ class Coverage(Observer):
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
         """Take in the groups of a step. Returns the changes since the first steps."""
-        self.note(made.filled.sampled)
+        self.record_groups(made.filled.sampled)
         return self.changes()
 
     def state_dict(self) -> dict[str, Any]:

@@ -82,12 +82,12 @@ class RewardWatch(Observer):
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
         """Return metrics of a step's groups; write examples of its alarms, and warn."""
-        return self.note(made.step, made.filled.sampled)
+        return self.record_step(made.step, made.filled.sampled)
 
-    def note(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    def record_step(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
         """Do so for the groups of a step."""
-        metrics, found = self.look(groups)
-        for alarm in self.to_keep(found):
+        metrics, found = self.find_alarms(groups)
+        for alarm in self.select_kept(found):
             append_line(self.path, json.dumps({"step": step, **asdict(alarm)}))
         for alarm in found:
             if alarm.kind not in self.warned:
@@ -95,7 +95,7 @@ class RewardWatch(Observer):
                 log.warning("rewards of %s: %s (%s)", alarm.where, alarm.text, self.path)
         return metrics
 
-    def look(self, groups: Sequence[ScoredGroup]) -> tuple[dict[str, float], list[Alarm]]:
+    def find_alarms(self, groups: Sequence[ScoredGroup]) -> tuple[dict[str, float], list[Alarm]]:
         """Return metrics and alarms of a step's groups."""
         if not groups:
             return {}, []
@@ -117,7 +117,7 @@ class RewardWatch(Observer):
         }
         return metrics, found
 
-    def to_keep(self, alarms: Sequence[Alarm]) -> list[Alarm]:
+    def select_kept(self, alarms: Sequence[Alarm]) -> list[Alarm]:
         """Return those whose examples are to be written: the first `max_examples` of a kind in a run."""
         kept = []
         for alarm in alarms:

@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from brorl_lab.page.runs import Run, read_rows
+from brorl_lab.page.runs import RunView, read_rows
 from brorl_lab.paired_evaluations import share_right
 from brorl_lab.paired_test import paired_test
 from nemo_brorl.core.files import MALFORMED
@@ -33,7 +33,7 @@ Row = Mapping[str, Any]
 Ends = list[float]
 
 
-def comparison(runs: Sequence[Run]) -> Part:
+def compare_runs(runs: Sequence[RunView]) -> Part:
     """Rows of the comparison; none for a single run, or where no step was validated by all."""
     rows_by_run = [read_rows(run.folder) for run in runs]
     step = _last_common_step(rows_by_run)
@@ -131,7 +131,7 @@ def _total(rows: Iterable[Row], name: str) -> float | None:
     return sum(values) if values else None
 
 
-def paired_evaluations(runs: Sequence[Run]) -> list[Part]:
+def paired_evaluations(runs: Sequence[RunView]) -> list[Part]:
     """Paired tests of the runs' latest evaluations against the first run's, of each benchmark that both asked the same
     questions of."""
     evaluations = [_benchmarks(run.folder) for run in runs]

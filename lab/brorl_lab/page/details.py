@@ -57,19 +57,19 @@ NUMBERS = (
 )
 
 
-class Tokens(NamedTuple):
+class ResponseTokens(NamedTuple):
     """Tokens of a rollout, [T] each."""
 
     ids: list[int]
     log_probs: list[float]
     is_sampled: list[bool] | None  # None: all were; else an environment said the others
 
-    def part(self, first: int, last: int) -> Tokens:
+    def slice_tokens(self, first: int, last: int) -> ResponseTokens:
         """Tokens from `first` to before `last`."""
         is_sampled = self.is_sampled
         if is_sampled is not None:
             is_sampled = is_sampled[first:last]
-        return Tokens(
+        return ResponseTokens(
             ids=self.ids[first:last],
             log_probs=self.log_probs[first:last],
             is_sampled=is_sampled,
@@ -85,10 +85,10 @@ class Tokens(NamedTuple):
         return values
 
 
-def tokens_of(table: pa.Table, place: int) -> Tokens:
+def tokens_of(table: pa.Table, place: int) -> ResponseTokens:
     """Tokens of a rollout of a group's table."""
     row = _row(table, place, TOKENS)
-    return Tokens(
+    return ResponseTokens(
         ids=row["token_ids"],
         log_probs=row["log_probs"],
         is_sampled=row.get("is_sampled"),
@@ -118,14 +118,14 @@ def response_part(
         if text is None:
             text = " ".join(str(token) for token in tokens.ids[:FIRST_TOKENS])
             text = f"(the tokenizer of this run is not there; token ids) {text}"
-        return {"pieces": [bounded(text)]}
+        return {"pieces": [shorten(text)]}
     num = len(tokens.ids)
     left_out = max(0, num - FIRST_TOKENS - LAST_TOKENS)
     end = FIRST_TOKENS if left_out else num
-    pieces = pieces_of(tokenizer, tokens.part(0, end))
+    pieces = pieces_of(tokenizer, tokens.slice_tokens(0, end))
     cut_at = len(pieces)
     if left_out:
-        pieces += pieces_of(tokenizer, tokens.part(num - LAST_TOKENS, num))
+        pieces += pieces_of(tokenizer, tokens.slice_tokens(num - LAST_TOKENS, num))
     return {
         "pieces": [piece for piece, _ in pieces],
         "log_probs": [value for _, value in pieces],
@@ -153,7 +153,7 @@ def _turns(table: pa.Table, place: int) -> list[Part]:
     return turns
 
 
-def pieces_of(tokenizer: ChatTokenizer, tokens: Tokens) -> list[Piece]:
+def pieces_of(tokenizer: ChatTokenizer, tokens: ResponseTokens) -> list[Piece]:
     """Pieces of text that tokens stand for, special ones too, with the smallest log-prob of their tokens, None where
     none was sampled. Tokens that are no whole character yet belong to the next piece."""
     from tokenizers.decoders import DecodeStream
@@ -188,10 +188,10 @@ def _answer(text: str, verifier: str, payload: Part) -> str | None:
         found = answers.read(text)
     except (ValueError, TypeError, RecursionError, KeyError):
         return None
-    return None if found is None else bounded(found)
+    return None if found is None else shorten(found)
 
 
-def bounded(text: str) -> str:
+def shorten(text: str) -> str:
     """The text, without what is too long of it to be read."""
     if len(text) <= MAX_CHARACTERS:
         return text
@@ -229,11 +229,11 @@ def group_details(
     payload = json.loads(group["payload"])
     messages: list[Part] = []
     for message in group["messages"]:
-        content = bounded(message["content"])
+        content = shorten(message["content"])
         messages.append({"role": message["role"], "content": content})
     if not messages and tokenizer is not None:
         prompt = tokenizer.backend.decode(group["prompt_ids"], skip_special_tokens=False)
-        messages.append({"role": "prompt", "content": bounded(prompt)})
+        messages.append({"role": "prompt", "content": shorten(prompt)})
     shown: dict[str, Part] = {}
     for place in shown_places(columns["reward"]):
         shown[str(place)] = response_part(table, place, tokenizer, group["verifier"], payload)
@@ -339,7 +339,7 @@ def _expected(payload: Part) -> str | None:
     """The answers that are right, where the payload has them."""
     if payload.get("answer") is None:
         return None
-    return bounded(", ".join(accepted_answers(payload)))
+    return shorten(", ".join(accepted_answers(payload)))
 
 
 def _texts(payload: Part) -> dict[str, str]:
@@ -347,5 +347,5 @@ def _texts(payload: Part) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in payload.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        found[key] = bounded(text)
+        found[key] = shorten(text)
     return found

@@ -61,7 +61,7 @@ class StoreTables:
         self.unreadable.clear()
         for step in files.steps():
             try:
-                found[step] = self._step(files, step)
+                found[step] = self._read_step(files, step)
             except FileNotFoundError:  # deleted meanwhile: the store is bounded
                 continue
             except (OSError, pa.ArrowException, *MALFORMED) as error:
@@ -69,7 +69,7 @@ class StoreTables:
                 log.warning("step %d of %s cannot be read: %s", step, files.folder, error)
         return found
 
-    def _step(self, files: StoreFiles, step: int) -> Columns:
+    def _read_step(self, files: StoreFiles, step: int) -> Columns:
         written_at = files.groups(step).stat().st_mtime_ns
         known = self._known.get(step)
         if known is None or known[0] != written_at:
@@ -132,12 +132,12 @@ def group_table(by_step: Mapping[int, Columns], max_groups: int = MAX_GROUPS) ->
         rows["row"] += range(len(uids))
         rows["uid"] += uids
         for name, names in lists.items():
-            rows[name] += _numbered(columns[name].tolist(), names)
+            rows[name] += _index_names(columns[name].tolist(), names)
         rows["size"] += columns["num_rollouts"].tolist()
         rows["right"] += columns["num_right"].tolist()
         rows["failed"] += columns["num_failed"].tolist()
-        rows["reward"] += _rounded(columns["mean_reward"], 4)
-        rows["tokens"] += _rounded(columns["mean_tokens"], 1)
+        rows["reward"] += _round_values(columns["mean_reward"], 4)
+        rows["tokens"] += _round_values(columns["mean_tokens"], 1)
         rows["cut"] += columns["num_cut"].tolist()
     num_all = 0
     for columns in by_step.values():
@@ -161,7 +161,7 @@ def _newest(by_step: Mapping[int, Columns], max_groups: int) -> list[int]:
     return chosen
 
 
-def _numbered(values: Sequence[str], names: list[str]) -> list[int]:
+def _index_names(values: Sequence[str], names: list[str]) -> list[int]:
     """Each value's place in the list of names, which grows."""
     numbers: list[int] = []
     for value in values:
@@ -172,7 +172,7 @@ def _numbered(values: Sequence[str], names: list[str]) -> list[int]:
     return numbers
 
 
-def _rounded(values: np.ndarray, digits: int) -> list[float | None]:
+def _round_values(values: np.ndarray, digits: int) -> list[float | None]:
     found: list[float | None] = []
     for value in values.tolist():
         if math.isfinite(value):
@@ -190,7 +190,7 @@ def success_rates(by_step: Mapping[int, Columns]) -> Part:
     pass_at: list[dict[str, float]] = []
     informative: list[dict[str, float]] = []
     for step in steps:
-        sampled = _sampled(by_step[step])
+        sampled = _select_sampled(by_step[step])
         shares.append(rate_shares(*sampled))
         passed, mixed = by_size(*sampled)
         pass_at.append(passed)
@@ -204,16 +204,16 @@ def success_rates(by_step: Mapping[int, Columns]) -> Part:
     }
 
 
-class Sampled(NamedTuple):
+class SampledGroups(NamedTuple):
     """Groups that were sampled in a step, [groups] each."""
 
     sizes: np.ndarray
     right: np.ndarray  # rollouts
 
 
-def _sampled(columns: Columns) -> Sampled:
+def _select_sampled(columns: Columns) -> SampledGroups:
     is_sampled = columns["origin"] == "sampled"
-    return Sampled(
+    return SampledGroups(
         sizes=columns["num_rollouts"][is_sampled],
         right=columns["num_right"][is_sampled],
     )

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from brorl_lab.page import details
-from brorl_lab.page.comparison import comparison
+from brorl_lab.page.comparison import compare_runs
 from brorl_lab.page.groups import Columns, StoreTables, group_table, success_rates
-from brorl_lab.page.runs import Run, overview, settings_table
+from brorl_lab.page.runs import RunView, overview, settings_table
 from brorl_lab.trace_reader import read_spans, timeline_steps
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import DRIVER, TimelineSpan, top_stages
@@ -132,10 +132,10 @@ def _rows_of(spans: Iterable[TimelineSpan]) -> list[Row]:
 
 def _row_order(row: Row) -> tuple[Any, ...]:
     process, lane, depth = row
-    return process != DRIVER, _words(process), _words(lane), depth
+    return process != DRIVER, _natural_order(process), _natural_order(lane), depth
 
 
-def _words(name: str) -> list[tuple[int, str]]:
+def _natural_order(name: str) -> list[tuple[int, str]]:
     """Letters, and numbers by their value."""
     found: list[tuple[int, str]] = []
     for digits, letters in WORDS.findall(name):
@@ -168,7 +168,7 @@ def _busy(spans: Iterable[TimelineSpan], whole: float) -> list[Part]:
             own = by_process.setdefault(span.process, [])
             own.append(span)
     found: list[Part] = []
-    for process in sorted(by_process, key=_words):
+    for process in sorted(by_process, key=_natural_order):
         own = by_process[process]
         part = {
             "process": process,
@@ -192,13 +192,13 @@ def _covered(spans: Iterable[TimelineSpan], whole: float) -> float:
     return covered
 
 
-def report(runs: Sequence[Run], max_mib: float) -> str:
+def render_report(runs: Sequence[RunView], max_mib: float) -> str:
     """The page with everything that it shows, at most so many MiB as far as responses go: their groups are added until
     the page is full. Raises DataError."""
     parts: dict[str, str] = {}
     _put(parts, FIRST, overview(runs))
     _put(parts, "settings", settings_table(runs))
-    _put(parts, "comparison", comparison(runs))
+    _put(parts, "comparison", compare_runs(runs))
     tables: list[dict[int, Columns]] = []
     for number, run in enumerate(runs):
         store = StoreTables(run.folder)
@@ -209,11 +209,11 @@ def report(runs: Sequence[Run], max_mib: float) -> str:
         table["unreadable"] = store.unreadable
         _put(parts, f"groups/{number}", table)
         _put_timelines(parts, number, run.folder, max_mib)
-    without = page("report", runs, parts)
+    without = render_page("report", runs, parts)
     room = (max_mib * MIB - len(without)) / len(runs)
     for number, by_step in enumerate(tables):
         _put_groups(parts, number, runs[number], by_step, room)
-    return page("report", runs, parts)
+    return render_page("report", runs, parts)
 
 
 def _put_timelines(
@@ -229,7 +229,7 @@ def _put_timelines(
     room = TIMELINES_SHARE * max_mib * MIB
     for step in _spread_steps(found["steps"]):
         try:
-            packed = pack(timeline(folder, step))
+            packed = compress_part(timeline(folder, step))
         except DataError:  # deleted meanwhile, or damaged
             continue
         room -= len(packed)
@@ -241,7 +241,7 @@ def _put_timelines(
 def _put_groups(
     parts: dict[str, str],
     number: int,
-    run: Run,
+    run: RunView,
     by_step: Mapping[int, Columns],
     room: float,
 ) -> None:
@@ -253,7 +253,7 @@ def _put_groups(
             group = details.group_details(run.folder, step, row, tokenizer)
         except DataError:  # deleted meanwhile
             continue
-        packed = pack(group)
+        packed = compress_part(group)
         room -= len(packed) + len(name) + 60
         if room < 0:
             return
@@ -298,7 +298,7 @@ def _groups_in_order(step: int, columns: Columns) -> list[tuple[int, int]]:
     return order
 
 
-def pack(part: Part) -> str:
+def compress_part(part: Part) -> str:
     """JSON, compressed, in base64."""
     text = json.dumps(
         part,
@@ -310,10 +310,10 @@ def pack(part: Part) -> str:
 
 
 def _put(parts: dict[str, str], name: str, part: Part) -> None:
-    parts[name] = pack(part)
+    parts[name] = compress_part(part)
 
 
-def page(mode: str, runs: Sequence[Run], parts: Mapping[str, str]) -> str:
+def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) -> str:
     """The whole page. `mode`: report, with its parts in it, or watch, which asks for them. Nothing is loaded from
     elsewhere and no other program runs: the browser is told so by the policy in its head."""
     style = "\n".join(_asset(name) for name in STYLES)
@@ -325,7 +325,7 @@ def page(mode: str, runs: Sequence[Run], parts: Mapping[str, str]) -> str:
     title = "BroRL: " + " and ".join(run.name for run in runs)
     return Template(_asset("page.html")).substitute(
         mode=mode,
-        policy=policy(mode, style, script),
+        policy=content_security_policy(mode, style, script),
         title=html.escape(title),
         style=style,
         script=script,
@@ -334,7 +334,7 @@ def page(mode: str, runs: Sequence[Run], parts: Mapping[str, str]) -> str:
     )
 
 
-def policy(mode: str, style: str, script: str) -> str:
+def content_security_policy(mode: str, style: str, script: str) -> str:
     """What the page may do: run this program, use this style, and where it is served ask its own server."""
     connect = "'self'" if mode == "watch" else "'none'"
     rules = (

@@ -118,25 +118,25 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 
 
 @dataclass(frozen=True)
-class Run:
+class RunView:
     """A run folder and the name that the page gives it."""
 
     folder: Path
     name: str
 
 
-def open_runs(folders: Sequence[Path]) -> list[Run]:
+def open_runs(folders: Sequence[Path]) -> list[RunView]:
     """Runs with names that tell them apart. Raises ConfigError for a folder that no run has written to."""
     short = [folder.absolute().name for folder in folders]
-    runs: list[Run] = []
+    runs: list[RunView] = []
     for folder, name in zip(folders, short, strict=True):
         if not (folder / RECORD).is_file() and not (folder / METRICS).is_file():
             raise ConfigError(f"{folder} is no run folder, it has no {RECORD}: write one that `brorl train` made")
-        runs.append(Run(folder, name if short.count(name) == 1 else str(folder)))
+        runs.append(RunView(folder, name if short.count(name) == 1 else str(folder)))
     return runs
 
 
-def overview(runs: Sequence[Run]) -> Part:
+def overview(runs: Sequence[RunView]) -> Part:
     """What the page shows first: every run's curves, state and events, and what the metrics mean."""
     found = [_curves(run) for run in runs]
     names: dict[str, None] = {}
@@ -169,7 +169,7 @@ def _covered(names: Iterable[str], declared: Sequence[str]) -> list[str]:
     return found
 
 
-def _curves(run: Run) -> Part:
+def _curves(run: RunView) -> Part:
     rows = read_rows(run.folder)
     names: dict[str, None] = {}  # in the order of their first row
     for row in rows:
@@ -233,7 +233,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def settings_table(runs: Sequence[Run]) -> Part:
+def settings_table(runs: Sequence[RunView]) -> Part:
     """Every setting of the runs: its default, its meaning and each run's value, as YAML."""
     by_run = [settings_of(run.folder) for run in runs]
     names: set[str] = set()

@@ -17,10 +17,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from brorl_lab.page import details
-from brorl_lab.page.comparison import comparison
+from brorl_lab.page.comparison import compare_runs
 from brorl_lab.page.groups import StoreTables, group_table, success_rates
-from brorl_lab.page.page import page, timeline, timelines
-from brorl_lab.page.runs import Run, overview, settings_table
+from brorl_lab.page.page import render_page, timeline, timelines
+from brorl_lab.page.runs import RunView, overview, settings_table
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
@@ -43,7 +43,7 @@ log = get_logger(__name__)
 class WatchedRun:
     """One run and what was read of it so far."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunView) -> None:
         self.run = run
         self.store = StoreTables(run.folder)
 
@@ -72,12 +72,12 @@ def _written_at(path: Path) -> str:
 class Pages:
     """Parts by name; safe to ask from several threads."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[RunView]) -> None:
         self.runs = list(runs)
         self.watched = [WatchedRun(run) for run in runs]
         self._lock = threading.Lock()
 
-    def part(self, name: str) -> Part | None:
+    def read_part(self, name: str) -> Part | None:
         """The part of that name, None where there is none. Raises DataError when it cannot be read."""
         kind, *rest = name.split("/")
         numbers: list[int] = []
@@ -86,13 +86,13 @@ class Pages:
                 return None
             numbers.append(int(text))
         with self._lock:
-            return self._part(kind, numbers)
+            return self._read_part(kind, numbers)
 
-    def _part(self, kind: str, numbers: Sequence[int]) -> Part | None:
+    def _read_part(self, kind: str, numbers: Sequence[int]) -> Part | None:
         whole = {
             "overview": overview,
             "settings": settings_table,
-            "comparison": comparison,
+            "comparison": compare_runs,
         }
         if kind in whole and not numbers:
             return whole[kind](self.runs)
@@ -101,7 +101,7 @@ class Pages:
         if not numbers or numbers[0] >= len(self.watched):
             return None
         number, *rest = numbers
-        return _of_run(self.watched[number], kind, rest)
+        return _part_of_run(self.watched[number], kind, rest)
 
     def stamp(self) -> str:
         """Changes when anything that the page shows does."""
@@ -110,7 +110,7 @@ class Pages:
         return hashlib.sha256(seen.encode()).hexdigest()
 
 
-def _of_run(
+def _part_of_run(
     watched: WatchedRun,
     kind: str,
     numbers: Sequence[int],
@@ -150,7 +150,7 @@ def _of_run(
 
 def make_server(pages: Pages, token: str, port: int) -> ThreadingHTTPServer:
     """A server on this machine that is not running yet; port 0: a free one. Raises OSError where the port is taken."""
-    text = page("watch", pages.runs, {})
+    text = render_page("watch", pages.runs, {})
 
     class Handler(_Handler):
         pass
@@ -191,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer_part(self, name: str) -> None:
         try:
-            part = self.pages.part(name)
+            part = self.pages.read_part(name)
         except DataError as error:
             self._answer(HTTPStatus.GONE, str(error))
             return

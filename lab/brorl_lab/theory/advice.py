@@ -36,7 +36,7 @@ _LEAST_ERROR = 1e-3  # of a measured probability, so that one without spread doe
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSteps:
     """What a run has measured in some of its steps, means."""
 
     num_per_prompt: int  # N
@@ -117,8 +117,8 @@ def fit_prior(
     return SuccessPrior(float(a), float(b))
 
 
-def outlook(
-    measured: Measured,
+def predict_outlook(
+    measured: MeasuredSteps,
     prior: SuccessPrior,
     num: int,
     num_samples: float,
@@ -145,7 +145,7 @@ def outlook(
     )
 
 
-def _work_ratio(measured: Measured, num: int, prompt_cost: float) -> float:
+def _work_ratio(measured: MeasuredSteps, num: int, prompt_cost: float) -> float:
     """Work of a rollout in a group of `num` over that in a group of the run's."""
     prompt_work = prompt_cost * measured.prompt_tokens
     own = measured.response_tokens + prompt_work / num
@@ -153,13 +153,13 @@ def _work_ratio(measured: Measured, num: int, prompt_cost: float) -> float:
     return own / run
 
 
-def resampled(steps: Sequence[Measured], random: np.random.Generator) -> list[Measured]:
+def resample_steps(steps: Sequence[MeasuredSteps], random: np.random.Generator) -> list[MeasuredSteps]:
     """As many steps drawn with replacement: their spread is the uncertainty of what follows from them."""
     chosen = random.integers(0, len(steps), len(steps))
     return [steps[index] for index in chosen]
 
 
-def mean_of(steps: Sequence[Measured]) -> Measured:
+def mean_of_steps(steps: Sequence[MeasuredSteps]) -> MeasuredSteps:
     """Mean of steps with the same N; pass@k for the k that all of them have."""
     shared = set(steps[0].pass_at)
     for step in steps:
@@ -171,7 +171,7 @@ def mean_of(steps: Sequence[Measured]) -> Measured:
     def mean(name: str) -> float:
         return float(np.mean([getattr(step, name) for step in steps]))
 
-    return Measured(
+    return MeasuredSteps(
         num_per_prompt=steps[0].num_per_prompt,
         batch_rollouts=mean("batch_rollouts"),
         pass_at=pass_at,

@@ -29,7 +29,7 @@ class Sigmoid(NamedTuple):
     middle: float  # compute at which half of the way is gone
     slope: float
 
-    def at(self, compute: Float64) -> Float64:
+    def reward_at(self, compute: Float64) -> Float64:
         """Reward at amounts of compute above 0, of any shape."""
         rise = self.top - self.bottom
         return self.bottom + rise / (1 + (self.middle / compute) ** self.slope)
@@ -47,11 +47,11 @@ class SigmoidFit:
         low, high = np.percentile([getattr(curve, name) for curve in self.resampled], INTERVAL)
         return float(low), float(high)
 
-    def foretold(self, compute: float) -> tuple[float, float, float]:
+    def predict(self, compute: float) -> tuple[float, float, float]:
         """Reward at an amount of compute, and its 95 % interval."""
         at = np.array([compute])
-        low, high = np.percentile([curve.at(at)[0] for curve in self.resampled], INTERVAL)
-        return float(self.best.at(at)[0]), float(low), float(high)
+        low, high = np.percentile([curve.reward_at(at)[0] for curve in self.resampled], INTERVAL)
+        return float(self.best.reward_at(at)[0]), float(low), float(high)
 
 
 class Points(NamedTuple):
@@ -78,7 +78,7 @@ def fit_sigmoid(compute: Float64, reward: Float64, near: Sigmoid | None = None) 
         except RuntimeError:  # no end after so many evaluations
             continue
         curve = Sigmoid(*map(float, found))
-        error = float(((curve.at(compute) - reward) ** 2).sum())
+        error = float(((curve.reward_at(compute) - reward) ** 2).sum())
         if error < least_error:
             best, least_error = curve, error
     return best
@@ -99,8 +99,8 @@ def fit_runs(runs: Sequence[Points], seed: int = 0, num_resamples: int = 200) ->
         drawn = [runs[index] for index in random.integers(len(runs), size=len(runs))]
         rewards = []
         for run in drawn:
-            residuals = widened * (run.reward - best.at(run.compute))
-            rewards.append(best.at(run.compute) + random.choice(residuals, len(residuals)))
+            residuals = widened * (run.reward - best.reward_at(run.compute))
+            rewards.append(best.reward_at(run.compute) + random.choice(residuals, len(residuals)))
         curve = fit_sigmoid(np.concatenate([run.compute for run in drawn]), np.concatenate(rewards), near=best)
         if curve is not None:
             resampled.append(curve)
@@ -126,4 +126,4 @@ def _rewards(
     middle: float,
     slope: float,
 ) -> Float64:
-    return Sigmoid(bottom, top, middle, slope).at(compute)
+    return Sigmoid(bottom, top, middle, slope).reward_at(compute)

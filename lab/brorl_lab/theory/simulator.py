@@ -70,7 +70,7 @@ class Measurement:
     worst_change: Floats  # [R] smallest p − p₀ among correct tokens
 
 
-def run(simulation: Simulation) -> Iterator[Measurement]:
+def simulate(simulation: Simulation) -> Iterator[Measurement]:
     """Every step's measurement, step 0 first. Raises ValueError for settings that cannot be."""
     simulation.check()
     state = _State(simulation)
@@ -78,7 +78,7 @@ def run(simulation: Simulation) -> Iterator[Measurement]:
     yield _measure(0, start, start, simulation.num_correct)
     p = start
     for step in range(1, simulation.num_steps + 1):
-        state.learn(p, step)
+        state.update(p, step)
         p = state.probabilities()
         yield _measure(step, p, start, simulation.num_correct)
 
@@ -114,7 +114,7 @@ class _State:
         p /= p.sum(1, keepdims=True)
         return p
 
-    def learn(self, p: Floats, step: int) -> None:
+    def update(self, p: Floats, step: int) -> None:
         """Draw, centre the rewards, one AdamW step (decoupled decay, arXiv 1711.05101)."""
         gradient = np.stack([self._gradient(p[row], row) for row in range(len(p))])
         settings, (beta1, beta2) = self.simulation, self.simulation.betas
@@ -148,7 +148,7 @@ class _State:
 
 def _draw(p: Floats, size: int, random: np.random.Generator) -> NDArray[np.int64]:
     """Counts [V] of `size` independent draws, by inverting the cumulative distribution at sorted uniforms."""
-    edges = np.cumsum(p, dtype=np.float64)
+    edges = np.cumsum(p.astype(np.float64))
     uniforms = np.sort(random.random(size)) * edges[-1]
     return np.bincount(np.searchsorted(edges, uniforms, side="right"), minlength=len(p))
 

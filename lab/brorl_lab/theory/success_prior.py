@@ -33,7 +33,7 @@ class SuccessPrior:
         total = self.a + self.b
         return self.a * self.b / (total * (total + 1))
 
-    def after(self, successes: float, failures: float) -> SuccessPrior:
+    def posterior(self, successes: float, failures: float) -> SuccessPrior:
         """What is believed after more rollouts: the posterior of these is the prior of the next."""
         return SuccessPrior(self.a + successes, self.b + failures)
 

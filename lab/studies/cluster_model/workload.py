@@ -19,7 +19,7 @@ _BISECTIONS = 40
 
 
 @dataclass(frozen=True)
-class LengthLaw:
+class LengthDistribution:
     """A log-normal body with a Pareto tail, cut at `max_tokens`; prompts differ in their median.
 
     length = median · exp(spread_of_prompts · z_prompt + spread_of_rollouts · z_rollout), and a share of `tail` of all
@@ -34,12 +34,12 @@ class LengthLaw:
     max_tokens: int = 8192
 
 
-HEAVY = LengthLaw(
+HEAVY = LengthDistribution(
     median=2000.0, spread_of_prompts=0.6, spread_of_rollouts=0.6, max_tokens=16_384
 )  # the longest is 5 times the mean
 
 
-def draw(law: LengthLaw, num_prompts: int, num_per_prompt: int, prompt_tokens: int, seed: int) -> Load:
+def draw_load(law: LengthDistribution, num_prompts: int, num_per_prompt: int, prompt_tokens: int, seed: int) -> Load:
     """A load under a law: all of one task, prompts of `prompt_tokens`."""
     random = np.random.default_rng(seed)
     medians = law.median * np.exp(law.spread_of_prompts * random.standard_normal((num_prompts, 1)))
@@ -50,7 +50,7 @@ def draw(law: LengthLaw, num_prompts: int, num_per_prompt: int, prompt_tokens: i
     return Load([prompt_tokens] * num_prompts, whole.tolist(), ["task"] * num_prompts)
 
 
-def recorded_law(rows: Sequence[Mapping[str, float]]) -> LengthLaw:
+def recorded_distribution(rows: Sequence[Mapping[str, float]]) -> LengthDistribution:
     """The log-normal whose mean and share at the limit are those of a run's metrics; half of its variance lies between
     prompts, which metrics do not tell. Raises DataError when no row has response lengths."""
     seen = [row for row in rows if "rollouts/response_tokens" in row]
@@ -65,4 +65,6 @@ def recorded_law(rows: Sequence[Mapping[str, float]]) -> LengthLaw:
         spread = (low + high) / 2
         location = math.log(limit) - deviations * spread
         low, high = (spread, high) if expected(location, spread, limit) > mean else (low, spread)
-    return LengthLaw(math.exp(location), spread / math.sqrt(2), spread / math.sqrt(2), tail=0.0, max_tokens=int(limit))
+    return LengthDistribution(
+        math.exp(location), spread / math.sqrt(2), spread / math.sqrt(2), tail=0.0, max_tokens=int(limit)
+    )

@@ -14,7 +14,7 @@ from brorl_lab.commands.sweep import mean_and_interval
 AMOUNTS = (102_400, 204_800, 307_200)  # rollouts
 
 
-class Arm(NamedTuple):
+class PlainArm(NamedTuple):
     """What runs of several seeds have in common."""
 
     n: int
@@ -26,7 +26,7 @@ class Arm(NamedTuple):
         return f"N = {self.n}, {self.advantage}, {self.fill}, {self.lr:g}"
 
 
-class Curve(NamedTuple):
+class CipherCurve(NamedTuple):
     """One run."""
 
     sampled: list[int]
@@ -34,25 +34,25 @@ class Curve(NamedTuple):
     updates: list[int]
 
 
-def read_curves(lines: Iterable[str]) -> dict[Arm, dict[int, Curve]]:
+def read_curves(lines: Iterable[str]) -> dict[PlainArm, dict[int, CipherCurve]]:
     """Curves by arm and seed."""
-    curves: dict[Arm, dict[int, Curve]] = {}
+    curves: dict[PlainArm, dict[int, CipherCurve]] = {}
     for line in lines:
         row = json.loads(line)
-        arm = Arm(row["n"], row["advantage"], row["lr"], row["fill"])
-        curve = curves.setdefault(arm, {}).setdefault(row["seed"], Curve([], [], []))
+        arm = PlainArm(row["n"], row["advantage"], row["lr"], row["fill"])
+        curve = curves.setdefault(arm, {}).setdefault(row["seed"], CipherCurve([], [], []))
         curve.sampled.append(row["sampled"])
         curve.score.append(row["pass@1"])
         curve.updates.append(row["updates"])
     return curves
 
 
-def score_at(curve: Curve, amount: int) -> float:
+def score_at(curve: CipherCurve, amount: int) -> float:
     """On the line between the measurements around it."""
     return float(np.interp(amount, curve.sampled, curve.score))
 
 
-def table(curves: dict[Arm, dict[int, Curve]]) -> tuple[Sequence[str], list[list[str]]]:
+def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[str], list[list[str]]]:
     """Header, and a row for each arm: mean over seeds ± Student's 95 % interval, in %; runs that are not done count as
     none."""
     header = ["arm", "seeds", *(f"{amount:,}" for amount in AMOUNTS), "updates"]
@@ -69,7 +69,7 @@ def table(curves: dict[Arm, dict[int, Curve]]) -> tuple[Sequence[str], list[list
     return header, rows
 
 
-def draw(curves: Mapping[Any, Mapping[int, Curve]], path: Path) -> None:
+def draw_curves(curves: Mapping[Any, Mapping[int, CipherCurve]], path: Path) -> None:
     """Every run as a line, on a linear and on a logarithmic scale."""
     from matplotlib.figure import Figure
 

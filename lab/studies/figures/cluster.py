@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from brorl_lab.commands.figures import COLOURS, panels, save
+from brorl_lab.commands.figures import COLOURS, make_panels, save_figure
 
 from lab.studies.cluster_model.cluster import ClusterResult
 
@@ -15,7 +15,7 @@ Curve = Sequence[tuple[int, ClusterResult]]  # (engines, what came of it)
 def draw_scaling(curves: Mapping[str, Curve], path: Path) -> None:
     """Makespan over the lower bound, idle share, and prefill over once per prompt, one line per way."""
     titles = ("makespan over the lower bound", "engines idle, %", "prompts computed, times")
-    figure, axes = panels(3, titles, "engines")
+    figure, axes = make_panels(3, titles, "engines")
     for row, (name, curve) in enumerate(curves.items()):
         engines = [num for num, _ in curve]
         style = {"color": COLOURS[row % len(COLOURS)], "marker": "o", "markersize": 3, "label": name}
@@ -27,4 +27,4 @@ def draw_scaling(curves: Mapping[str, Curve], path: Path) -> None:
     axes[0].axhline(1.1, color="black", linewidth=0.6, linestyle=":")
     axes[2].set_yscale("log", base=2)
     axes[0].legend(frameon=False, fontsize=8)
-    save(figure, path)
+    save_figure(figure, path)

@@ -17,7 +17,7 @@ from nemo_brorl.core.console import format_table
 RATES = ("pass@1", "within reach", "beyond")
 
 
-def show(output: Path) -> None:
+def print_plateau_tables(output: Path) -> None:
     """Each part's last line, seed by seed, and the means over seeds ± Student's 95 % interval; `=s`: when the seed's
     first arm had ended."""
     parts: dict[str, dict[int, list[dict[str, Any]]]] = {}

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brorl_lab.commands.sweep import first_at, mean_and_interval
+from brorl_lab.commands.sweep import first_reached_at, mean_and_interval
 
-from lab.studies.figures.cipher import Curve, draw
+from lab.studies.figures.cipher import CipherCurve, draw_curves
 from nemo_brorl.core.console import format_table
 
 Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N and retirement, and by seed
 
 
-def show(output: Path) -> None:
+def print_pool_table(output: Path) -> None:
     """Last pass@1 of each arm, in %, and of arms with retirement the shares of rollouts and seconds after which they
     are where the same N without it ends; a figure beside the output."""
     runs: Runs = {}
@@ -34,12 +34,12 @@ def show(output: Path) -> None:
             rows.append(row)
         rows.append([label_of(size, retire), "all", "", mean_and_interval(ends), "", ""])
     print("\n".join(format_table(["arm", "seed", "rollouts", "pass@1, %", "rollouts until", "seconds until"], rows)))
-    curves: dict[Any, dict[int, Curve]] = {}
+    curves: dict[Any, dict[int, CipherCurve]] = {}
     for (size, retire), by_seed in runs.items():
         for seed, lines in by_seed.items():
-            curve = Curve(column(lines, "sampled"), column(lines, "pass@1"), [])
+            curve = CipherCurve(column(lines, "sampled"), column(lines, "pass@1"), [])
             curves.setdefault(label_of(size, retire), {})[seed] = curve
-    draw(curves, output.with_suffix(".png"))
+    draw_curves(curves, output.with_suffix(".png"))
 
 
 def label_of(size: int, retire: float) -> str:
@@ -50,7 +50,7 @@ def label_of(size: int, retire: float) -> str:
 def share_until(lines: Sequence[Mapping[str, Any]], without: Sequence[Mapping[str, Any]], unit: str) -> str:
     """How much of the other run's rollouts or seconds it takes to where that ends."""
     end = without[-1]
-    amount = first_at(column(lines, unit), column(lines, "pass@1"), end["pass@1"])
+    amount = first_reached_at(column(lines, unit), column(lines, "pass@1"), end["pass@1"])
     return "never" if amount is None else f"{amount / end[unit]:.2f}"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from brorl_lab.commands.figures import COLOURS, panels, save
+from brorl_lab.commands.figures import COLOURS, make_panels, save_figure
 from numpy.typing import NDArray
 
 Curve = NDArray[np.float64]
@@ -29,7 +29,7 @@ _PER_STEP = {
 
 
 @dataclass(frozen=True)
-class SweepRun:
+class SizeRun:
     """One run as curves. `samples` counts all rollouts sampled, those of dropped groups too; `seconds` the training
     alone."""
 
@@ -43,7 +43,7 @@ class SweepRun:
     @classmethod
     def from_rows(
         cls, size: int, seed: int, rows: Sequence[Mapping[str, Any]], rate: tuple[float, float] | None = None
-    ) -> SweepRun:
+    ) -> SizeRun:
         """From a metrics file. A validation in a step's row comes after that step. `rate` (rollouts sampled per second,
         seconds of everything else in a step), measured elsewhere, takes the place of the run's own times."""
         samples = np.cumsum([row.get("generation/num_samples", 0.0) for row in rows])
@@ -79,7 +79,7 @@ def is_training_time(name: str) -> bool:
     return name.startswith("time/") and name not in (*_NOT_TRAINING, "time/generate_s", "time/reward_s")
 
 
-def sweep_tables(runs: Sequence[SweepRun]) -> dict[str, Table]:
+def sweep_tables(runs: Sequence[SizeRun]) -> dict[str, Table]:
     """Scores at equal samples and at equal time, and what a step costs and sees; mean ± standard error over seeds, a
     row per N."""
     samples, seconds = (min(getattr(run, axis)[-1] for run in runs) for axis in ("samples", "seconds"))
@@ -91,7 +91,7 @@ def sweep_tables(runs: Sequence[SweepRun]) -> dict[str, Table]:
     }
 
 
-def _score_table(runs: Sequence[SweepRun], names: Sequence[str], axis: str, amount: float) -> Table:
+def _score_table(runs: Sequence[SizeRun], names: Sequence[str], axis: str, amount: float) -> Table:
     other = "seconds" if axis == "samples" else "samples"
     rows = [
         [
@@ -108,7 +108,7 @@ def _score_table(runs: Sequence[SweepRun], names: Sequence[str], axis: str, amou
     return ["arm", *(f"{name}, %" for name in names), "change of pass@1", other], rows
 
 
-def _step_table(runs: Sequence[SweepRun]) -> Table:
+def _step_table(runs: Sequence[SizeRun]) -> Table:
     rows = []
     for size, members in by_size(runs).items():
         cells = []
@@ -120,7 +120,7 @@ def _step_table(runs: Sequence[SweepRun]) -> Table:
     return ["arm", "seeds", *_PER_STEP], rows
 
 
-def by_size(runs: Sequence[SweepRun]) -> dict[int, list[SweepRun]]:
+def by_size(runs: Sequence[SizeRun]) -> dict[int, list[SizeRun]]:
     """Runs of each N, ascending."""
     return {size: [run for run in runs if run.size == size] for size in sorted({run.size for run in runs})}
 
@@ -130,29 +130,29 @@ def _mean_and_error(values: Sequence[float]) -> str:
     return f"{np.mean(values):.1f} ± {error:.1f}"
 
 
-def draw_sweep(runs: Sequence[SweepRun], path: Path) -> None:
+def draw_sweep(runs: Sequence[SizeRun], path: Path) -> None:
     """Two files: pass@1 and pass@k against samples and against time in `path`, what a step costs and sees beside it in
     `…_steps.png`."""
     names = list(runs[0].scores)
     titles = [f"{name}, held out, %" for name in names for _ in range(2)]
-    figure, axes = panels(len(titles), titles, "")
+    figure, axes = make_panels(len(titles), titles, "")
     for index, name in enumerate(names):
         for axis, unit, scale in ((axes[2 * index], "samples", 1000), (axes[2 * index + 1], "seconds", 1)):
             _draw_mean(axis, [(run, getattr(run, unit) / scale, 100 * run.scores[name]) for run in runs])
             axis.set_xlabel("rollouts sampled, thousands" if unit == "samples" else "training time, s")
     axes[0].legend(frameon=False, fontsize=9)
-    save(figure, path)
+    save_figure(figure, path)
     shown = ["keep rate", "samples/s", "tokens/answer", "signal-to-noise"]
-    figure, axes = panels(len(shown), shown, "step")
+    figure, axes = make_panels(len(shown), shown, "step")
     for axis, label in zip(axes, shown, strict=True):
         _draw_mean(
             axis, [(run, np.arange(len(run.steps[label]), dtype=np.float64) + 1.0, run.steps[label]) for run in runs]
         )
     axes[0].legend(frameon=False, fontsize=9)
-    save(figure, path.with_name(f"{path.stem}_steps.png"))
+    save_figure(figure, path.with_name(f"{path.stem}_steps.png"))
 
 
-def _draw_mean(axis: Any, curves: Sequence[tuple[SweepRun, Curve, Curve]]) -> None:
+def _draw_mean(axis: Any, curves: Sequence[tuple[SizeRun, Curve, Curve]]) -> None:
     """(run, x, y): the mean over seeds of each N as a line, the seeds themselves faintly."""
     for row, size in enumerate(sorted({run.size for run, _, _ in curves})):
         members = [(x, y) for run, x, y in curves if run.size == size]

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from brorl_launcher.doctor.probe import Answer, Probe, answer
-from brorl_launcher.doctor.rendezvous import NodeRank, Rendezvous, absent
-from brorl_launcher.doctor.report import FAIL, OK, Check, named
+from brorl_launcher.doctor.probe import Probe, ProbeResult, answer_probe
+from brorl_launcher.doctor.rendezvous import NodeRank, Rendezvous, wait_for_ranks
+from brorl_launcher.doctor.report import FAIL, OK, Check, join_names
 
 LOCAL = "all-reduce, node"
 GLOBAL = "all-reduce, job"
@@ -96,7 +96,7 @@ def check_pair(
     return _judge(GLOBAL, ring, answers)
 
 
-def _run(ring: Ring, node: int, seconds: float) -> list[Answer]:
+def _run(ring: Ring, node: int, seconds: float) -> list[ProbeResult]:
     """Answers of the ranks of a node, which is the ring's `node`-th."""
     environment = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     probes = []
@@ -119,7 +119,7 @@ def _run(ring: Ring, node: int, seconds: float) -> list[Answer]:
     return answers
 
 
-def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
+def _judge(name: str, ring: Ring, answers: Sequence[ProbeResult]) -> Check:
     """Verdict from the answers of a node's ranks."""
     is_own_fault = len(ring.nodes) == 1
     reason = ""  # the first rank's that failed
@@ -138,7 +138,7 @@ def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
     if missing and not (reason and is_own_fault):
         indices = {rank // ring.per_node for rank in missing}
         late = [ring.nodes[index] for index in sorted(indices)]
-        found = f"{named(late)} did not come ({len(missing)} of {ring.size} ranks)"
+        found = f"{join_names(late)} did not come ({len(missing)} of {ring.size} ranks)"
         return Check(name, FAIL, found, "look there first", is_shared=not is_own_fault)
     ranks = f"{ring.backend} over {ring.size} ranks"
     if reason:
@@ -149,7 +149,7 @@ def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
     return Check(name, OK, f"{ranks}, {min(speeds):.1f} GiB/s")
 
 
-def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
+def pair_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     """All edges of the ring; within a round no node stands in two."""
     neighbours = [*nodes[1:], nodes[0]]
     edges = list(zip(nodes, neighbours, strict=True))
@@ -159,7 +159,7 @@ def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     return [edges[::2], edges[1::2], *last]
 
 
-def at_fault(nodes: Sequence[str], went_well: Mapping[Pair, bool]) -> list[str]:
+def nodes_at_fault(nodes: Sequence[str], went_well: Mapping[Pair, bool]) -> list[str]:
     """The nodes none of whose pairs went well; none when that is so of all."""
     well: set[str] = set()
     for pair, pair_went_well in went_well.items():
@@ -183,7 +183,7 @@ def find_fault(
     address_of.update(this.by_node(addresses))
     address_of[this.nodes[0]] = this.address  # as this node reaches it; by itself it may know a loopback address
     went_well: dict[Pair, bool] = {}
-    for number, edges in enumerate(rounds(nodes)):
+    for number, edges in enumerate(pair_rounds(nodes)):
         own_status = None  # no pair of this round has this node in it
         for pair in edges:
             if this.node in pair:
@@ -195,10 +195,10 @@ def find_fault(
         good = {node for node, status in by_node.items() if status == OK}
         for pair in edges:
             went_well[pair] = good.issuperset(pair)
-    return at_fault(nodes, went_well)
+    return nodes_at_fault(nodes, went_well)
 
 
-def blamed(check: Check, node: str, faults: Sequence[str]) -> Check:
+def with_blame(check: Check, node: str, faults: Sequence[str]) -> Check:
     """The failed check of all nodes, as it stands in one node's report once it is known who is at fault."""
     if node in faults:
         return replace(check, found=f"{check.found}; it fails with both neighbours", is_shared=False)
@@ -228,7 +228,7 @@ def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
             wait_for_workers=False,
         )
         store.set(f"here/{rank}", "1")
-        late = absent(store, "here", range(size), ends_at - KILL_S / 2)
+        late = wait_for_ranks(store, "here", range(size), ends_at - KILL_S / 2)
         if late:
             return {"absent": late}
         is_mine = False
@@ -244,7 +244,9 @@ def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
         speed = _all_reduce(rank, size, device)
         store.set(f"done/{rank}", "1")
         if rank == 0:
-            absent(store, "done", range(size), ends_at - KILL_S / 2)  # the store lives here: it must be the last to go
+            wait_for_ranks(
+                store, "done", range(size), ends_at - KILL_S / 2
+            )  # the store lives here: it must be the last to go
     except (RuntimeError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         return {"error": first_line, "is_mine": is_mine}
@@ -287,4 +289,4 @@ def _all_reduce(rank: int, size: int, device: Any) -> float:
 
 
 if __name__ == "__main__":
-    answer({"rank": run_rank})
+    answer_probe({"rank": run_rank})

@@ -21,15 +21,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brorl_launcher.doctor import data_files, gpus, machine, model_files, sandbox, versions
-from brorl_launcher.doctor.job import Verdict, Wanted, examine_job
-from brorl_launcher.doctor.rendezvous import NodeRank, here, in_job, own_name
+from brorl_launcher.doctor.job import DoctorVerdict, JobCheckSettings, examine_job
+from brorl_launcher.doctor.rendezvous import NodeRank, own_name, rank_in_job, single_node
 from brorl_launcher.doctor.report import (
     FAIL,
     STYLES,
     WARN,
     Check,
     NodeReport,
-    advices,
+    advice_lines,
     table_header,
     table_rows,
     write_json,
@@ -51,9 +51,9 @@ def main(argv: Sequence[str]) -> int:
     options, rest = parse(argv)
     line = parse_command_line(rest, "doctor", (__doc__ or "").strip())
     try:
-        this = here()
+        this = single_node()
         if options.job:
-            this = in_job(os.environ, options.address)
+            this = rank_in_job(os.environ, options.address)
         verdict = examine(line, options, this)
     except BroRLError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -92,7 +92,7 @@ def examine_node(
     checks += data_files.check_data(config)
     checks += data_files.check_constants(config)
     checks += sandbox.check_sandbox(config)
-    return NodeReport(this.node, checks, versions.facts())
+    return NodeReport(this.node, checks, versions.version_facts())
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -129,7 +129,7 @@ def examine(
     line: CommandLine,
     options: argparse.Namespace,
     this: NodeRank,
-) -> Verdict:
+) -> DoctorVerdict:
     """Verdict of this node, or of the job that it is in. Raises ConfigError."""
     ports = read_ports(options.ports)
     config = load_config(*line)
@@ -139,11 +139,11 @@ def examine(
     if reports is None and options.job:
         reports = folder
     gpus = config.trainer.gpus_per_node if config.trainer.num_gpus else 0
-    wanted = Wanted(folder, reports, gpus, options.deadline, options.all_reduce)
+    wanted = JobCheckSettings(folder, reports, gpus, options.deadline, options.all_reduce)
     return examine_job(this, wanted, lambda: examine_node(config, this, ports))
 
 
-def to_json(verdict: Verdict) -> dict[str, object]:
+def to_json(verdict: DoctorVerdict) -> dict[str, object]:
     """Content of `--json`: `ok`, the `nodes`, and what is wrong `between` them."""
     return {
         "ok": verdict.is_ok,
@@ -152,13 +152,13 @@ def to_json(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def show(verdict: Verdict, num_nodes: int) -> None:
+def show(verdict: DoctorVerdict, num_nodes: int) -> None:
     """Print the table, what to do, and the verdict in one line."""
     console, reports = Console(), verdict.reports
     header = table_header(reports)
     rows = table_rows(reports)
     console.table(header, rows, text_columns=range(len(header)), styles=STYLES)
-    found = advices(reports)
+    found = advice_lines(reports)
     if found:
         console.line("\nwhat to do:")
         for text in found:
@@ -166,7 +166,7 @@ def show(verdict: Verdict, num_nodes: int) -> None:
     console.line(f"\n{conclusion(verdict, num_nodes)}")
 
 
-def conclusion(verdict: Verdict, num_nodes: int) -> str:
+def conclusion(verdict: DoctorVerdict, num_nodes: int) -> str:
     """The verdict in one line."""
     names: dict[str, set[str]] = {WARN: set(), FAIL: set()}
     for report in verdict.reports:

@@ -13,7 +13,7 @@ from typing import Any
 from brorl_graders.base.environment_values import literal
 from omegaconf import OmegaConf
 
-from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import RewardsConfig
@@ -38,7 +38,7 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
         name = f"data, {getattr(source, 'name', '')}" if where != "data" else "data"
         settings = OmegaConf.to_container(OmegaConf.structured(literal(plain_source(source))))
         asked = {"source": settings, "model": config.policy.model}
-        found = ask("data_files", "source", asked, SOURCE_DEADLINE_S)
+        found = run_probe("data_files", "source", asked, SOURCE_DEADLINE_S)
         if found.data is None:
             yield Check(name, FAIL, f"{source.path or source.source}: {found.reason}", "is its file server up?")
         elif found.data["fault"]:
@@ -150,7 +150,7 @@ def check_constants(config: BroRLConfig) -> Iterator[Check]:
         settings = OmegaConf.structured(literal(plain_source(source)))
         sources.append(OmegaConf.to_container(settings))
     rewards = OmegaConf.to_container(OmegaConf.structured(literal(config.rewards)))
-    found = ask("data_files", "paid", {"sources": sources, "rewards": rewards}, CONSTANTS_DEADLINE_S)
+    found = run_probe("data_files", "paid", {"sources": sources, "rewards": rewards}, CONSTANTS_DEADLINE_S)
     if found.data is None:
         yield Check(CONSTANTS, WARN, f"not tried: {found.reason}")
         return
@@ -161,7 +161,7 @@ def check_constants(config: BroRLConfig) -> Iterator[Check]:
         yield Check(CONSTANTS, OK, "no task pays for one of twenty")
 
 
-def paid(wanted: dict[str, Any]) -> dict[str, Any]:
+def find_paid_constants(wanted: dict[str, Any]) -> dict[str, Any]:
     """`sentences` about tasks that pay for one."""
     from nemo_brorl.evaluation.constant_answers import check_constants as find_paid
 
@@ -176,4 +176,4 @@ def _settings(section: type, values: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    answer({"source": look_at_source, "paid": paid})
+    answer_probe({"source": look_at_source, "paid": find_paid_constants})

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from brorl_launcher.doctor import collective
-from brorl_launcher.doctor.collective import LEAST, Pair, blamed, find_fault
-from brorl_launcher.doctor.probe import within
-from brorl_launcher.doctor.rendezvous import NodeRank, NoTorchError, Rendezvous, join
-from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, named
+from brorl_launcher.doctor.collective import LEAST, Pair, find_fault, with_blame
+from brorl_launcher.doctor.probe import call_within
+from brorl_launcher.doctor.rendezvous import NodeRank, NoTorchError, Rendezvous, join_rendezvous
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, join_names
 from nemo_brorl.core.errors import ResourceError
 
 NAME = "shared folder"
@@ -47,7 +47,7 @@ def write_word(folder: Path, node: str, word: str) -> str:
         except OSError as error:
             return str(error)
 
-    return str(within(HANG_S, put, f"the file system has not answered for {HANG_S:.0f} s"))
+    return str(call_within(HANG_S, put, f"the file system has not answered for {HANG_S:.0f} s"))
 
 
 def words_seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
@@ -126,7 +126,7 @@ def _path(folder: Path, node: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JobCheckSettings:
     """What the job's checks need to know."""
 
     shared: Path  # a folder below the run folder
@@ -137,7 +137,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DoctorVerdict:
     """What the nodes of a job have found, in the order of ranks; on the first node also of those that did not come."""
 
     reports: tuple[NodeReport, ...]
@@ -163,9 +163,9 @@ class Verdict:
 
 def examine_job(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     look: Callable[[], NodeReport],
-) -> Verdict:
+) -> DoctorVerdict:
     """Meet, `look` at this node, then at the others, and write `<node>.json` into `wanted.reports`.
 
     A node writes its own before the last exchange; then the first one writes all, with what it alone knows: who did not
@@ -174,7 +174,7 @@ def examine_job(
     word = secrets.token_hex(8)
     wrong = write_word(wanted.shared, this.node, word)
     try:
-        with join(this, wanted.rendezvous_s) as rendezvous:
+        with join_rendezvous(this, wanted.rendezvous_s) as rendezvous:
             verdict = _examine_together(this, wanted, look, rendezvous, word, wrong)
     except ResourceError as error:
         return _alone(this, wanted, look(), error)
@@ -185,12 +185,12 @@ def examine_job(
 
 def _examine_together(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     look: Callable[[], NodeReport],
     rendezvous: Rendezvous,
     word: str,
     wrong: str,
-) -> Verdict:
+) -> DoctorVerdict:
     """Verdict of nodes that have met. `word`: what this node has left in the shared folder; `wrong`: why it could
     not."""
     words = this.by_node(rendezvous.exchange(word, EXCHANGE_S))
@@ -216,7 +216,7 @@ def _examine_together(
 
 def _all_reduce(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     rendezvous: Rendezvous,
 ) -> list[Check]:
     """All-reduces: on the node alone; then over all nodes on which that went well, since another one would only make
@@ -231,13 +231,13 @@ def _all_reduce(
     good = [node for node in this.nodes if alone.get(node) == OK]
     bad = [node for node in this.nodes if node not in good]
     if len(good) < 2 or this.nodes[0] not in good:
-        not_tried = Check(collective.GLOBAL, WARN, f"not tried, for {named(bad)}")
+        not_tried = Check(collective.GLOBAL, WARN, f"not tried, for {join_names(bad)}")
         return [mine, not_tried]
     together = Check(collective.GLOBAL, WARN, "not tried here")
     if this.node in good:
         together = collective.check_job(this, good, wanted.num_gpus, wanted.all_reduce_s)
         if bad:
-            found = f"{together.found} (without {named(bad)})"
+            found = f"{together.found} (without {join_names(bad)})"
             together = replace(together, found=found)
     statuses = rendezvous.exchange(together.status, longest)
     if FAIL in statuses.values() and len(good) >= LEAST:
@@ -247,11 +247,11 @@ def _all_reduce(
 
         faults = find_fault(this, rendezvous, good, try_pair, longest)
         if together.status == FAIL:
-            together = blamed(together, this.node, faults)
+            together = with_blame(together, this.node, faults)
     return [mine, together]
 
 
-def _write(wanted: Wanted, reports: Sequence[NodeReport]) -> None:
+def _write(wanted: JobCheckSettings, reports: Sequence[NodeReport]) -> None:
     if wanted.reports is not None:
         for report in reports:
             report.write(wanted.reports)
@@ -259,10 +259,10 @@ def _write(wanted: Wanted, reports: Sequence[NodeReport]) -> None:
 
 def _verdict(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     gathered: Mapping[int, Any],
     offsets: Mapping[int, float],
-) -> Verdict:
+) -> DoctorVerdict:
     reports = {}
     for rank, data in gathered.items():
         reports[rank] = NodeReport.from_json(data)
@@ -277,7 +277,7 @@ def _verdict(
                 report.checks.append(check_clock(offsets[rank]))
         check_same(list(reports.values()))
     by_rank = [reports[rank] for rank in sorted(reports)]
-    return Verdict(tuple(by_rank), this.size)
+    return DoctorVerdict(tuple(by_rank), this.size)
 
 
 def check_clock(offset_s: float) -> Check:
@@ -330,10 +330,10 @@ def _absentee(node: str, reports: Path | None) -> NodeReport:
 
 def _alone(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     report: NodeReport,
     reason: ResourceError,
-) -> Verdict:
+) -> DoctorVerdict:
     """Verdict of a node that met nobody. Where torch does not load here, or the first node's word is in the shared
     folder, so that it is up, the fault is taken to be this node's; else the first's."""
     first_node = this.nodes[0]
@@ -346,8 +346,8 @@ def _alone(
     _write(wanted, [report])
     remove_word(wanted.shared, this.node)
     if fault == this.node:
-        return Verdict((report,), this.size, has_joined=False)
+        return DoctorVerdict((report,), this.size, has_joined=False)
     first = _absentee(fault, wanted.reports)
     if wanted.reports and not (wanted.reports / f"{fault}.json").exists():
         first.write(wanted.reports)
-    return Verdict((first, report), this.size, has_joined=False)
+    return DoctorVerdict((first, report), this.size, has_joined=False)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from brorl_graders.base.private_folder import private_folder, scratch_home, scratch_root
 
-from brorl_launcher.doctor.probe import within
+from brorl_launcher.doctor.probe import call_within
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.memory import needed_gib
 from nemo_brorl.config.run_sizes import RunSizes
@@ -78,7 +78,7 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
     kept = size * (checkpoints + 2 * EXPORT_BYTES) / GIB
     advice = "move exp_manager.explicit_log_dir, or lower trainer.keep_checkpoints"
     yield check_room("disk, run", run_folder, kept + 1.0, advice)
-    root = within(HANG_S, scratch_root, os.environ.get("TMPDIR"))
+    root = call_within(HANG_S, scratch_root, os.environ.get("TMPDIR"))
     scratch = Path(os.environ.get("RAY_TMPDIR") or root)
     advice = "empty it, or set TMPDIR to a local disk with room, by a short path"
     yield check_room("disk, tmp", scratch, TMP_GIB, advice, is_for_ray=True)
@@ -100,7 +100,7 @@ def check_private() -> Check:
 
     Makes the folders where they are missing.
     """
-    found = within(HANG_S, _private_folders, None)
+    found = call_within(HANG_S, _private_folders, None)
     if found is None:
         return Check("private", FAIL, f"no answer for {HANG_S:.0f} s", "set TMPDIR and BRORL_CACHE to local disks")
     if isinstance(found, ResourceError):
@@ -127,7 +127,7 @@ def check_room(
 ) -> Check:
     """Free space where `folder` is, or will be. Below `least_gib` (by default `needed_gib`) it refuses, below twice the
     need it warns."""
-    usage = within(HANG_S, lambda: _usage(folder), None)
+    usage = call_within(HANG_S, lambda: _usage(folder), None)
     if usage is None:
         return Check(name, FAIL, f"{folder} has not answered for {HANG_S:.0f} s", "is its file server up?")
     if isinstance(usage, OSError):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from brorl_launcher.doctor.probe import within
+from brorl_launcher.doctor.probe import call_within
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.schema import BroRLConfig
@@ -21,18 +21,18 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 MAX_HEADER = 1 << 28  # bytes of a safetensors header
 MAX_NAMED = 4  # faults
 
-Verdict = tuple[Check, ModelShape | None]
+ModelVerdict = tuple[Check, ModelShape | None]
 
 
-def check_model(config: BroRLConfig) -> Verdict:
+def check_model(config: BroRLConfig) -> ModelVerdict:
     """The verdict on policy.model, and its shape where it could be read."""
     reason = f"{config.policy.model} has not answered for {MODEL_DEADLINE_S:.0f} s"
     late = Check("model", FAIL, reason, "is its file server up?")
-    verdict: Verdict = within(MODEL_DEADLINE_S, lambda: _judge_model(config), (late, None))
+    verdict: ModelVerdict = call_within(MODEL_DEADLINE_S, lambda: _judge_model(config), (late, None))
     return verdict
 
 
-def _judge_model(config: BroRLConfig) -> Verdict:
+def _judge_model(config: BroRLConfig) -> ModelVerdict:
     name = config.policy.model
     try:
         folder = local_model(name) or cached_model(name)

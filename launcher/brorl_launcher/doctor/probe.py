@@ -22,7 +22,7 @@ Question = Callable[[dict[str, Any]], dict[str, Any]]  # from arguments to an an
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeResult:
     """What a probe said, or why it said nothing."""
 
     data: dict[str, Any] | None
@@ -54,13 +54,13 @@ class Probe:
             env={**os.environ, **(environment or {})},
         )
 
-    def wait(self, seconds: float) -> Answer:
+    def wait(self, seconds: float) -> ProbeResult:
         """The answer, or that there is none within `seconds`."""
         try:
             output, errors = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             self.end()
-            return Answer(None, f"no answer within {round(seconds, 1):g} s")
+            return ProbeResult(None, f"no answer within {round(seconds, 1):g} s")
         finally:
             self.end()
         return _read(output, errors, self._process.returncode)
@@ -75,17 +75,17 @@ class Probe:
                 pipe.close()
 
 
-def ask(
+def run_probe(
     module: str,
     name: str,
     arguments: Mapping[str, Any],
     seconds: float,
-) -> Answer:
+) -> ProbeResult:
     """Put a question and wait for the answer."""
     return Probe(module, name, arguments).wait(seconds)
 
 
-def answer(probes: Mapping[str, Question]) -> None:
+def answer_probe(probes: Mapping[str, Question]) -> None:
     """Answer the command line's question, as the last thing on standard output: what a probe's process does."""
     name, arguments = sys.argv[1:]
     data = probes[name](json.loads(arguments))
@@ -94,7 +94,7 @@ def answer(probes: Mapping[str, Question]) -> None:
     os._exit(0)  # what a library does at the end of a process is not asked for, and may hang
 
 
-def within(seconds: float, question: Callable[[], Any], late: Any) -> Any:
+def call_within(seconds: float, question: Callable[[], Any], late: Any) -> Any:
     """Answer of `question`, or `late` after `seconds`: for a call into the kernel that a dead file server holds. The
     thread is left to it; it does not keep the process."""
     found: list[Any] = []
@@ -108,14 +108,14 @@ def within(seconds: float, question: Callable[[], Any], late: Any) -> Any:
     return found[0] if found else late
 
 
-def _read(output: str, errors: str, code: int) -> Answer:
+def _read(output: str, errors: str, code: int) -> ProbeResult:
     lines = output.strip().splitlines() or [""]
     try:
         data = json.loads(lines[-1])
     except ValueError:
         data = None
     if code == 0 and isinstance(data, dict):
-        return Answer(data)
+        return ProbeResult(data)
     said = errors.strip() or output.strip() or "nothing said"
     last_line = said.splitlines()[-1]
-    return Answer(None, f"exit code {code}: {last_line[-MAX_REASON:]}")
+    return ProbeResult(None, f"exit code {code}: {last_line[-MAX_REASON:]}")

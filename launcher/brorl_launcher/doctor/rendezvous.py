@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.job.ray_ports import own_address
 from nemo_brorl.core.errors import ConfigError, ResourceError
 
@@ -65,12 +65,12 @@ class NodeRank:
         return {self.nodes[rank]: value for rank, value in by_rank.items()}
 
 
-def here() -> NodeRank:
+def single_node() -> NodeRank:
     """Rank of a machine that is alone."""
     return NodeRank(0, (own_name(os.environ),))
 
 
-def in_job(environment: Mapping[str, str], address: str | None = None) -> NodeRank:
+def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> NodeRank:
     """Rank by the variables of a Slurm step with one task per node. `address` is HOST or HOST:PORT of the first node,
     else its name is looked up, and where that has no answer SLURM_LAUNCH_NODE_IPADDR is taken. Raises ConfigError
     outside of a step."""
@@ -84,7 +84,7 @@ def in_job(environment: Mapping[str, str], address: str | None = None) -> NodeRa
         ) from error
     listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
     listed = listed or own_name(environment)
-    nodes = tuple(expand(listed))
+    nodes = tuple(expand_node_list(listed))
     if len(nodes) != size or not 0 <= rank < size:
         raise ConfigError(
             f"task {rank} of {size} runs on {len(nodes)} nodes ({listed}): one on each is wanted, write srun "
@@ -101,7 +101,7 @@ def in_job(environment: Mapping[str, str], address: str | None = None) -> NodeRa
     return NodeRank(rank, nodes, host, int(port or DEFAULT_PORT))
 
 
-def expand(nodes: str) -> Iterator[str]:
+def expand_node_list(nodes: str) -> Iterator[str]:
     """Slurm's short form of a list of nodes, `gpu[01-03,7]-ib,login`, name by name. Raises ConfigError when it is not
     one."""
     items = _ITEM.findall(nodes)
@@ -170,7 +170,7 @@ class Rendezvous:
         with contextlib.suppress(RuntimeError):  # the first node is gone
             self.store.set(f"left/{self.this.rank}", "")
             if self.this.is_first:
-                absent(self.store, "left", self.present, time.monotonic() + LEAVE_S)
+                wait_for_ranks(self.store, "left", self.present, time.monotonic() + LEAVE_S)
 
     def exchange(self, data: Any, seconds: float) -> dict[int, Any]:
         """Everyone's `data` by rank, of those who sent it in time. Raises ResourceError when the first node is gone, or
@@ -194,7 +194,7 @@ class Rendezvous:
         return everything
 
     def _collect(self, store: TCPStore, turn: str, seconds: float) -> dict[int, Any]:
-        late = absent(store, turn, self.present, time.monotonic() + seconds)
+        late = wait_for_ranks(store, turn, self.present, time.monotonic() + seconds)
         self.present = [rank for rank in self.present if rank not in late]
         everything = {}
         for rank in self.present:
@@ -203,7 +203,7 @@ class Rendezvous:
         return everything
 
 
-def join(this: NodeRank, seconds: float) -> Rendezvous:
+def join_rendezvous(this: NodeRank, seconds: float) -> Rendezvous:
     """Come together, for at most so long once torch is there. Raises NoTorchError when torch does not load on this
     node, and ResourceError when this is not the first node and it cannot be reached, or when the first node's
     port is taken."""
@@ -217,7 +217,7 @@ def join(this: NodeRank, seconds: float) -> Rendezvous:
 
 def torch_fault() -> str:
     """Why torch does not load here, asked in a process that may hang; \"\" when it does."""
-    return ask("rendezvous", "torch", {}, TORCH_S).reason
+    return run_probe("rendezvous", "torch", {}, TORCH_S).reason
 
 
 def load_torch(_: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def load_torch(_: dict[str, Any]) -> dict[str, Any]:
     return {"store": TCPStore.__name__}
 
 
-def absent(
+def wait_for_ranks(
     store: TCPStore,
     word: str,
     ranks: Iterable[int],
@@ -252,10 +252,10 @@ def _host(this: NodeRank, seconds: float) -> Rendezvous:
             "by --address"
         ) from error
     store.set("came/0", "")
-    late = absent(store, "came", range(this.size), time.monotonic() + seconds)
+    late = wait_for_ranks(store, "came", range(this.size), time.monotonic() + seconds)
     present = [rank for rank in range(this.size) if rank not in late]
     store.set("start", json.dumps({"present": present, "time": time.time()}))
-    without_clock = absent(store, "clock", present[1:], time.monotonic() + CLOCK_S)
+    without_clock = wait_for_ranks(store, "clock", present[1:], time.monotonic() + CLOCK_S)
     offsets = {}
     for rank in present[1:]:
         if rank not in without_clock:
@@ -302,4 +302,4 @@ def _first_line(error: RuntimeError) -> str:
 
 
 if __name__ == "__main__":
-    answer({"torch": load_torch})
+    answer_probe({"torch": load_torch})

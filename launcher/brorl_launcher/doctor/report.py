@@ -119,7 +119,7 @@ def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
                 text += f" ({nodes[0]}; the others alike)"
             row = [name, status]
             if len(nodes) < len(reports):
-                row.append(named(nodes))
+                row.append(join_names(nodes))
             elif len(reports) > 1:
                 row.append("all")
             row.append(text)
@@ -127,7 +127,7 @@ def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
     return rows
 
 
-def advices(reports: Sequence[NodeReport]) -> list[str]:
+def advice_lines(reports: Sequence[NodeReport]) -> list[str]:
     """What to do, a line each, failures first, the same advice once."""
     failures: dict[str, None] = {}
     warnings: dict[str, None] = {}
@@ -147,7 +147,7 @@ def _all_checks(reports: Sequence[NodeReport]) -> Iterator[tuple[str, Check]]:
             yield report.node, check
 
 
-def named(nodes: Sequence[str]) -> str:
+def join_names(nodes: Sequence[str]) -> str:
     """The first few names, and how many more."""
     more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""
     return ", ".join(nodes[:MAX_NAMED]) + more

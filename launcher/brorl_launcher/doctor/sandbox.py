@@ -10,7 +10,7 @@ from typing import Any
 
 from brorl_graders import names_in
 
-from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.schema import BroRLConfig
@@ -18,7 +18,7 @@ from nemo_brorl.prompts.row_formats import row_formats
 
 SANDBOX_DEADLINE_S = 90.0
 SANDBOX = "sandbox"
-SANDBOX_ADVICE = "docs/sandbox.md says how to get one: bubblewrap, or user namespaces, or another container"
+SANDBOX_ADVICE = "docs/reference/sandbox.md says how to get one: bubblewrap, or user namespaces, or another container"
 
 
 def possible_verifiers(source: SourceConfig) -> set[str]:
@@ -44,7 +44,7 @@ def check_sandbox(config: BroRLConfig) -> Iterator[Check]:
     """Start one and ask what holds; nothing where no program is run."""
     if not runs_programs(config):
         return
-    found = ask("sandbox", "layers", {}, SANDBOX_DEADLINE_S)
+    found = run_probe("sandbox", "layers", {}, SANDBOX_DEADLINE_S)
     if found.data is None:
         yield Check(SANDBOX, FAIL, f"the sandbox did not start: {found.reason}", SANDBOX_ADVICE)
         return
@@ -70,4 +70,4 @@ def sandbox_layers(_: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer({"layers": sandbox_layers})
+    answer_probe({"layers": sandbox_layers})

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from brorl_launcher.packages import package_folders
 from nemo_brorl.config.schema import BroRLConfig
@@ -57,8 +57,8 @@ def check_packages(config: BroRLConfig) -> Iterator[Check]:
     kind = "gpu" if config.trainer.num_gpus else "cpu"
     path = find_list(kind)
     listed = read_list(path) if path else {}
-    yield compare_needed(needed(config), installed, listed, kind)
-    broken = list(conflicts(installed, torch_pin(installed), kind))
+    yield compare_needed(needed_packages(config), installed, listed, kind)
+    broken = list(known_conflicts(installed, torch_pin(installed), kind))
     if broken:
         advice = f"install the list requirements/{kind}.txt: scripts/install.sh {kind}"
         yield Check("versions fit", FAIL, "; ".join(broken), advice)
@@ -77,7 +77,7 @@ def check_packages(config: BroRLConfig) -> Iterator[Check]:
 def check_imports(modules: Sequence[str]) -> Check:
     """Check that these load, one after the other in a process of its own: on GPUs each comes with libraries that
     another may not suit."""
-    found = ask("versions", "import", {"modules": list(modules)}, IMPORT_S)
+    found = run_probe("versions", "import", {"modules": list(modules)}, IMPORT_S)
     reason = found.reason if found.data is None else found.data["fault"]
     if reason:
         return Check("imports", FAIL, reason, "install the list requirements/gpu.txt: scripts/install.sh gpu")
@@ -95,7 +95,7 @@ def try_imports(wanted: dict[str, Any]) -> dict[str, Any]:
     return {"fault": ""}
 
 
-def needed(config: BroRLConfig) -> list[str]:
+def needed_packages(config: BroRLConfig) -> list[str]:
     """Packages without which these settings do not run."""
     found = list(NEEDED)
     if config.trainer.num_gpus:
@@ -149,7 +149,7 @@ def compare_rest(installed: Versions, listed: Versions, kind: str) -> Check:
     return Check("packages", WARN, f"{text}: {', '.join(differing[:MAX_NAMED])}{more}")
 
 
-def conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
+def known_conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
     """Combinations that were seen not to load."""
     torch = installed.get("torch", "")
     if pin and torch and _base(torch) != pin:
@@ -167,7 +167,7 @@ def conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
         yield f"transformer-engine {engine} needs cuBLAS 13.2 and nvidia-cublas is {cublas}"
 
 
-def facts() -> dict[str, str]:
+def version_facts() -> dict[str, str]:
     """What must be the same on all nodes of a job: packages, and the code itself."""
     installed = installed_versions()
     found = {"python": platform.python_version()}
@@ -262,4 +262,4 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    answer({"import": try_imports})
+    answer_probe({"import": try_imports})

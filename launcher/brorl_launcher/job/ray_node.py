@@ -70,9 +70,9 @@ def main(argv: Sequence[str]) -> int:
         ports = RayPorts(options.ports)
         check_ports(ports, is_head=options.join is None)
     except (OSError, ResourceError) as error:
-        return refuse(str(error))
+        return report_start_failure(str(error))
     if options.join is None:
-        tell(f"up head {address}")
+        send_event(f"up head {address}")
     with RayNode(node_name(), options.logs, folder) as node:
         return node.run(ray_command(options, address, ports, folder), options.join)
 
@@ -148,7 +148,7 @@ class RayNode:
         shutil.rmtree(self.folder, ignore_errors=True)  # of an earlier try that was cut off
         return self
 
-    def wait_for(self, head: str) -> None:
+    def wait_for_head(self, head: str) -> None:
         """Until the head listens, however long it takes: `ray start` gives up after seconds. The job's deadline ends a
         wait in vain."""
         host, _, port = head.rpartition(":")
@@ -164,7 +164,7 @@ class RayNode:
         self.logs.mkdir(parents=True, exist_ok=True)
         for number in range(1, START_TRIES + 1):
             if head is not None:
-                self.wait_for(head)
+                self.wait_for_head(head)
             code, said = self._run_once(command)
             if self.is_asked_to_end:
                 return 0
@@ -174,7 +174,7 @@ class RayNode:
             sys.stderr.write(f"{self.name}: Ray did not start within its own 30 s (try {number} of {START_TRIES})\n")
             sys.stderr.flush()
             self._clear()
-        tell(f"dead {self.name} Ray ended by itself with exit code {code}")
+        send_event(f"dead {self.name} Ray ended by itself with exit code {code}")
         self._show_logs()
         return 1
 
@@ -243,15 +243,15 @@ def node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
-def tell(event: str) -> None:
+def send_event(event: str) -> None:
     """Put an event into the job's queue."""
     sys.stdout.write(event + "\n")
     sys.stdout.flush()
 
 
-def refuse(reason: str) -> int:
+def report_start_failure(reason: str) -> int:
     """Say why Ray cannot be started on this node."""
-    tell(f"dead {node_name()} {reason}")
+    send_event(f"dead {node_name()} {reason}")
     return USER_ERROR
 
 

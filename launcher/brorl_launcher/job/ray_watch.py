@@ -51,10 +51,10 @@ def main(argv: Sequence[str]) -> int:
         os._exit(1)
 
     port = RayPorts(int(options.address.rpartition(":")[2])).services(is_head=False)["node-manager-port"]
-    with Knocks(options.nodes, port, end):
+    with HostProbes(options.nodes, port, end):
         connect(options.address)
-        wait_for(options.nodes)
-    wrong = what_is_wrong(ray.nodes(), len(options.nodes), options.gpus)
+        wait_for_nodes(options.nodes)
+    wrong = cluster_fault(ray.nodes(), len(options.nodes), options.gpus)
     if wrong:
         sys.stderr.write(wrong + "\n")
         return WRONG
@@ -74,7 +74,7 @@ def connect(address: str) -> None:
             time.sleep(LOOK_S)
 
 
-def wait_for(names: Sequence[str]) -> None:
+def wait_for_nodes(names: Sequence[str]) -> None:
     """Wait until as many nodes as these are there."""
     said_at = time.monotonic()
     while True:
@@ -89,7 +89,7 @@ def wait_for(names: Sequence[str]) -> None:
         time.sleep(LOOK_S)
 
 
-class Knocks:
+class HostProbes:
     """A thread that knocks at hosts while Ray starts on them, and tells of the first one that does not answer again and
     again. A context."""
 
@@ -101,7 +101,7 @@ class Knocks:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="knocks", daemon=True)
 
-    def __enter__(self) -> Knocks:
+    def __enter__(self) -> HostProbes:
         self._thread.start()
         return self
 
@@ -110,22 +110,22 @@ class Knocks:
 
     def _run(self) -> None:
         while not self._closed.wait(KNOCK_S):
-            lost = self.lost()
+            lost = self.probe_all()
             if lost and not self._closed.is_set():
                 self._on_loss(lost)
                 return
 
-    def lost(self) -> str:
+    def probe_all(self) -> str:
         """Knock once at each. Event of one that is lost; "" where there is none."""
         for name in self._names:
-            error = silence(name, self._port)
+            error = unreachable_reason(name, self._port)
             self._unanswered[name] = self._unanswered[name] + 1 if error else 0
             if self._unanswered[name] == MAX_KNOCKS:
                 return f"lost {name} does not answer ({error}), and has not joined Ray"
         return ""
 
 
-def silence(name: str, port: int) -> str:
+def unreachable_reason(name: str, port: int) -> str:
     """Why nobody answers at a host: neither a server nor, where there is none, the host itself; "" where somebody does,
     or where the name has no address, and so says nothing."""
     try:
@@ -140,13 +140,13 @@ def silence(name: str, port: int) -> str:
 def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:
     """Nodes that have not joined. Nodes whose host has another name than Slurm gives it are taken for any of the
     others."""
-    hosts = [short(node["NodeManagerHostname"]) for node in nodes if node["Alive"]]
-    absent = [name for name in names if short(name) not in hosts]
+    hosts = [without_domain(node["NodeManagerHostname"]) for node in nodes if node["Alive"]]
+    absent = [name for name in names if without_domain(name) not in hosts]
     strangers = len(hosts) - (len(names) - len(absent))
     return absent[max(strangers, 0) :]
 
 
-def what_is_wrong(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
+def cluster_fault(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
     """Fault of a cluster that is complete; "" where there is none."""
     addresses = []
     too_few = []
@@ -178,7 +178,7 @@ def watch() -> str:
 
 def failure_event(node: Mapping[str, Any]) -> str:
     """Event of a node that is gone. `lost`: the host does not answer; `dead`: it does, and only Ray is gone there."""
-    name, address = short(node["NodeManagerHostname"]), node["NodeManagerAddress"]
+    name, address = without_domain(node["NodeManagerHostname"]), node["NodeManagerAddress"]
     reason = node.get("DeathReasonMessage") or "Ray says that it is dead"
     try:
         socket.create_connection((address, node["NodeManagerPort"]), timeout=PROBE_S).close()
@@ -189,7 +189,7 @@ def failure_event(node: Mapping[str, Any]) -> str:
     return f"dead {name} ({address}): {reason}"
 
 
-def short(name: str) -> str:
+def without_domain(name: str) -> str:
     """A host's name without its domain."""
     return name.partition(".")[0]
 

@@ -11,7 +11,7 @@ from brorl_launcher.planner.cpu import machine_with, make_cpu_plan, print_cpu_pl
 from brorl_launcher.planner.hardware import GPUS, gpu_hardware
 from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.plan_json import write_json
-from brorl_launcher.planner.proposals import fewest_nodes, propose, remedies
+from brorl_launcher.planner.proposals import fewest_nodes, propose_layouts, remedies
 from brorl_launcher.planner.tables import print_plan, print_proposals
 from brorl_launcher.planner.workload import Lengths
 from nemo_brorl.config.load import DEFAULT_CONFIG, load_config
@@ -137,7 +137,7 @@ def plan_on_gpus(config: BroRLConfig, options: argparse.Namespace) -> int:
     plan = make_plan(config, hardware, lengths)
     print_plan(plan)
     helpful = [] if plan.fits else remedies(plan, lengths)
-    better = propose(config, hardware, lengths, plan.shape, options.propose)
+    better = propose_layouts(config, hardware, lengths, plan.shape, options.propose)
     if options.json is not None:
         write_json(plan, better, helpful, options.json)
     layouts = f"layouts of these {hardware.num_devices} devices"

@@ -39,11 +39,11 @@ class Term:
     note: str
     role: str = "policy"  # whose it is: policy, engine
 
-    def at(self, moment: str) -> float:
+    def gib_at(self, moment: str) -> float:
         return self.gib.get(moment, 0.0)
 
 
-def term(name: str, note: str, **gib: float) -> Term:
+def policy_term(name: str, note: str, **gib: float) -> Term:
     """One of the policy's terms by its moments."""
     return Term(name, MappingProxyType(dict(gib)), note)
 
@@ -67,19 +67,19 @@ class DeviceMemory:
 
     def peak(self, moment: str, role: str | None = None) -> float:
         """GiB at a moment, of everything or of one role."""
-        return sum(term.at(moment) for term in self.terms if role in (None, term.role))
+        return sum(term.gib_at(moment) for term in self.terms if role in (None, term.role))
 
     @property
-    def worst(self) -> str:
+    def worst_moment(self) -> str:
         """The moment that needs most."""
         return max(MOMENTS, key=self.peak)
 
     @property
     def fits(self) -> bool:
-        return self.peak(self.worst) <= self.capacity_gib
+        return self.peak(self.worst_moment) <= self.capacity_gib
 
     def largest(self, moment: str) -> Term:
-        return max(self.terms, key=lambda term: term.at(moment))
+        return max(self.terms, key=lambda term: term.gib_at(moment))
 
 
 @dataclass(frozen=True)
@@ -147,18 +147,18 @@ def gpu_memory(
         if engines.is_colocated:
             fullest.append(DeviceMemory("GPU", (*learning, *generating), hardware.memory_gib))
         else:
-            fullest.append(DeviceMemory("policy GPU", _only(learning, "update"), hardware.memory_gib))
-    policy = max(fullest, key=lambda memory: memory.peak(memory.worst))
+            fullest.append(DeviceMemory("policy GPU", _at_moment_only(learning, "update"), hardware.memory_gib))
+    policy = max(fullest, key=lambda memory: memory.peak(memory.worst_moment))
     if engines.is_colocated:
         return (policy,)
-    return (policy, DeviceMemory("engine GPU", _only(generating, "generate"), hardware.memory_gib))
+    return (policy, DeviceMemory("engine GPU", _at_moment_only(generating, "generate"), hardware.memory_gib))
 
 
-def _only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
+def _at_moment_only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
     """Terms at one moment alone."""
     kept = []
     for part in terms:
-        kept.append(replace(part, gib=MappingProxyType({moment: part.at(moment)})))
+        kept.append(replace(part, gib=MappingProxyType({moment: part.gib_at(moment)})))
     return tuple(kept)
 
 
@@ -191,24 +191,26 @@ def _policy_terms(
     row_note = f"{tokens:,.0f} tokens a micro-batch, recompute {config.policy.recompute or 'none'}"
     lost = FRAGMENTATION * (activations + backward)
     found = [
-        term("weights", parameters, **weights),
-        term("gradients", "fp32", **gradients),
-        term("master weights, Adam", f"over {layout.replicas} replicas", **optimizer),
-        term("activations", row_note, update=activations),
-        term("backward pass", "log-probs, or a layer's scratch and what is computed again", update=backward),
-        term("fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=lost),
-        term("contexts, NCCL", f"{num_communicators(layout)} communicators", **moments(contexts, False)),
-        term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", start=buckets, publish=buckets),
+        policy_term("weights", parameters, **weights),
+        policy_term("gradients", "fp32", **gradients),
+        policy_term("master weights, Adam", f"over {layout.replicas} replicas", **optimizer),
+        policy_term("activations", row_note, update=activations),
+        policy_term("backward pass", "log-probs, or a layer's scratch and what is computed again", update=backward),
+        policy_term("fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=lost),
+        policy_term("contexts, NCCL", f"{num_communicators(layout)} communicators", **moments(contexts, False)),
+        policy_term(
+            "weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", start=buckets, publish=buckets
+        ),
     ]
     if not RunSizes.from_config(config).gives_memory_back:
         kept = activations + backward + lost
-        found.append(term("kept by torch", "freed after the update, for the next one", generate=kept, publish=kept))
+        found.append(policy_term("kept by torch", "cached for the next update", generate=kept, publish=kept))
     if held.fp8_copies:
-        found.insert(1, term("FP8 weights", "a copy for each direction", update=held.fp8_copies / GIB))
+        found.insert(1, policy_term("FP8 weights", "a copy for each direction", update=held.fp8_copies / GIB))
     if held.reference:
         rows = shape.padded_vocab_size(layout.tensor) // layout.tensor
         largest = rows * shape.hidden_size * NUMBER_BYTES[config.policy.precision] / GIB
-        found.append(term("reference", "in host memory; one tensor at a time here", update=largest))
+        found.append(policy_term("reference", "in host memory; one tensor at a time here", update=largest))
     return found
 
 

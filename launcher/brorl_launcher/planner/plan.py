@@ -65,7 +65,7 @@ class Plan:
             return f"does not fit: {self.refusal}"
         peaks = []
         for memory in self.devices:
-            peaks.append(f"{memory.role} {memory.peak(memory.worst):.1f} of {memory.capacity_gib:.1f} GiB")
+            peaks.append(f"{memory.role} {memory.peak(memory.worst_moment):.1f} of {memory.capacity_gib:.1f} GiB")
         return (
             f"fits: {', '.join(peaks)} at worst; node {self.node.peak:.0f} of {self.node.capacity_gib:.0f} GiB; a step "
             f"about {self.time.seconds:,.0f} s, {self.config.trainer.max_steps} steps "
@@ -106,11 +106,11 @@ def refusal_of(
     found = list(misfits(config, shape))
     for memory in devices:
         if not memory.fits:
-            moment = memory.worst
+            moment = memory.worst_moment
             largest = memory.largest(moment)
             found.append(
                 f"a {memory.role} has {memory.capacity_gib:.1f} GiB and needs {memory.peak(moment):.1f} at the "
-                f"moment '{moment}', most of it {largest.name} ({largest.at(moment):.1f} GiB, {largest.note})"
+                f"moment '{moment}', most of it {largest.name} ({largest.gib_at(moment):.1f} GiB, {largest.note})"
             )
     if engine.cache_tokens < max_model_len(config):
         found.append(

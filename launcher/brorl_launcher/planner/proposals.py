@@ -38,10 +38,10 @@ class Proposal:
     @property
     def overrides(self) -> str:
         """Settings as on the command line."""
-        return " ".join(f"{key}={written(value)}" for key, value in self.changes.items())
+        return " ".join(f"{key}={format_override_value(value)}" for key, value in self.changes.items())
 
 
-def written(value: Any) -> str:
+def format_override_value(value: Any) -> str:
     """A value as Hydra reads it."""
     if value is None:
         return "null"
@@ -79,7 +79,7 @@ class _Search:
         return make_plan(config, self.hardware, self.lengths, self.shape)
 
 
-def propose(
+def propose_layouts(
     config: BroRLConfig,
     hardware: Hardware,
     lengths: Lengths,
@@ -137,7 +137,7 @@ def _policy_layouts(search: _Search) -> Iterator[dict[str, Any]]:
     experts = [1]
     if shape.moe:
         experts = _divisors(shape.moe.num_experts, min(ranks, search.hardware.per_node))
-        contexts = (1,)  # mixtures with context parallelism are not tested together (docs/policy.md)
+        contexts = (1,)  # mixtures with context parallelism are not tested together (docs/explanation/policy.md)
     for tensor, pipeline, context, expert in product(tensors, pipelines, contexts, experts):
         replica = tensor * pipeline * context
         if ranks % replica:
@@ -200,7 +200,7 @@ def _with_largest_share(search: _Search, changes: dict[str, Any]) -> Proposal | 
     plan = search.plan(changes)
     if not plan.fits or not _keeps_rules(plan.config):
         return None
-    return Proposal(plan, _that_differ(search.config, changes))
+    return Proposal(plan, _changes_that_differ(search.config, changes))
 
 
 def _engine_share(plan: Plan) -> float:
@@ -230,7 +230,7 @@ def _keeps_rules(config: BroRLConfig) -> bool:
     return True
 
 
-def _that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any]:
+def _changes_that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any]:
     """Changes that are not the config's settings already."""
     differing = {}
     for key, value in changes.items():
@@ -250,14 +250,14 @@ def remedies(plan: Plan, lengths: Lengths) -> list[Proposal]:
         hardware = replace(plan.hardware, num_nodes=config.trainer.num_nodes)
         better = make_plan(config, hardware, lengths, plan.shape)
         if better.fits:
-            found.append(Proposal(better, _that_differ(plan.config, changes)))
+            found.append(Proposal(better, _changes_that_differ(plan.config, changes)))
     return found
 
 
-def advice(plan: Plan, lengths: Lengths = ASSUMED) -> str:
+def advice_to_fit(plan: Plan, lengths: Lengths = ASSUMED) -> str:
     """What would make a plan fit, for an error message: single changes, else the fastest layout of these devices, else
     of more."""
-    found = remedies(plan, lengths) or propose(plan.config, plan.hardware, lengths, plan.shape, 1)
+    found = remedies(plan, lengths) or propose_layouts(plan.config, plan.hardware, lengths, plan.shape, 1)
     if not found:
         more = fewest_nodes(plan, lengths)
         if more is None:
@@ -295,7 +295,7 @@ def fewest_nodes(plan: Plan, lengths: Lengths) -> Proposal | None:
     while nodes < _MOST_NODES:
         nodes *= 2
         config = with_changes(plan.config, {"trainer.num_nodes": nodes})
-        best = propose(config, replace(plan.hardware, num_nodes=nodes), lengths, plan.shape, 1)
+        best = propose_layouts(config, replace(plan.hardware, num_nodes=nodes), lengths, plan.shape, 1)
         if best:
             return Proposal(best[0].plan, {"trainer.num_nodes": nodes, **best[0].changes})
     return None

@@ -45,7 +45,7 @@ class EngineSpeed:
     step_s: float
     rollout_s: float
 
-    def step(self, batch: float, context: float) -> float:
+    def step_seconds(self, batch: float, context: float) -> float:
         """Seconds of a step with `batch` rollouts that attend to `context` tokens each."""
         touched = 1.0 - (1.0 - self.expert_share) ** batch
         cache_bytes = batch * context * self.token_bytes
@@ -99,7 +99,7 @@ def decode_seconds(
         last_start = heapq.heappop(ends)
         heapq.heappush(ends, last_start + length)
     # Up to `last_start` all places are taken; afterwards rollouts end one by one.
-    steady = last_start * speed.step(min(num, slots), work.attended_tokens)
+    steady = last_start * speed.step_seconds(min(num, slots), work.attended_tokens)
     tail = 0.0
     now = last_start
     running = len(ends)
@@ -107,7 +107,7 @@ def decode_seconds(
         context = work.attended_tokens
         if last_start == 0:  # all began together, not in turns
             context = work.prompt_tokens + (now + end) / 2
-        tail += (end - now) * speed.step(running * scale, context)
+        tail += (end - now) * speed.step_seconds(running * scale, context)
         now = end
         running -= 1
     return steady + tail, tail / (steady + tail)
@@ -152,7 +152,7 @@ def generation_time(
     tokens = prompt_tokens_computed(config, work, num) / num
     flops = forward_flops(shape, work.prompt_tokens / 2) / config.generation.tensor_parallel_size
     prefill = tokens * flops / speed.matrix_flops
-    return GenerationTime(prefill, decode, tail, rollouts, batch, speed.step(batch, work.attended_tokens))
+    return GenerationTime(prefill, decode, tail, rollouts, batch, speed.step_seconds(batch, work.attended_tokens))
 
 
 def prompt_tokens_computed(config: BroRLConfig, work: Workload, num_engines: int) -> float:
@@ -199,7 +199,7 @@ class StepTime:
     def seconds(self) -> float:
         return sum(stage.seconds for stage in self.stages)
 
-    def of(self, name: str) -> float:
+    def stage_seconds(self, name: str) -> float:
         """Seconds of a stage; 0 when there is none of this name."""
         return sum(stage.seconds for stage in self.stages if stage.name == name)
 

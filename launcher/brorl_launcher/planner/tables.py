@@ -41,7 +41,7 @@ def print_device(console: Console, memory: DeviceMemory) -> None:
     rows = []
     for term in memory.terms:
         if any(term.gib.values()):
-            sizes = [_gib(term.at(moment)) for moment in memory.moments]
+            sizes = [_gib(term.gib_at(moment)) for moment in memory.moments]
             rows.append([term.name, *sizes, term.note])
     peaks = [_gib(memory.peak(moment)) for moment in memory.moments]
     rows.append(["all", *peaks, f"of {memory.capacity_gib:.1f}"])
@@ -69,7 +69,7 @@ def print_proposals(title: str, proposals: Sequence[Proposal]) -> None:
     rows = []
     for number, proposal in enumerate(proposals, 1):
         plan = proposal.plan
-        peak = max(memory.peak(memory.worst) for memory in plan.devices)
+        peak = max(memory.peak(memory.worst_moment) for memory in plan.devices)
         rows.append([f"{number}  {_layout(plan)}", f"{peak:.1f}", _seconds(plan.time.seconds)])
     console.table([title, "GiB", "step, s"], rows)
     for number, proposal in enumerate(proposals, 1):

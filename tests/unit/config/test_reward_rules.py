@@ -36,8 +36,14 @@ def test_programs_have_more_time_than_other_answers_and_both_can_be_set() -> Non
     ("fields", "words"),
     [
         ("{name: judge}", "rewards.services.endpoints[0].url is required and missing"),
-        ("{name: judge, url: 'host:80'}", "rewards.services.endpoints.0.url: 'host:80' is no address; write http://"),
-        ("{name: judge, url: 'https://'}", "rewards.services.endpoints.0.url: 'https://' is no address; write http://"),
+        (
+            "{name: judge, url: 'host:80'}",
+            "rewards.services.endpoints.0.url: 'host:80' is no address; set one like http://",
+        ),
+        (
+            "{name: judge, url: 'https://'}",
+            "rewards.services.endpoints.0.url: 'https://' is no address; set one like http://",
+        ),
         ("{name: judge, url: 'https://me:secret@host'}", "the address of host holds a name or a password"),
         ("{name: '', url: 'https://host'}", "rewards.services.endpoints.0.name='': set a plain name"),
         ("{name: 'http://a', url: 'https://host'}", "name='http://a': set a plain name"),

@@ -7,7 +7,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from brorl_lab.metric_registry import GROUPS, undeclared
+from brorl_lab.metric_registry import GROUPS, undeclared_names
 
 from nemo_brorl.__main__ import COMMANDS
 from nemo_brorl.config.schema import groups, settings
@@ -112,7 +112,7 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_metric_that_is_named_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert undeclared(A_METRIC.findall(text)) == []
+    assert undeclared_names(A_METRIC.findall(text)) == []
 
 
 def test_the_loop_in_the_readme_is_that_of_the_example() -> None:

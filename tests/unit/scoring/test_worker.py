@@ -88,7 +88,7 @@ def test_a_verifier_that_cannot_be_imported_is_an_error_at_the_start(
     ("verifier", "message"),
     [
         ("maths", "unknown verifier 'maths'; choose "),
-        (MISBEHAVE, "is not in the settings.* write rewards.verifiers="),
+        (MISBEHAVE, "is not in the settings.* set rewards.verifiers="),
     ],
 )
 def test_a_name_that_no_setting_gives_is_an_error_at_the_start(model_folder: Path, verifier: str, message: str) -> None:
