@@ -27,7 +27,7 @@ class Fixed:
         """The next of what was decided."""
         return self._assignments.popleft() if self._assignments else None
 
-    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
+    def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
         """Nothing follows from it."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
@@ -64,7 +64,7 @@ class Pulled(Fixed):
         self._charge(engine, len(chunk.lengths))
         return engine, chunk
 
-    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
+    def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
         """Ended rollouts have left the batch."""
         self._charge(engine, self._ended.get(number, 0) - num_ended)
         self._ended[number] = num_ended
