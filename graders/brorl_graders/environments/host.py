@@ -141,7 +141,7 @@ class EpisodeHost:
                 self._hand_out_turns()
                 self._receive()
                 self._check_deadlines()
-            except (BroRLError, OSError) as error:  # the fork server is gone, or cannot be started
+            except (BroRLError, OSError) as error:  # the fork server has exited or does not start
                 self._fail_everything(error)
         for process in list(self._processes.all):
             try:
