@@ -25,8 +25,8 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
 
-# GiB of a sleeping engine without its context and graphs
-SLEEP_RESIDUAL = 0.5  # GiB of a sleeping engine, beside its context and graphs
+# Assumed values, not measured by this project.
+SLEEP_RESIDUAL = 0.5  # GiB of a sleeping engine without its context and graphs
 FRAGMENTATION = 0.05  # share of activations and backward memory that the allocator cannot use
 MOMENTS = ("start", "generate", "update", "publish")
 
