@@ -62,7 +62,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters of a request."""
+    """Sampling parameters of a rollout request."""
 
     temperature: float
     top_p: float
@@ -229,7 +229,7 @@ class RewardEvidence:
 
 @dataclass(frozen=True)
 class ScoredChunk:
-    """A chunk with its raw rewards."""
+    """A rollout chunk with its raw rewards."""
 
     chunk: RolloutChunk
     rewards: Float32  # raw rewards [n], before any shaping
@@ -305,7 +305,7 @@ class RolloutGroup:
 
 @dataclass(frozen=True)
 class ScoredGroup:
-    """A group with its raw rewards. Filters and advantages work on it."""
+    """A rollout group with its raw rewards. Filters and advantages work on it."""
 
     group: RolloutGroup
     rewards: Float32  # raw rewards [N]
@@ -369,7 +369,7 @@ class WithdrawnGroup:
 
 @dataclass(frozen=True)
 class FilledBatch:
-    """Groups, metrics and times of one step's sampling."""
+    """Result of one step's sampling: groups to train on, metrics and times."""
 
     batch: tuple[ScoredGroup, ...]  # groups to train on; completed groups of earlier steps come last
     sampled: tuple[ScoredGroup, ...]  # every group that closed, informative or not
@@ -468,7 +468,7 @@ class UpdatePlan:
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """Metrics, times and counters of one update."""
+    """Result of one update of the policy: metrics, times and counters."""
 
     version: int
     metrics: Mapping[str, float]  # flat metrics, named group/name

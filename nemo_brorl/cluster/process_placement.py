@@ -35,7 +35,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class RolePlan:
-    """The bundles of a run, and which process is in which."""
+    """GPU bundles of a run, and which policy rank or engine is in which."""
 
     nodes: tuple[tuple[int, ...], ...]  # number of GPUs of each bundle on each node
     policy: tuple[Bundle, ...]  # bundle of each policy rank

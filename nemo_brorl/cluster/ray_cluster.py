@@ -96,7 +96,7 @@ class RayCluster:
         return self
 
     def check_gpus(self) -> None:
-        """Raise ResourceError when the cluster has fewer GPUs than configured."""
+        """Raise ResourceError when the Ray cluster has fewer GPUs than configured."""
         wanted = self.config.gpus_per_node * self.config.num_nodes
         if wanted == 0:
             return
@@ -191,7 +191,7 @@ class RayCluster:
             del os.environ[HEAPS]
 
     def _options(self) -> dict[str, Any]:
-        """Return the arguments of `ray.init`."""
+        """Return the arguments of `ray.init` for this run."""
         options: dict[str, Any] = {
             "namespace": f"brorl-{os.getpid()}",
             "log_to_driver": os.environ.get("BRORL_ACTOR_LOGS") == "1",
@@ -221,7 +221,7 @@ class RayCluster:
         self._end_process(WHAT_IS_LOST.format(name))
 
     def _end_process(self, message: str) -> None:
-        """Print the message and end this process and all that Ray started, at once."""
+        """Print an error message, and end this process and all that Ray started, at once."""
         sys.stderr.write(f"\nerror: {message}\n")
         sys.stderr.flush()
         end_processes(with_descendants(self._processes), 0.0)

@@ -40,7 +40,7 @@ class Reaper:
 
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:
-        """Mark the processes that start inside this context, and their descendants, for this reaper."""
+        """Mark processes that start inside this context, and their descendants, so that the reaper finds them."""
         before = os.environ.get(KEEP_VARIABLES)
         os.environ[MARK] = self._mark
         os.environ[KEEP_VARIABLES] = "1"

@@ -65,6 +65,9 @@ def _now(run: BroRLConfig, name: str) -> str:
 
 
 def _taken_back(run: BroRLConfig, name: str) -> str:
-    """Return the setting with a value that requires nothing: its default, or false if the default is the cause."""
+    """Return a setting with a value that requires no other setting.
+
+    It is the default, or false if the default is the cause.
+    """
     default = settings()[name].default
     return f"{name}=false" if default == "true" == _now(run, name) else f"{name}={default}"

@@ -10,7 +10,7 @@ from nemo_brorl.config.declare import auto, section, setting
 
 @dataclass
 class OptimConfig:
-    """Adam, run by Megatron's distributed optimizer."""
+    """Settings of Adam, which Megatron's distributed optimizer runs."""
 
     lr: float = setting(3e-4, "learning rate at the batch size of this config; schedules scale it", above=0)
     betas: list[float] = setting([0.9, 0.95], "decay rates of Adam's two moments, each in [0, 1)")
@@ -34,7 +34,7 @@ class MoeConfig:
 
 @dataclass
 class PolicyConfig:
-    """The Megatron policy."""
+    """Settings of the trained model, run by Megatron."""
 
     model: str = setting("runs/base_cpu", "model to train: a Hugging Face name or folder")
     tensor_model_parallel_size: int = setting(
@@ -116,7 +116,7 @@ class PolicyConfig:
 
     @property
     def model_parallel_size(self) -> int:
-        """Number of ranks that hold one replica: TP × PP × CP."""
+        """Number of ranks that hold one replica of the policy: TP × PP × CP."""
         return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
 
     @property

@@ -102,7 +102,10 @@ def moments_of(strata: Strata) -> Moments:
 
 
 def estimate_of(moments: Moments, means: Float64, confidence: float) -> Estimate:
-    """Return the estimate for a mean's moments and its bootstrap means."""
+    """Return the estimate of a mean, with its standard error, t interval and bootstrap interval.
+
+    `moments` give the standard error and the t interval, and `means` are the bootstrap's means.
+    """
     tail = 0.5 + confidence / 2
     low, high = np.quantile(means, [0.5 - confidence / 2, tail])
     if np.isnan(moments.error):
@@ -129,7 +132,7 @@ def estimate_json(found: Estimate) -> dict[str, Any]:
 
 
 def number_or_null(value: float) -> float | None:
-    """Return a number as JSON can hold it: None in place of NaN and infinity."""
+    """Return a number, or None in place of NaN and infinity, which JSON cannot hold."""
     if not np.isfinite(value):
         return None
     return float(value)

@@ -71,7 +71,7 @@ class Scores:
 
 
 def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
-    """Return the results of one group of prompts, or of several, whose means get equal weight."""
+    """Return the results of prompts in one or several groups; the means of groups get equal weight."""
     every = list(chain.from_iterable(strata))
     sizes = [len(prompt.rewards) for prompt in every]
     fewest = min(sizes)
@@ -122,7 +122,7 @@ def success(prompt: PromptAnswers) -> float:
     return float(np.mean(prompt.is_correct))
 
 
-def by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
+def group_by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
     """Group prompts by domain or task, in order of the names."""
     parts: defaultdict[str, list[PromptAnswers]] = defaultdict(list)
     for prompt in group:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.core.stall_watch import Heartbeat
-from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
+from nemo_brorl.ports import ChunkScorer, Forecast, GenerationSession, Generator
 from nemo_brorl.rollouts.chunk_spans import ChunkSpans
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup, request_to_go_on, requests_for, requests_to_resume
 from nemo_brorl.rollouts.replay_cache import ReplayCache
@@ -34,7 +34,7 @@ class RolloutStream:
     def __init__(
         self,
         generator: Generator,
-        verifier: Verifier,
+        verifier: ChunkScorer,
         chunk_size: int,
         seed: int,
         heartbeat: Heartbeat,

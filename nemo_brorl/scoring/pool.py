@@ -1,4 +1,4 @@
-"""The Verifier port over Ray actors, whose child processes may hang or crash.
+"""The ChunkScorer port over Ray actors, whose child processes may hang or crash.
 
 The driver passes references on and never holds tokens.
 """

@@ -8,8 +8,8 @@ A function that takes parameters declares them as a dataclass, the annotation of
 
     def my_advantage(groups, config, params: Params): ...
 
-Settings then give them by name, `algorithm.advantage_params={temperature: 3}`; types are checked and unknown names
-refused when the run starts.
+Settings then give them by name: `algorithm.advantage_params={temperature: 3}`. When the run starts, types are checked
+and unknown names refused.
 """
 
 from __future__ import annotations

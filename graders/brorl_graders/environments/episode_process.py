@@ -68,7 +68,7 @@ class Batch:
         return outcomes
 
     def fail(self, error: BroRLError) -> None:
-        """End a batch of steps without outcomes; the caller that waits for them gets the error."""
+        """End a batch of steps without outcomes, and pass the error to the caller that waits for them."""
         self.error = error
         self.done.set()
 

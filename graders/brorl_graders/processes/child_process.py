@@ -98,14 +98,14 @@ class ScoringTask:
             self.done.set()
 
     def fail(self, error: BroRLError) -> None:
-        """End a scoring task without scores; the caller that waits for them gets the error."""
+        """End a scoring task without scores, and pass the error to the caller that waits for them."""
         self.error = error
         self.done.set()
 
 
 @dataclass(eq=False)
 class ChildProcess:
-    """A forked child process with the texts that it has; the first of them is being scored."""
+    """A forked child process with the texts that it has, of which it is scoring the first."""
 
     process: int
     connection: Connection
@@ -158,7 +158,7 @@ class Children:
         return [child for child in self.all() if child.task is not None]
 
     def bring_to_front(self, isolation: Isolation) -> ChildProcess:
-        """Return an idle child process with this isolation, and let it get the next texts; start one if need be."""
+        """Return an idle child process with this isolation, started if need be, and let it get the next texts."""
         if self.front is not None and self.front.isolation != isolation:
             self._retire(self.front)
         if self.front is None:
@@ -238,5 +238,5 @@ class Inbox(Generic[Item]):
             self._sender.send_bytes(b"!")
 
     def silence(self) -> None:
-        """Take one wake-up message out of the inbox; the reading thread does so each time that `bell` is readable."""
+        """Take one wake-up message out of the inbox. The reading thread does so each time that `bell` is readable."""
         self._receiver.recv_bytes()

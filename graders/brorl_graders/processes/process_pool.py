@@ -74,7 +74,7 @@ class ProcessPool:
         self._wait_for(ScoringTask(verifier, {}, (), self.deadlines.default_s))
 
     def close(self) -> None:
-        """Kill all processes of the pool; tasks that are running fail."""
+        """Kill all processes of the pool, and fail the tasks that are running."""
         self._is_closed = True
         self._inbox.ring()
         self._thread.join()
@@ -251,7 +251,7 @@ class ProcessPool:
         child.indices.clear()
 
     def _end_child(self, child: ChildProcess, reason: str) -> None:
-        """Kill a child process that cannot be used any more; the text that it was scoring has failed."""
+        """Kill a child process that cannot be used any more, and fail the text that it was scoring."""
         task = child.task
         index = None
         if task is not None:
@@ -271,7 +271,7 @@ class ProcessPool:
         task.settle(index, None)
 
     def _fail_everything(self, error: BroRLError) -> None:
-        """Fail all scoring tasks and stop the fork server; the next task starts a new one."""
+        """Fail all scoring tasks and stop the fork server, which the next task starts again."""
         for task in (*self._tasks, *self._inbox.arrived):
             task.fail(error)
         for child in self._children.busy():

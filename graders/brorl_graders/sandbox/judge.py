@@ -3,8 +3,8 @@
 A script runs here, and the names that it does not define are objects that ask the program (`Remote`). So the expected
 values, and what is done with them, never reach the program's process.
 
-A test of the judge's program is a script. It has `source`, in which each assertion first calls `MARK`, `names` that the
-program defines, and those of them that are `tested` even where `setup` defines them too. A judge serves one test and
+A test of the judge's program is a script. Its `source` calls `MARK` before each assertion. `names` are those that the
+program defines, and `tested` those of them that count even where `setup` defines them too. A judge serves one test and
 one program after another, and knows of a program only plain data.
 """
 
@@ -380,7 +380,7 @@ def _test_functions(namespace: dict[str, Any]) -> Iterator[Callable[[], object]]
 
 
 def _refuse_empty_arrays(source: str) -> None:
-    """Have NumPy's comparisons fail when only one of the arrays is empty; NumPy itself finds them equal.
+    """Have NumPy's comparisons fail when only one of the arrays is empty, although NumPy finds them equal.
 
     `source` is the script. The functions of `numpy.testing` are loaded and changed only when it uses them.
     """

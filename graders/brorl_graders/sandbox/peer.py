@@ -112,7 +112,7 @@ class Peer(ABC):
         return ""
 
     def number_of(self, value: Any) -> int:
-        """Return the number by which the other process refers to a value of this one; the first call assigns it."""
+        """Return the number by which the other process refers to a value of this one. The first call assigns it."""
         number = self._numbers.get(id(value))
         if number is None:
             number = len(self._kept)
@@ -164,7 +164,7 @@ class Peer(ABC):
         return self.to_data(argument) if type(argument) in MUTABLE else None
 
     def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
-        """Return a call's result as JSON data; a result that is one of the call's arguments is sent as its position."""
+        """Return a call's result as JSON data, or its position when it is one of the call's arguments."""
         for index, argument in enumerate(arguments):
             if result is argument and type(argument) in MUTABLE:
                 return {"argument": index}

@@ -121,7 +121,7 @@ class _UsersRefusedError(SandboxError):
 
 @dataclass(frozen=True)
 class SandboxProgram:
-    """A program for the sandbox, with its tests; `harness.py` describes the kinds."""
+    """A program for the sandbox, with its tests. `harness.py` describes the kinds."""
 
     source: str
     kind: str = "main"  # main, call, serve or judge
@@ -235,10 +235,10 @@ class Sandbox:
         )
 
     def start(self, program: SandboxProgram, seconds: float, files: Sequence[int]) -> None:
-        """Start a program in the sandbox and return at once; `stop` ends it.
+        """Start a program in the sandbox and return at once, before it has ended.
 
-        `files` are the descriptors that the program prints to, reports to and talks to other processes by. Raises
-        OSError when the fork server is lost, after replacing it.
+        `files` are the descriptors that the program prints to, reports to and talks to other processes by. `stop` ends
+        the program. Raises OSError when the fork server is lost, after replacing it.
         """
         try:
             self._send(program, seconds, files)

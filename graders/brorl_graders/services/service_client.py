@@ -27,7 +27,7 @@ Read = TypeVar("Read")
 
 
 class AttemptError(Exception):
-    """An error of one attempt at a request to a service; another attempt may succeed."""
+    """An error of one attempt at a request to a service, after which another attempt may succeed."""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)

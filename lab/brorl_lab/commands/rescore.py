@@ -29,7 +29,7 @@ from nemo_brorl.config.schema import BroRLConfig, as_yaml
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.ports import Verifier
+from nemo_brorl.ports import ChunkScorer
 from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, RolloutChunk, ScoredGroup
 
@@ -76,7 +76,7 @@ def prompt_for_verifier(prompt: Prompt, verifier: str | None, options: Mapping[s
 
 def rescore(
     groups: Sequence[ScoredGroup],
-    pool: Verifier,
+    pool: ChunkScorer,
     verifier: str | None,
     options: Mapping[str, Any],
 ) -> list[RescoredGroup]:
@@ -203,7 +203,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[Verifier, ChatTokenizer]]:
+def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[ChunkScorer, ChatTokenizer]]:
     """Open the scoring pool of this machine with the given verifiers, and the model's tokenizer."""
     # Import Ray only when there is something to score.
     from nemo_brorl.cluster.ray_cluster import RayCluster

@@ -48,7 +48,9 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
     yield judge_count(wanted, seen.data)
     devices = seen.data["devices"]
     if devices:
-        yield judge_memory(RunSizes.from_config(config).gpu_share, devices)
+        sizes = RunSizes.from_config(config)
+        yield judge_memory(sizes.gpu_share, devices)
+        yield judge_graphs(config.generation.largest_graph(sizes.max_num_seqs), sizes.max_num_seqs)
     if overview is None:
         found = "nvidia-smi is not here or does not answer: driver, errors and other processes were not looked at"
         yield Check("gpu driver", WARN, found)
@@ -88,6 +90,18 @@ def judge_memory(share: float, devices: Sequence[Mapping[str, Any]]) -> Check:
         return Check("gpu memory", FAIL, found, advice)
     least = min(device["free"] / GIB for device in devices)
     return Check("gpu memory", OK, f"{least:.1f} GiB and more free on each")
+
+
+def judge_graphs(largest_graph: int, max_num_seqs: int) -> Check:
+    """Say whether an engine decodes its fullest batch by a CUDA graph."""
+    if largest_graph >= max_num_seqs:
+        return Check("cuda graphs", OK, f"for batches of up to {largest_graph} sequences, as many as an engine decodes")
+    if not largest_graph:
+        found = "engines run without them, which costs milliseconds a step"
+        return Check("cuda graphs", WARN, found, "set generation.enforce_eager=false")
+    found = f"batches of {largest_graph + 1} to {max_num_seqs} sequences run without one"
+    advice = f"set max_cudagraph_capture_size={max_num_seqs} in generation.engine_args.compilation_config"
+    return Check("cuda graphs", WARN, found, advice)
 
 
 def judge_smi(rows: str, users: str) -> Iterator[Check]:

@@ -1,13 +1,13 @@
-"""The row of tokens that this rank's model reads, laid out from the packed groups of a micro-batch.
+"""Build the row of tokens that this rank's model reads from the packed groups of a micro-batch.
 
-Order within a row is free, so it is chosen for the attention (`row_layout.Block`): segments of equal length lie side
-by side, and what stands on a shared segment lies together (`segments`).
+The order within a row is free, so it is chosen for the attention (`packed_rows.Block`). Segments of equal length are
+adjacent, and segments of one parent are together (`segments`).
 
-Under context parallelism a segment that responses share is cut over the ranks, and so is one longer than a fair part of
-the row; other segments are given to one rank each, so that their keys and values do not travel. Cut segments
-are padded to 2·ranks equal pieces, of which rank r holds r and 2·ranks − 1 − r: an early piece with little to look back
-on and a late one. A sampled token counts on the rank that holds the token before it, so sums over the ranks count every
-token once. Tokens of observations are read like others, and predicted by none.
+Under context parallelism a segment that responses share is cut over the ranks, and so is one that is longer than a fair
+part of the row. Other segments are given to one rank each, so that their keys and values need not travel. Cut segments
+are padded to 2·ranks equal pieces, of which rank r has pieces r and 2·ranks − 1 − r: an early piece with little past
+and a late one with much. A sampled token counts on the rank that has the token before it, so sums over the ranks count
+every token once. Observations are read like other tokens, but never predicted.
 """
 
 from __future__ import annotations
@@ -39,12 +39,14 @@ def build_row(
     settings: RowSettings,
     at_least: int = 1,
 ) -> Row:
-    """Packed groups laid out as a row. It is padded with a document of its own to `at_least` tokens, a multiple of
-    `settings.multiple`."""
+    """Return the row of packed groups for this rank.
+
+    It is padded with a document of its own to at least `at_least` tokens and a multiple of `settings.multiple`.
+    """
     segments = build_segments(packed_groups, settings.min_shared_tokens)
     choose_owners(segments, settings.context_size)
     draft = _RowDraft(settings, len(segments))
-    # Cut segments come first: `Packing.num_cut` says how many of the row's first tokens travel to other ranks.
+    # Cut segments come first, because `Packing.num_cut` counts the tokens at the start of the row that travel.
     cut = [segment for segment in segments if segment.owner is None]
     for alike in runs_of_equals(cut):
         draft.place_cut(alike)
@@ -53,14 +55,14 @@ def build_row(
         draft.place_whole(alike)
     for segment in segments:
         if segment.owner not in (None, settings.context_rank):
-            # What stands on it, or is predicted by it, must find that it is elsewhere.
+            # Its branches and predicted tokens must see that it is on another rank.
             segment.rows = np.full(segment.length, -1)
     draft.pad(at_least)
     return draft.finish(segments, temperature)
 
 
 class _RowDraft:
-    """A row being written."""
+    """A row of tokens that is being written, block by block."""
 
     def __init__(self, settings: RowSettings, num_segments: int) -> None:
         self.settings = settings
@@ -71,14 +73,14 @@ class _RowDraft:
         self.blocks: list[Block] = []
         self.token_ids: list[Int32] = []
         self.positions: list[Int64] = []
-        self.context_ranks: list[Int64] = []  # which rank holds a row of the context ...
-        self.context_places: list[Int64] = []  # ... and where among its cut tokens
-        self.queries: list[Int64] = []  # [2, tokens]: segment, position
-        self.keys: list[Int64] = []  # [3, tokens] of the row: segment, last segment that sees it, position
-        self.context_keys: list[Int64] = []  # the same of the context
+        self.context_ranks: list[Int64] = []  # rank that holds each row of the context
+        self.context_places: list[Int64] = []  # index of each row of the context among its rank's cut tokens
+        self.queries: list[Int64] = []  # [2, tokens]: segment and position of each query
+        self.keys: list[Int64] = []  # [3, tokens] of the row: segment, last segment that attends to it, position
+        self.context_keys: list[Int64] = []  # [3, tokens] of the context, like `keys`
 
     def place_whole(self, segments: Sequence[Segment]) -> None:
-        """Segments of equal length and parent that are all this rank's."""
+        """Append segments of equal length and parent to the row, as one block that this rank has whole."""
         num = len(segments)
         length = segments[0].length
         rows = np.arange(num * length).reshape(num, length)
@@ -94,14 +96,17 @@ class _RowDraft:
         self.keys.append(np.stack(keys))
 
     def place_cut(self, segments: Sequence[Segment]) -> None:
-        """Segments of equal length and parent, of which every rank holds two pieces."""
+        """Append this rank's two pieces of segments to the row, for segments that are cut over context-parallel ranks.
+
+        The segments have equal length and parent.
+        """
         num = len(segments)
         length = segments[0].length
-        # An early piece looks back on little and a late one on much: one of each gives every rank the same work.
+        # An early piece has little past and a late one much. One of each gives every rank equal work.
         num_pieces = 2 * self.settings.context_size
         piece_length = -(-length // num_pieces)
         padded = num_pieces * piece_length
-        # All pieces have one length, as the gather over ranks needs; nothing sees the padding at the end.
+        # The gather over ranks needs pieces of one length. No token attends to the padding at the end.
         token_ids = np.zeros((num, padded), np.int32)
         token_ids[:, :length] = [segment.token_ids for segment in segments]
         positions = segments[0].first_position + np.arange(padded)
@@ -112,15 +117,15 @@ class _RowDraft:
             columns = np.arange(start, start + piece_length)
             own_rows = self.num_tokens + np.arange(num * piece_length)
             rows[:, columns] = own_rows.reshape(num, piece_length)
-            # The first piece looks back on nothing. Others see the segment's past in the context, not in the row: most
-            # of it lies on other ranks.
+            # The first piece has no past. Others attend to the segment's past in the context, because most of it is on
+            # other ranks.
             past = None
             if piece > 0:
                 past = Span(self.num_context, start, padded)
             piece_ids = token_ids[:, columns]
             self._add(piece_ids, positions[columns], segments, past)
             num_tokens = num * piece_length
-            hidden = np.full((3, num_tokens), HIDDEN)  # seen in the context
+            hidden = np.full((3, num_tokens), HIDDEN)  # hidden here, because the context has these keys
             self.keys.append(hidden)
         for index, segment in enumerate(segments):
             segment.rows = rows[index, :length]
@@ -134,16 +139,18 @@ class _RowDraft:
         segments: Sequence[Segment],
         positions: Int64,
     ) -> None:
-        """Note where the rows of a cut block come from: early pieces of all its segments, then late pieces, on every
-        rank."""
+        """Record the rank and index of every context row of a cut block.
+
+        Every rank has the early pieces of all segments, then the late ones.
+        """
         num = len(segments)
         size = self.settings.context_size
         columns = np.arange(2 * size * piece_length)
         piece = columns // piece_length
         is_late = piece >= size
         ranks = np.where(is_late, 2 * size - 1 - piece, piece)
-        # A rank's block holds the early pieces of all segments, then their late pieces, as `place_cut` adds them.
-        piece_of_rank = is_late * num + np.arange(num)[:, None]  # [num, columns], counted in the rank's block
+        # `place_cut` appends the early pieces of all segments, then their late pieces.
+        piece_of_rank = is_late * num + np.arange(num)[:, None]  # [num, columns], index in the rank's block
         place_in_piece = columns % piece_length
         places = piece_of_rank * piece_length + place_in_piece
         self.context_ranks.append(np.tile(ranks, num))
@@ -157,9 +164,9 @@ class _RowDraft:
         self.num_context += num * len(columns)
 
     def pad(self, at_least: int) -> None:
-        """Fill up with a document that nothing reads."""
+        """Pad the row with a document that no token attends to."""
         num_missing = max(at_least - self.num_tokens, 0)
-        # Rows of one pipeline are first made equally long, and then fit for FP8 and sequence parallelism.
+        # Rows of one pipeline need one length, then the multiple that FP8 and sequence parallelism need.
         num_tokens = self.num_tokens + num_missing
         num_missing += -num_tokens % self.settings.multiple
         if num_missing:
@@ -174,8 +181,10 @@ class _RowDraft:
         segments: Sequence[Segment],
         past: Span | None,
     ) -> None:
-        """One block [num, length] of the row, of so many segments. `positions` [length]; `past`: of every segment its
-        own tokens before the block."""
+        """Append one block [num, length] with the tokens of these segments.
+
+        `positions` is [length]. `past` is the span of each segment's own tokens before the block, or None.
+        """
         num, length = token_ids.shape
         seen = []
         for ancestor in segments[0].ancestors:
@@ -192,7 +201,7 @@ class _RowDraft:
         self.num_tokens += num * length
 
     def finish(self, segments: Sequence[Segment], temperature: float) -> Row:
-        """The row, of all segments on whatever rank."""
+        """Return the finished row of tokens for this rank. `segments` are those of all ranks."""
         predicted = _Predicted()
         for segment in segments:
             predicted.add(segment)
@@ -254,36 +263,38 @@ class _RowDraft:
 
 
 class _Predicted:
-    """The tokens that this rank predicts, u of them, and in which responses each counts, n in all. Arrays are noted
-    segment by segment and are joined at the end."""
+    """The tokens that this rank predicts, u of them, and the responses that count them, n tokens in all.
+
+    Arrays are collected segment by segment and joined at the end.
+    """
 
     def __init__(self) -> None:
-        self.responses: list[Response] = []  # in the order in which their tokens come
+        self.responses: list[Response] = []  # responses in the order of their tokens
         self.source_rows: list[Int64] = []  # [u]
         self.targets: list[Int32] = []  # [u]
-        self.score_index: list[Int64] = []  # [n] into u
-        self.log_probs: list[Float32] = []  # [n] when they were sampled
+        self.score_index: list[Int64] = []  # [n] index into the u predicted tokens
+        self.log_probs: list[Float32] = []  # [n] log-probs of the sampler
         self.advantages: list[Float32] = []  # [n]
         self.turn_lengths: list[Int64] = []  # [n]
         self.response_index: list[Int64] = []  # [n]
-        self.token_index: list[Int64] = []  # [n] in the response
+        self.token_index: list[Int64] = []  # [n] index in the response
         self.has_shared = False
         self._num_scores = 0
-        self._indices: dict[int, int] = {}  # of the responses, by id()
+        self._indices: dict[int, int] = {}  # index of each response by its id()
 
     def add(self, segment: Segment) -> None:
-        """Its tokens, each counted in the responses that have sampled it."""
+        """Record a segment's predicted tokens, once for each response that sampled them."""
         if not segment.responses:
             return
         sources = segment.source_rows
-        # A token counts where it was sampled, and on the rank that holds the token before it, which predicts it.
+        # A token counts where it was sampled, on the rank that has the token before it.
         counts = np.stack([segment.part_of(response.counts) for response in segment.responses])
         counts &= sources >= 0
         mine = np.flatnonzero(counts.any(0))
         self.source_rows.append(sources[mine])
         self.targets.append(segment.token_ids[segment.num_given :][mine])
         for response, is_counted in zip(segment.responses, counts[:, mine], strict=True):
-            # By identity: two responses may have the same tokens, and a response is in several segments.
+            # Responses are told apart by identity: two may have equal tokens, and one is in several segments.
             index = self._indices.setdefault(id(response), len(self.responses))
             if index == len(self.responses):
                 self.responses.append(response)
@@ -299,14 +310,14 @@ class _Predicted:
 
 
 def _numbers(segments: Sequence[Segment]) -> tuple[Int64, Int64]:
-    """Numbers [num] of the segments, and the last ones of their subtrees."""
+    """Return the numbers [num] of segments in their row, and the last numbers of their subtrees."""
     numbers = [segment.number for segment in segments]
     last_numbers = [segment.last_number for segment in segments]
     return np.array(numbers), np.array(last_numbers)
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-    """The parts end to end, maybe none."""
+    """Return arrays concatenated, or an empty array of `dtype`."""
     if not parts:
         return np.empty(0, dtype)
     return np.concatenate(parts).astype(dtype)

@@ -21,7 +21,10 @@ class ReferenceWeights:
     """
 
     def __init__(self, models: Sequence[PolicyModel]) -> None:
-        """Copy the current weights as the reference. Raises ConfigError for parameters that are kept in FP8."""
+        """Copy the current weights as the reference of the KL term.
+
+        Raises ConfigError for parameters that are kept in FP8.
+        """
         self.params: dict[str, Tensor] = {}
         for index, model in enumerate(models):
             for name, param in model.named_parameters():
@@ -34,7 +37,7 @@ class ReferenceWeights:
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Make the current weights the reference."""
+        """Make the current weights the reference of the KL term."""
         for name, param in self.params.items():
             self.copies[name].copy_(param, non_blocking=True)
         wait_for_copies()
