@@ -75,7 +75,7 @@ class TurnRecord:
     """Rewards and tool errors of n trajectories that have k turns each."""
 
     rewards: Float32  # raw rewards [n, k]
-    is_tool_error: Bool  # whether the turn called a tool wrongly [n, k]
+    is_tool_error: Bool  # flags [n, k]; True: the turn called a tool wrongly
     ends: TurnEnds | None = None  # None: the trajectories have not ended
 
     def rows(self, places: Sequence[int] | Bool) -> TurnRecord:
@@ -188,7 +188,7 @@ class RolloutChunk:
     request: RolloutRequest
     indices: Int32  # indices within the group [m], ascending
     lengths: Int32  # response tokens [m]
-    is_stopped: Bool  # True [m]: ended by a stop token, and a trajectory by its environment; False: cut at a limit
+    is_stopped: Bool  # flags [m]; True: ended by a stop token, and a trajectory by its environment; False: cut
     version: int  # oldest policy version that sampled one of the tokens
     newest_version: int  # differs from version where a rollout was resumed, or weights changed while it was sampled
     engine: int  # index of the engine
