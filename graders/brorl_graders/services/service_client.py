@@ -57,7 +57,7 @@ class ServiceClient:
     ) -> Read:
         """Send a request to a service, with retries, and return what `read` makes of the JSON reply.
 
-        A ReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are used
+        A ServiceReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are used
         up.
         """
         settings = self.settings
