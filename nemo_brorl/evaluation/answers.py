@@ -106,7 +106,10 @@ class AnswerFile:
         self._file: FileIO | None = None
 
     def __enter__(self) -> AnswerFile:
-        """Lock the file and read its answers. Raises CheckpointError if another process has the lock, and OSError."""
+        """Lock the benchmark's answer file and read it.
+
+        Raises CheckpointError if another process has the lock, and OSError.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.open("ab+", buffering=0)
         try:
