@@ -78,10 +78,10 @@ class TurnRecord:
     is_tool_error: Bool  # flags [n, k]; True: the turn called a tool wrongly
     ends: TurnEnds | None = None  # None: the trajectories have not ended
 
-    def rows(self, places: Sequence[int] | Bool) -> TurnRecord:
-        """Return the record of the trajectories at `places`, indices or a mask [n]."""
-        ends = None if self.ends is None else self.ends.rows(places)
-        return TurnRecord(self.rewards[places], self.is_tool_error[places], ends)
+    def select(self, indices: Sequence[int] | Bool) -> TurnRecord:
+        """Return the record of the trajectories at `indices`, which may be a mask [n]."""
+        ends = None if self.ends is None else self.ends.select(indices)
+        return TurnRecord(self.rewards[indices], self.is_tool_error[indices], ends)
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class TurnEnds:
     lengths: Int32  # tokens up to the end of the turn [n, k]
     keys: UInt64  # hashes of these tokens [n, k]; equal prefixes have equal hashes
 
-    def rows(self, places: Sequence[int] | Bool) -> TurnEnds:
-        return TurnEnds(self.lengths[places], self.keys[places])
+    def select(self, indices: Sequence[int] | Bool) -> TurnEnds:
+        return TurnEnds(self.lengths[indices], self.keys[indices])
 
 
 @dataclass(frozen=True)
