@@ -15,7 +15,8 @@ from random import Random
 
 from brorl_graders.base.names import Names, allow
 from brorl_graders.base.settings import Endpoint, ServiceLimits
-from brorl_graders.services.remote_scores import Asked, RemoteScores
+from brorl_graders.services.remote_scores import RemoteScores
+from brorl_graders.verifiers.services import ServiceCall
 from brorl_lab.bases.demonstrations import Habits, work_out
 
 from graders.tests.support.scoring_service import completion, serving
@@ -48,10 +49,10 @@ def count_requests(sees: str, arguments: argparse.Namespace) -> int:
         scorer = RemoteScores(ServiceLimits())
         for question in draw_questions(arguments.prompts, arguments.terms, random):
             prompt = ({"role": "user", "content": question},)
-            asked = Asked("judge", {}, prompt)
+            call = ServiceCall("judge", {}, prompt)
             texts = draw_responses(question, arguments.size, random)
             for start in range(0, len(texts), CHUNK):
-                scorer.judge(asked, texts[start : start + CHUNK])
+                scorer.judge(call, texts[start : start + CHUNK])
         scorer.close()
     return len(judge.requests)
 
