@@ -2,7 +2,7 @@
 # BroRL with a 32B model on 32 nodes of 8 GPUs.
 #   sbatch slurm/brorl_32b_256gpu.sh [KEY=VALUE ...]          overrides are Hydra's: trainer.max_steps=10 'data.tasks=[{name: gcd}]'
 # Submit from the repository. What belongs to a site goes on the command line (sbatch --partition=… --account=… slurm/…) or into
-# SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/brorl_launcher/job/job.sh lists the BRORL_… variables, docs/cluster.md explains them.
+# SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/brorl_launcher/job/job.sh lists the BRORL_… variables, docs/howto/cluster.md explains them.
 #SBATCH --job-name=brorl_32b_256gpu
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append

@@ -2,7 +2,7 @@
 # The whole system on the CPUs of two nodes, with the small model that `make train` makes: a test of a cluster without GPUs.
 #   sbatch slurm/brorl_cpu.sh [KEY=VALUE ...]          overrides are Hydra's: trainer.max_steps=10 'data.tasks=[{name: gcd}]'
 # Submit from the repository. What belongs to a site goes on the command line (sbatch --partition=… --account=… slurm/brorl_cpu.sh) or
-# into SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/brorl_launcher/job/job.sh lists the BRORL_… variables, docs/cluster.md explains them.
+# into SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/brorl_launcher/job/job.sh lists the BRORL_… variables, docs/howto/cluster.md explains them.
 #SBATCH --job-name=brorl_cpu
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append

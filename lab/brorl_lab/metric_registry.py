@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         ),
     ),
     "reward_watch": (
-        "Signs of reward hacking, by the observer `reward_watch` that shipped recipes set (docs/verifiers.md).",
+        "Signs of reward hacking, by the observer `reward_watch` of the shipped recipes (docs/howto/look_at_a_run.md).",
         (
             Metric("alarms", "alarms", _COUNT, "Signs beyond their limits"),
             Metric(
@@ -127,7 +127,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         ),
     ),
     "dynamic_sampling": (
-        "What became of the groups of a step (docs/rollouts.md).",
+        "What became of the groups of a step (docs/explanation/rollouts.md).",
         (
             Metric("keep_rate", "share", "over judged groups", "Groups that were informative"),
             Metric("num_groups", "groups", _COUNT, "Groups judged"),

@@ -47,8 +47,8 @@ def job_script(job: JobPlan) -> str:
 def _head(job: JobPlan) -> Iterator[str]:
     run = job.folders.run
     yield (
-        f"# Rendered by `brorl render` on {time.strftime('%Y-%m-%d %H:%M %Z')}; docs/cluster.md tells what happens in "
-        "it."
+        f"# Rendered by `brorl render` on {time.strftime('%Y-%m-%d %H:%M %Z')}; docs/howto/cluster.md tells "
+        "what happens in it."
     )
     yield f"# Code:     {job.revision}"
     yield f"# Settings: {job.folders.config}; arguments of this script are Hydra overrides"

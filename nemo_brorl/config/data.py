@@ -71,7 +71,7 @@ class TaskConfig:
 
 @dataclass
 class ColumnsConfig:
-    """Paths of a row's fields (`reward_model.ground_truth`, see docs/data.md); null: the path of data.preset."""
+    """Paths of a row's fields (`reward_model.ground_truth`, see docs/howto/data.md); null: the path of data.preset."""
 
     prompt: str | None = setting(None, "path of the prompt: text, or a list of messages with role and content")
     answer: str | None = setting(
@@ -107,7 +107,7 @@ class SourceConfig:
     environment: str | None = setting(
         None, "environment that replies to the model over several turns: a name or package.module:Class; null: one turn"
     )
-    environment_settings: dict[str, Any] = setting({}, "settings of the environment (docs/environments.md)")
+    environment_settings: dict[str, Any] = setting({}, "settings of the environment (docs/howto/environments.md)")
     max_bad_rows: int = setting(
         0, "most rows that may be unusable, repeated questions included; they are left out", at_least=0
     )

@@ -55,7 +55,7 @@ class BenchmarkConfig(SourceConfig):
 
 @dataclass
 class EvaluationConfig:
-    """Validation and evaluation on held-out prompts or benchmarks (docs/evaluation.md)."""
+    """Validation and evaluation on held-out prompts or benchmarks (docs/howto/evaluate.md)."""
 
     num_prompts: int = setting(256, "number of held-out prompts", at_least=1)
     first_prompt: int = setting(

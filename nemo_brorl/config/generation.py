@@ -85,7 +85,7 @@ class GenerationConfig:
         True, "keep one copy of the current weights in the object store, for restarted engines"
     )
     engine_args: dict[str, Any] = setting(
-        {}, "further arguments of vLLM's EngineArgs, for example kv_cache_dtype=fp8 (docs/gpu.md)"
+        {}, "further arguments of vLLM's EngineArgs, for example kv_cache_dtype=fp8 (docs/howto/one_gpu.md)"
     )
     timeout_s: float = setting(
         600.0, "seconds without progress, or of starting, after which an engine is replaced", above=0, may_change=True

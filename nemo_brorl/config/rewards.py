@@ -48,14 +48,14 @@ class ShapingConfig:
     repetition_ngram: int = setting(16, "tokens of an n-gram for repetition_penalty", at_least=1)
     cosine: CosineLengthConfig = section(CosineLengthConfig)
     function: str | None = setting(
-        None, "shaping function of your own, applied last (docs/extending.md)", choices=(None, FUNCTION)
+        None, "shaping function of your own, applied last (docs/howto/extend.md)", choices=(None, FUNCTION)
     )
     function_params: dict[str, Any] = setting({}, "parameters of the shaping function, by name")
 
 
 @dataclass
 class CodeConfig:
-    """Resource limits of the programs that the verifier `code` runs (docs/sandbox.md)."""
+    """Resource limits of the programs that the verifier `code` runs (docs/reference/sandbox.md)."""
 
     test_timeout_s: float = setting(
         4.0,
@@ -84,7 +84,7 @@ class OwnVerifierConfig:
 
 @dataclass
 class EndpointConfig:
-    """A scoring service, or a language model that judges, with the format of its replies (docs/verifiers.md)."""
+    """A scoring service, or a language model that judges, with the format of its replies (docs/howto/judges.md)."""
 
     name: str = setting(MISSING, "name of the endpoint, for data.verifier and compositions")
     url: str = setting(MISSING, "address of a service, or base of a judge's OpenAI-compatible API: https://HOST/v1")
@@ -136,7 +136,7 @@ class EndpointConfig:
 
 @dataclass
 class ServicesConfig:
-    """Verifiers behind a network (docs/verifiers.md). Limits of requests apply to each of `num_workers` processes."""
+    """Verifiers behind a network (docs/howto/judges.md). Limits of requests apply to each of `num_workers`."""
 
     endpoints: list[EndpointConfig] = setting(
         [], "scoring services and judges. Data and stored runs can name only these"
@@ -177,7 +177,7 @@ class ServicesConfig:
 
 @dataclass
 class EnvironmentsConfig:
-    """Time and size limits of environments (docs/environments.md)."""
+    """Time and size limits of environments (docs/howto/environments.md)."""
 
     step_timeout_s: float = setting(10.0, "most seconds for one step", above=0)
     episode_timeout_s: float = setting(300.0, "most seconds for all steps of an episode", above=0)
@@ -198,7 +198,7 @@ class RewardsConfig:
     )
     constant_answers: str = setting(
         "warn",
-        "action before a run starts if a task gives rewards for one of twenty constant answers (docs/data.md)",
+        "action before a run starts if a task gives rewards for one of twenty constant answers (docs/howto/data.md)",
         choices=("warn", "refuse", "off"),
         may_change=True,
     )
@@ -214,10 +214,11 @@ class RewardsConfig:
         choices=("sum", "last"),
     )
     verifiers: list[OwnVerifierConfig] = setting(
-        [], "verifiers of your own that rows name, or that take parameters (docs/extending.md)"
+        [], "verifiers of your own that rows name, or that take parameters (docs/howto/extend.md)"
     )
     environment_variables: list[str] = setting(
-        [], "environment variables that your own verifiers, environments and agents can read (docs/verifiers.md)"
+        [],
+        "environment variables that your own verifiers, environments and agents can read (docs/reference/verifiers.md)",
     )
     environments: EnvironmentsConfig = section(EnvironmentsConfig)
     shaping: ShapingConfig = section(ShapingConfig)

@@ -1,7 +1,7 @@
 """Estimate how certain the mean of several values is.
 
-A mean over strata (for example benchmarks) gives each stratum equal weight, and their errors add up as independent. The
-interval is Student's. Beside it is that of a bootstrap within strata, which assumes no distribution.
+A mean over strata (for example benchmarks) gives each stratum equal weight, and their errors add up as independent.
+Estimates have two intervals: Student's, and that of a bootstrap within strata, which assumes no distribution.
 """
 
 from __future__ import annotations

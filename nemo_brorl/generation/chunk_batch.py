@@ -67,7 +67,7 @@ class ChunkBatch:
 
     @property
     def is_idle(self) -> bool:
-        """True if a step would do nothing, or is forbidden after a failure."""
+        """True if the engine has no chunk to sample, or has failed."""
         return not self._chunks or self._failure is not None
 
     def set_version(self, version: int) -> None:
@@ -76,7 +76,7 @@ class ChunkBatch:
         self._requests.set_version(version)
 
     def add(self, chunk: ChunkTask) -> None:
-        """Queue all rollouts of a chunk."""
+        """Queue all rollouts of a chunk in vLLM's batch."""
         if self._failure is not None:
             chunk.answer.set_result((self._failure, None, None))
             return
@@ -156,7 +156,7 @@ class ChunkBatch:
             self._drop(chunk)
 
     def fail(self, failure: ChunkFailure) -> None:
-        """Answer every chunk, now and from now on, with a failure."""
+        """Answer every chunk, now and from now on, with a failure of the engine."""
         self._failure = failure
         for chunk in self._chunks.values():
             chunk.answer.set_result((failure, None, None))

@@ -100,12 +100,12 @@ class ChunkTask:
 
     @property
     def is_finished(self) -> bool:
-        """True if every rollout has ended."""
+        """True if every rollout of the chunk has ended."""
         return self._num_left == 0
 
     @property
     def num_sampled(self) -> int:
-        """Tokens that this engine sampled for the rollouts that were `put`."""
+        """Tokens that this engine sampled for the chunk's rollouts that have ended or were cut off."""
         num_tokens = 0
         for continuation in self._continuations:
             if continuation is not None:
@@ -128,7 +128,7 @@ class ChunkTask:
         return num_tokens, num_cached
 
     def rollouts(self) -> Iterator[RolloutTask]:
-        """Yield the request for each rollout, in order."""
+        """Yield vLLM's request for each rollout of the chunk, in order."""
         request = self.request
         prompt = list(request.prompt.token_ids)
         indices = request.indices.tolist()
@@ -147,7 +147,7 @@ class ChunkTask:
             )
 
     def num_resumed(self, row: int) -> int:
-        """Return how many response tokens a rollout had before it came to this engine."""
+        """Return how many response tokens a rollout had when this engine got it."""
         return self._offsets[row + 1] - self._offsets[row]
 
     def _num_left_to_sample(self, row: int) -> int:
@@ -171,7 +171,7 @@ class ChunkTask:
         return min(left, sampling.max_turn_tokens - num_of_turn)
 
     def period(self) -> Period:
-        """Return when the chunk was received, when its first token was sampled, and that it ends now."""
+        """Return when the chunk was received and when its first token was sampled, with now as its end."""
         # Times are taken by the monotonic clock, and sent by the clock that other processes share.
         offset = time.time() - time.monotonic()
         begun_at = self.begun_at or time.monotonic()
@@ -188,7 +188,7 @@ class ChunkTask:
             self._num_left -= 1
 
     def missing(self) -> list[int]:
-        """Return the rows of the rollouts that were not `put` yet."""
+        """Return the rows of the chunk's rollouts whose tokens were not stored yet."""
         rows = []
         for row, continuation in enumerate(self._continuations):
             if continuation is None:
@@ -246,7 +246,7 @@ class ChunkTask:
         return meta, arrays, partial_arrays if cut_off else None
 
     def _turns(self, rows: Sequence[int]) -> TurnRecord | None:
-        """Return the turns that ended before these rollouts came to this engine.
+        """Return the turns that ended before this engine got these rollouts.
 
         None if their tokens are lost, because then everything is sampled again.
         """
@@ -256,7 +256,7 @@ class ChunkTask:
         return resumed.turns.rows(rows)
 
     def _resumed(self, row: int) -> slice:
-        """Return the slice of `_partial` with the tokens that a rollout had before."""
+        """Return the slice of the resumed tokens, `_partial`, that belongs to a rollout."""
         return slice(self._offsets[row], self._offsets[row + 1])
 
     def _versions(self, rows: Sequence[int], version: int) -> list[int]:

@@ -149,7 +149,7 @@ class LeanMixin(Scheduler):
         return Sampled(np.array(owed.new_token_ids, np.int32), log_probs)
 
     def num_unreported(self, request_id: str) -> int:
-        """Return the number of these tokens."""
+        """Return how many tokens of an unfinished request no output has had yet."""
         slot = self._lean.slots.get(request_id)
         if slot is not None:
             return self._lean.num_sampled(slot)

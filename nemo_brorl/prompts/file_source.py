@@ -88,7 +88,7 @@ class SplitFile(NamedTuple):
 
 
 class FileSource:
-    """A source of questions in files, shuffled anew in each epoch."""
+    """A source of questions in files, with a new order in each epoch."""
 
     def __init__(self, file: QuestionFile, rows: Int64, seed: str) -> None:
         """Select `rows` of the data files, in an order that `seed` decides."""

@@ -1,4 +1,4 @@
-"""Define row layouts, with presets for well-known files; docs/data.md names the origin of each."""
+"""Define row layouts, with presets for well-known files; docs/howto/data.md names the origin of each."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class CarryOver:
         return restarted + self.pool.take_prompts(num - len(restarted))
 
     def take_completed(self) -> list[ScoredGroup]:
-        """Return the completed groups when their batch is taken."""
+        """Return the groups whose cut rollouts have ended since a step trained on the others."""
         self.is_batch_complete = False
         self.num_sampled = self.spent.rollouts
         return self.leftovers.take_completed()
@@ -121,7 +121,7 @@ class CarryOver:
         return {**self.spent.metrics(), **self.pool.metrics()}
 
     def state(self) -> SamplerState:
-        """Return a copy of everything that a checkpoint needs."""
+        """Return a copy of the sampling state that a checkpoint needs."""
         groups = CarriedGroups(
             kept=tuple(self.dynamic_sampling.kept),
             partial=self.leftovers.copy_partial(),
@@ -146,7 +146,7 @@ class CarryOver:
         state: SamplerState,
         cut_step: tuple[ScoredChunk, ...] = (),
     ) -> None:
-        """Restore what `state` returned. `cut_step`: chunks of the step that was cut there."""
+        """Restore the sampling state of a checkpoint. `cut_step`: chunks of the step that was cut there."""
         own = state.carry_over
         groups = state.groups
         self.cut_step = cut_step

@@ -120,7 +120,7 @@ class DynamicSampling:
 
     @property
     def is_full(self) -> bool:
-        """True if the batch can be taken."""
+        """True if enough groups were sampled and kept for a batch."""
         return self._num_done >= self._least_sampled and len(self.kept) >= self._least_kept
 
     @property
@@ -265,7 +265,7 @@ class DynamicSampling:
             self._target = max(self._target, self._num_done + needed)
 
     def _count(self, reason: str, num_rollouts: int) -> None:
-        """Count one group and its rollouts under an outcome."""
+        """Count one group and its rollouts under an outcome, such as all_wrong."""
         self.counts[reason] += 1
         self.rollouts[reason] += num_rollouts
 

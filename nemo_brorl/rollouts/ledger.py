@@ -150,7 +150,7 @@ class GroupLedger:
         return uids
 
     def open(self, group: OpenGroup) -> None:
-        """Add a group to the ledger. None of its rollouts is out yet."""
+        """Add a group to the ledger, before any of its rollouts is requested."""
         assert group.uid not in self.groups, f"group {group.uid} is being sampled already"
         self.groups[group.uid] = group
         self._out[group.uid] = set()
@@ -190,7 +190,7 @@ class GroupLedger:
         return not self._out[uid]
 
     def release(self, uid: str) -> OpenGroup:
-        """Remove and return a group of which no rollout is out."""
+        """Remove and return a group whose requested rollouts have all come back."""
         assert not self._out[uid], f"{len(self._out[uid])} rollouts of {uid} are still out"
         del self._out[uid]
         return self.groups.pop(uid)

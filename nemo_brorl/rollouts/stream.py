@@ -60,7 +60,7 @@ class RolloutStream:
 
     @property
     def is_idle(self) -> bool:
-        """True if no rollout is out."""
+        """True if all requested rollouts have come back."""
         return self.ledger.num_out == 0
 
     def open(
@@ -96,13 +96,13 @@ class RolloutStream:
         self._submit(requests)
 
     def cut(self) -> None:
-        """End all rollouts that are out now. Their groups are returned by a later `advance`."""
+        """End all rollouts that are being sampled. Their groups are returned by a later `advance`."""
         unsettled = self.ledger.unsettled()
         self._cut.update(unsettled)
         self.session.cut(unsettled)
 
     def advance(self, timeout_s: float = TURN_S) -> list[OpenGroup]:
-        """Wait at most `timeout_s` for results. Return the groups that have no rollout out any more.
+        """Wait at most `timeout_s` for results. Return the groups whose requested rollouts have all come back.
 
         Groups are in the order in which they finished, and stay in the ledger until `release`. Raises StallError when
         the run was stopped because it stalled.
@@ -134,7 +134,7 @@ class RolloutStream:
         return settled
 
     def release(self, uid: str) -> OpenGroup:
-        """Remove and return a group of which no rollout is out."""
+        """Remove and return a group whose requested rollouts have all come back."""
         return self.ledger.release(uid)
 
     def close(self) -> None:

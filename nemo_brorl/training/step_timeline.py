@@ -90,7 +90,7 @@ def with_rollouts(
     spans: tuple[TimelineSpan, ...],
     learnt_from: Mapping[Part, tuple[str, ...]],
 ) -> tuple[TimelineSpan, ...]:
-    """Return the spans with the chunks of each mini-batch added.
+    """Return timeline spans with the chunks of each mini-batch added.
 
     If several ranks share a data-parallel rank, the first one gets them.
     """

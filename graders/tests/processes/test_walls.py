@@ -1,4 +1,4 @@
-"""What a scoring process may do, whom it serves, and what its owner believes of what it says."""
+"""What an isolated scoring process may do, whom it serves, and which of its replies the owner accepts."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_part_of_a_composition_decides_for_the_whole() -> None:
 
 
 class Bomb:
-    """Raises where it is unpickled."""
+    """An object that raises when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, ("raise SystemExit('unpickled')",)

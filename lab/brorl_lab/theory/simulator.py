@@ -148,7 +148,7 @@ class _State:
 
 def _draw(p: Floats, size: int, random: np.random.Generator) -> NDArray[np.int64]:
     """Counts [V] of `size` independent draws, by inverting the cumulative distribution at sorted uniforms."""
-    edges = np.cumsum(p, dtype=np.float64)
+    edges = np.cumsum(p.astype(np.float64))
     uniforms = np.sort(random.random(size)) * edges[-1]
     return np.bincount(np.searchsorted(edges, uniforms, side="right"), minlength=len(p))
 

@@ -18,7 +18,7 @@ from nemo_brorl.prompts.row_formats import row_formats
 
 SANDBOX_DEADLINE_S = 90.0
 SANDBOX = "sandbox"
-SANDBOX_ADVICE = "docs/sandbox.md says how to get one: bubblewrap, or user namespaces, or another container"
+SANDBOX_ADVICE = "docs/reference/sandbox.md says how to get one: bubblewrap, or user namespaces, or another container"
 
 
 def possible_verifiers(source: SourceConfig) -> set[str]:

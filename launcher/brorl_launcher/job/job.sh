@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The Slurm job: sourced by slurm/*.sh and by the scripts that `brorl render` writes, with the script's arguments, which
-# are Hydra overrides. Runs on the first node of the allocation, needs bash there and nothing else; docs/cluster.md tells the story.
+# are Hydra overrides. Runs on the first node of the allocation, needs bash there and nothing else; docs/howto/cluster.md tells the story.
 #
 # Takes from the environment (a default in brackets; empty counts as not given):
 #   BRORL_CONFIG          name of a YAML of conf/, or the path of one                                            [required]

@@ -137,7 +137,7 @@ def _policy_layouts(search: _Search) -> Iterator[dict[str, Any]]:
     experts = [1]
     if shape.moe:
         experts = _divisors(shape.moe.num_experts, min(ranks, search.hardware.per_node))
-        contexts = (1,)  # mixtures with context parallelism are not tested together (docs/policy.md)
+        contexts = (1,)  # mixtures with context parallelism are not tested together (docs/explanation/policy.md)
     for tensor, pipeline, context, expert in product(tensors, pipelines, contexts, experts):
         replica = tensor * pipeline * context
         if ranks % replica:

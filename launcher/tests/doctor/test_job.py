@@ -173,6 +173,8 @@ def test_two_processes_meet_reduce_and_leave_their_reports(tmp_path: Path, port:
         "-m",
         "nemo_brorl",
         "doctor",
+        "--config-name",
+        "sums_cpu",
         "--job",
         "--report",
         str(tmp_path / "reports"),

@@ -155,13 +155,13 @@ class EngineOrder:
         self._heap: list[tuple[float, int, int]] = []  # (work, engine, stamp)
 
     def push(self, engine: int) -> None:
-        """Insert an engine at the position of its current work."""
+        """Insert an engine into the order, at the position of its current work."""
         load = self._loads[engine]
         entry = (self._sign * load.work, engine, load.stamp)
         heapq.heappush(self._heap, entry)
 
     def first(self) -> int | None:
-        """Return the first engine, or None. It keeps its position until its stamp changes."""
+        """Return the first engine of the order, or None. It keeps its position until its stamp changes."""
         while self._heap:
             # Entries of engines that died, or whose work has changed, are still in the heap.
             _, engine, stamp = self._heap[0]

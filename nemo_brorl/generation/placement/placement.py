@@ -238,7 +238,7 @@ class ChunkPlacement:
             self.progress(steal.victim, chunk, num_begun=1, num_ended=0)
 
     def _resolve_steal(self, chunk: int) -> Steal | None:
-        """Close the open proposal about a chunk and return it, or None if there is none."""
+        """Close the proposal to move a chunk to another engine. Return it, or None if there is none."""
         steal = self._open_steals.pop(chunk, None)
         # The thief may have died meanwhile.
         if steal is not None and steal.thief in self._engines:
@@ -247,7 +247,7 @@ class ChunkPlacement:
         return steal
 
     def _requeue_engine(self, engine: int) -> None:
-        """Insert an engine whose load has changed into the three orders. Its earlier entries become void."""
+        """Insert an engine whose load has changed into the heaps of engines. Its earlier entries become void."""
         load = self._engines[engine]
         load.stamp += 1
         self._work_held += load.work - load.counted_work

@@ -22,14 +22,17 @@ class WaitingPrompt:
     chunks: deque[int] = field(default_factory=deque)
 
     def comes_before(self, other: WaitingPrompt) -> bool:
-        """Return True if its responses are expected to be longer, or equally long and submitted first."""
+        """Return True if this prompt should be sampled before the other one.
+
+        Its responses are expected to be longer, or equally long and it was submitted first.
+        """
         if self.work_of_one == other.work_of_one:
             return self.order < other.order
         return self.work_of_one > other.work_of_one
 
     @property
     def heap_entry(self) -> HeapEntry:
-        """Entry of the prompt in a heap."""
+        """Entry of this prompt in the heaps of waiting prompts."""
         return (-self.work_of_one, self.order, self.uid)
 
 
@@ -126,7 +129,7 @@ class WaitingChunks:
         chunk: int,
         num_rollouts: int,
     ) -> bool:
-        """Remove a chunk if it waits. Return True if it did."""
+        """Remove a chunk from the waiting chunks. Return True if it was there."""
         if chunk in self.first_in_line:
             self.first_in_line.remove(chunk)
             return True

@@ -61,7 +61,7 @@ def attend_on_cpu(
 
 @dataclass(frozen=True)
 class _CpuPlan:
-    """The blocks of a row, sorted by how they are computed."""
+    """The attention calls for one packed row: its blocks, sorted by how they are computed."""
 
     blocks: tuple[Block, ...]
     shared: list[SpanRows]  # rows whose queries all attend to one span
@@ -87,7 +87,7 @@ def _plan(packing: Packing) -> _CpuPlan:
 
 
 def _merged(shared: Sequence[SpanRows]) -> list[SpanRows]:
-    """Return adjacent rows that attend to one span joined into one entry."""
+    """Join adjacent rows of queries that attend to one span of keys into one entry."""
     merged: list[SpanRows] = []
     for rows, span in shared:
         if merged:
@@ -184,7 +184,7 @@ class _CpuAttention(torch.autograd.Function):
 
 
 class _Backward(NamedTuple):
-    """Tensors of some queries that the backward pass over a span reads and writes."""
+    """Queries, with their gradients, that the attention's backward pass over one span of keys reads and writes."""
 
     grad: Tensor
     query: Tensor
@@ -198,7 +198,7 @@ def _backward_of_seen(
     seen: Sequence[Tensor],
     scale: float,
 ) -> Sequence[Tensor]:
-    """Return the gradients of a span's keys and values, and add the queries' gradient in place.
+    """Return the attention gradients of a span's keys and values, and add the queries' gradient in place.
 
     `views` are the fields of a `_Backward`.
     """
@@ -209,7 +209,7 @@ def _backward_of_seen(
 
 
 def _by_block(plan: _CpuPlan, *tensors: Tensor) -> Iterator[list[Tensor]]:
-    """Yield for each block the views [B, H, L, ...] of tensors [T, H, ...].
+    """Yield for each block of a row the views [B, H, L, ...] of attention tensors [T, H, ...].
 
     Each tensor is split once, because there are many blocks.
     """
@@ -225,23 +225,23 @@ def _by_block(plan: _CpuPlan, *tensors: Tensor) -> Iterator[list[Tensor]]:
 
 
 def _segments(heads: Tensor, rows: slice, block: Block) -> Tensor:
-    """Return a view [B, H, L, ...] of a block's rows in [T, H, ...]."""
+    """Return one block of an attention tensor [T, H, ...] as a view [B, H, L, ...] with a batch of its segments."""
     sizes = (block.num, block.length)
     by_segment = heads[rows].unflatten(0, sizes)
     return by_segment.transpose(1, 2)
 
 
 def _queries(heads: Tensor, rows: slice, num_kv: int) -> Tensor:
-    """Return a view [G, K, R, ...] of rows in [T, H, ...].
+    """Return rows of an attention tensor [T, H, ...] as a view [G, K, R, ...].
 
-    The G heads that share keys become the batch dimension.
+    The G query heads that share keys become the batch dimension.
     """
     by_group = heads[rows].unflatten(1, (num_kv, -1))
     return by_group.transpose(0, 2)
 
 
 def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
-    """Return a view [G, K, P, D] of a span in [C, K, D]."""
+    """Return a span of keys or values [C, K, D] as a view [G, K, P, D], repeated for the G query heads of a group."""
     end = span.start + span.length
     part = heads[span.start : end]
     group_size = num_heads // part.size(1)
@@ -250,7 +250,7 @@ def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
 
 
 def _spans(heads: Tensor, span: Span, block: Block) -> Tensor:
-    """Return a view [B, K, P, D] of the spans of all segments of a block in [C, K, D]."""
+    """Return the spans of keys or values [C, K, D] of a block's segments as a view [B, K, P, D]."""
     end = span.start + block.num * span.stride
     part = heads[span.start : end]
     by_segment = part.unflatten(0, (block.num, span.stride))
@@ -263,7 +263,7 @@ def _merge(
     part: Tensor,
     part_sums: Tensor,
 ) -> None:
-    """Merge the attention over more keys into `output` and its log-sum-exps, in place."""
+    """Merge attention over more keys (`part`, `part_sums`) into `output` and its log-sum-exps, in place."""
     weight = (part_sums - log_sums).sigmoid_()
     output.lerp_(part, weight[..., None])
     torch.logaddexp(log_sums, part_sums, out=log_sums)

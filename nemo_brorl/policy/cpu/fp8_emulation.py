@@ -51,7 +51,7 @@ class ChunkEmulation:
         self._first: EmulatedLinear | None = None  # linear that runs first forward, so last backward
 
     def attach(self, block: TransformerBlock) -> None:
-        """Follow the forward passes of the chunk's transformer block."""
+        """Follow the forward passes of a model chunk's transformer block, to know when FP8 steps start and end."""
         block.register_forward_pre_hook(self._before)
         block.register_forward_hook(self._after)
 
@@ -82,7 +82,7 @@ class ChunkEmulation:
         return ProductPhase.RECOMPUTED
 
     def leave_backward(self, linear: EmulatedLinear) -> None:
-        """End the gradients' step if this linear is the last one to compute its gradients."""
+        """End the gradients' step of delayed FP8 scaling if this linear is the last one to compute its gradients."""
         # The first linear to run forward is the last to run backward, so all gradients of the pass are recorded.
         if linear is self._first:
             self._end_step([recipe.g for recipe in self._delayed()])
@@ -93,9 +93,10 @@ class ChunkEmulation:
 
     @staticmethod
     def _end_step(histories: Sequence[AmaxHistory]) -> None:
-        """End a step of these histories. Collective over tensor-, context- and data-parallel ranks.
+        """End one step of delayed FP8 scaling in these histories.
 
-        Megatron sets these ranks as Transformer Engine's amax group.
+        Collective over tensor-, context- and data-parallel ranks. Megatron sets these ranks as Transformer Engine's
+        amax group.
         """
         if not histories:
             return
@@ -119,7 +120,7 @@ class EmulatedLinear(ProductOfOwn):
         chunk.linears.append(self)
 
     def get_extra_state(self) -> Any:
-        """Return the history of the delayed recipe, which a checkpoint stores as one object per layer."""
+        """Return the linear's FP8 history of the delayed recipe, which a checkpoint stores as one object per layer."""
         return self.recipe.extra_state()
 
     def set_extra_state(self, state: Any) -> None:
@@ -262,7 +263,7 @@ def is_bf16_layer(policy: PolicyConfig, layer: int, num_layers: int) -> bool:
 
 
 def _emulated(part: Any, policy: PolicyConfig, chunk: ChunkEmulation) -> Any:
-    """Return a part of a layer's spec with every Megatron linear in it replaced."""
+    """Return a part of a layer's spec with every Megatron linear in it replaced by one that emulates FP8."""
     module = part.module if isinstance(part, ModuleSpec) else part
     if isinstance(module, type) and module in _EMULATED:
         params = {"policy": policy, "chunk": chunk}
@@ -286,7 +287,7 @@ _EMULATED: dict[type, type] = {
 
 
 def chunks_of(model: torch.nn.Module) -> list[ChunkEmulation]:
-    """Return the emulation of a built model chunk as a list, empty without one."""
+    """Return the FP8 emulation of a built model chunk as a list, empty without one."""
     chunks: list[ChunkEmulation] = []
     for module in model.modules():
         if isinstance(module, EmulatedLinear) and module.chunk not in chunks:
@@ -304,6 +305,6 @@ def histories(model: torch.nn.Module) -> set[str]:
 
 
 def follow_forwards(model: Any) -> None:
-    """Let the emulation of a built model chunk, if it has one, follow the chunk's forward passes."""
+    """Let the FP8 emulation of a built model chunk, if it has one, follow the chunk's forward passes."""
     for chunk in chunks_of(model):
         chunk.attach(model.decoder)

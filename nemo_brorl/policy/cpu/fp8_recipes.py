@@ -53,14 +53,14 @@ class Quantised:
 
     @property
     def dequantised(self) -> Tensor:
-        """The matrix that the numbers stand for, fp32 [R, C]."""
+        """The matrix that the FP8 numbers and their factor stand for, fp32 [R, C]."""
         values = self.values.float()
         if self.factor is None:
             return values
         return values * self.factor
 
     def transposed(self) -> Quantised:
-        """Return the transposed matrix [C, R] of these numbers."""
+        """Return the quantised matrix transposed, [C, R]."""
         return Quantised(self.values.t(), self.factor)
 
 
@@ -90,7 +90,10 @@ def round_to(numbers: Tensor, to: Fp8Format) -> Tensor:
 
 
 def largest_absolute(tensor: Tensor) -> Tensor:
-    """Return the largest absolute value, fp32 [], or 0 for an empty tensor such as the input of an unused expert."""
+    """Return a tensor's largest absolute value, fp32 [], or 0 for an empty tensor.
+
+    The input of an expert without tokens is empty.
+    """
     if tensor.numel() == 0:
         return torch.zeros((), device=tensor.device)
     amax = tensor.detach().abs().amax()
@@ -98,7 +101,7 @@ def largest_absolute(tensor: Tensor) -> Tensor:
 
 
 def per_tensor(tensor: Tensor, to: Fp8Format, scale: Tensor) -> Quantised:
-    """Return the tensor quantised with one scale []."""
+    """Return a tensor quantised to FP8 with one scale []."""
     scaled = tensor.float() * scale
     return Quantised(round_to(scaled, to), scale.reciprocal())
 
@@ -109,7 +112,7 @@ def per_tile(
     rows: int,
     columns: int,
 ) -> Quantised:
-    """Return a matrix [R, C] quantised with one power-of-two scale per tile of `rows` × `columns`.
+    """Return a matrix [R, C] quantised to FP8 with one power-of-two scale per tile of `rows` × `columns`.
 
     Tiles at the end may be smaller.
     """
@@ -133,7 +136,7 @@ def per_tile(
 
 
 def product(left: Quantised, right: Quantised, dtype: torch.dtype) -> Tensor:
-    """Return left [M, K] @ right [K, N] in `dtype`, summed in fp32 and rounded once."""
+    """Return left [M, K] @ right [K, N] of quantised matrices in `dtype`, summed in fp32 and rounded once."""
     has_factor = left.factor is not None or right.factor is not None
     if not has_factor and dtype == torch.bfloat16:
         return left.values @ right.values  # bf16 in and out; the kernel sums in fp32
@@ -162,17 +165,17 @@ class AmaxHistory:
 
     @property
     def is_fresh(self) -> bool:
-        """True until the first step has ended."""
+        """True until the first step of delayed scaling has ended."""
         has_history = bool(self.amaxes[1:].any())
         return not has_history and float(self.scale) == 1.0
 
     def record(self, tensor: Tensor) -> None:
-        """Record a tensor that is being quantised in the current step."""
+        """Count the largest absolute value of a tensor that is being quantised towards the current step."""
         amax = largest_absolute(tensor)
         self.amaxes[0] = torch.maximum(self.amaxes[0], amax)
 
     def end_step(self, amax: Tensor) -> None:
-        """End the current step and compute the next scale from the whole history.
+        """End the current step of delayed scaling, and compute the next scale from the whole history.
 
         `amax` is the step's largest absolute value over all ranks.
         """
@@ -187,11 +190,14 @@ class AmaxHistory:
             self.scale = scale_for(highest, self.largest, power_of_two=False)
 
     def state(self) -> Tensor:
-        """Return fp32 [1 + length]: the scale, then the history."""
+        """Return the state of delayed scaling for a checkpoint, fp32 [1 + length]: the scale, then the history."""
         return torch.cat([self.scale[None], self.amaxes])
 
     def load(self, state: Any) -> None:
-        """Continue from the result of `state`. A history of another length is cut, or filled up with zeros."""
+        """Continue delayed scaling from the result of `state`.
+
+        A history of another length is cut or filled up with zeros.
+        """
         self.scale = state[0].clone()
         self.amaxes = torch.zeros_like(self.amaxes)
         self.amaxes[0] = state[1]
@@ -211,26 +217,29 @@ class ProductPhase(Enum):
 
 @dataclass(frozen=True)
 class Operands:
-    """A tensor quantised for its two uses, both in the layout of the tensor itself."""
+    """A tensor quantised to FP8 for its two matrix products, both in the layout of the tensor itself."""
 
     by_row: Quantised  # operand of y or dx
     by_column: Quantised  # operand of dw, which sums over tokens
 
 
 class LinearRecipe(Protocol):
-    """Quantisation of the operands of one linear layer, with the layer's own state."""
+    """FP8 quantisation of the operands of one linear layer, with the layer's own state."""
 
     def inputs(self, x: Tensor, w: Tensor, phase: ProductPhase) -> tuple[Operands, Quantised]:
-        """Return input and weight quantised for a forward pass. A weight has equal values in both of its uses."""
+        """Return a linear's input and weight quantised for a forward pass.
+
+        A weight has equal values in both of its products.
+        """
 
     def gradient(self, g: Tensor) -> Operands:
-        """Return the output's gradient quantised for a backward pass."""
+        """Return the gradient of a linear's output quantised for the backward pass."""
 
     def extra_state(self) -> Tensor | None:
-        """Return the state for a checkpoint, or None if there is none."""
+        """Return the recipe's state for a checkpoint, or None if there is none."""
 
     def load_extra_state(self, state: Any) -> None:
-        """Continue from the result of `extra_state`. None starts without a history."""
+        """Continue from the recipe's state in a checkpoint. None starts without a history."""
 
 
 @dataclass(frozen=True)
@@ -336,7 +345,7 @@ class Delayed:
         return Operands(quantised, quantised)
 
     def extra_state(self) -> Tensor:
-        """Return fp32 [3, 1 + history]: states of input, weight and gradient.
+        """Return the recipe's state, fp32 [3, 1 + history]: scale and history of input, weight and gradient.
 
         All ranks have the same, because amaxes are reduced over them.
         """
@@ -353,7 +362,10 @@ class Delayed:
 
 
 def make_recipe(policy: PolicyConfig) -> LinearRecipe:
-    """Return a new recipe for one linear layer. The rules have checked `policy.fp8` and `policy.fp8_recipe`."""
+    """Return a new FP8 recipe for one linear layer, as `policy.fp8` and `policy.fp8_recipe` say.
+
+    The rules of `config/` must have checked both settings.
+    """
     assert policy.fp8 is not None, "a recipe is asked for only with policy.fp8"
     formats = FORMATS[policy.fp8]
     if policy.fp8_recipe == "delayed":

@@ -47,7 +47,7 @@ _STAND_IN = stand_in()
 
 
 class _CudaToCpu(ast.NodeTransformer):
-    """Rewriter of one module's syntax tree, as the module docstring describes."""
+    """Rewriter of a Megatron module's syntax tree that binds the names of CUDA to the CPU."""
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
@@ -107,7 +107,10 @@ def _adapt_experts(module: types.ModuleType) -> None:
 
 
 def _on_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
-    """Return what Megatron's `maybe_move_tensor_to_cpu` returns for a tensor on a GPU. A number stays a number."""
+    """Return the result of Megatron's `maybe_move_tensor_to_cpu` for a tensor that is on the CPU already.
+
+    Numbers are returned unchanged.
+    """
     if as_numpy and isinstance(tensor, torch.Tensor):
         return tensor.numpy()
     return tensor
@@ -158,7 +161,10 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Install the import hook, before anything imports megatron.core. Calling it again does nothing."""
+    """Install the import hook that lets megatron.core run without CUDA. Calling it again does nothing.
+
+    It must run before anything imports megatron.core.
+    """
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     assert _PACKAGE not in sys.modules, "install() must run before megatron.core is imported"

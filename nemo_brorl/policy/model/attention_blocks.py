@@ -48,7 +48,7 @@ def attend_by_blocks(
 
 
 def _segments(heads: Tensor, block: Block) -> Tensor:
-    """Return [B * L, H, D] as [B, H, L, D]."""
+    """Return heads [B * L, H, D] of a block as [B, H, L, D], with a batch of its segments."""
     by_segment = heads.unflatten(0, (block.num, block.length))
     return by_segment.transpose(1, 2)
 
@@ -62,7 +62,7 @@ def _attend(
     packing: Packing,
     scale: float,
 ) -> Tensor:
-    """Return the attention output [B, H, L, D] of one block."""
+    """Return the attention output [B, H, L, D] of one block of a packed row."""
     is_grouped = query.size(1) != key.size(1)
     attend = partial(F.scaled_dot_product_attention, scale=scale, enable_gqa=is_grouped)
     if not block.sees:
@@ -78,7 +78,7 @@ def _attend(
 
 
 def _span(heads: Tensor, span: Span, num: int) -> Tensor:
-    """Return the rows [C, K, D] of a span as [B, K, P, D]."""
+    """Return a block's span of keys or values [C, K, D] as [B, K, P, D], with a batch of its segments."""
     if span.stride == 0:
         end = span.start + span.length
         seen_by_all = heads[span.start : end].transpose(0, 1)
@@ -96,7 +96,7 @@ def _mask(
     length: int,
     device: torch.device,
 ) -> Tensor:
-    """Return a mask [L, P + L], True where a token attends: to all keys in front, and to its own past."""
+    """Return the attention mask [L, P + L] of a block's segment, True for all keys in front and for its own past."""
     key = (num_before, length)
     if key not in packing.caches:
         num_keys = num_before + length

@@ -57,7 +57,7 @@ class Kernel(Protocol):
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
-        """Return the output [R, H, D] and the log-sum-exps [H, R]."""
+        """Return the attention output [R, H, D] and its log-sum-exps [H, R]."""
 
     def backward(
         self,
@@ -70,7 +70,7 @@ class Kernel(Protocol):
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of query, key and value.
+        """Return the attention gradients of query, key and value.
 
         `output` and `log_sums` may be over more keys than the ones given.
         """
@@ -90,7 +90,7 @@ class FlashKernel:
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
-        """Return the output [R, H, D] and the log-sum-exps [H, R]."""
+        """Return the attention output [R, H, D] and its log-sum-exps [H, R]."""
         output, log_sums, *_ = flash_on_gpu(
             query,
             key,
@@ -117,7 +117,7 @@ class FlashKernel:
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of query, key and value."""
+        """Return the attention gradients of query, key and value."""
         # The kernel needs a random state for dropout, which is not used.
         no_dropout = torch.zeros(2, dtype=torch.uint64, device=query.device)
         unused = torch.empty(0, device=query.device)
@@ -193,7 +193,7 @@ class _Pair(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """One kernel call on keys of the context."""
+    """One attention call, not causal, on keys of the context."""
 
     runs: tuple[slice, ...]  # contiguous rows of queries
     spans: tuple[slice, ...]  # rows of the context, one span per sequence
@@ -201,7 +201,7 @@ class _Look(NamedTuple):
 
 
 class _FlashPlan(NamedTuple):
-    """The kernel calls for one row."""
+    """The attention calls for one packed row."""
 
     own: AttentionSequences  # the causal call: every segment attends to itself
     looks: tuple[_Look, ...]
@@ -251,7 +251,7 @@ def _ends(lengths: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _pairs(blocks: Sequence[Block], number: int) -> Iterator[_Pair]:
-    """Yield the pairs for the blocks' spans of index `number`, cut into sequences.
+    """Yield pairs of query rows and keys for the spans of index `number` in all blocks, cut into sequences.
 
     Neighbours that attend to the same span are one pair.
     """
@@ -269,7 +269,7 @@ def _pairs(blocks: Sequence[Block], number: int) -> Iterator[_Pair]:
 
 
 def _append(pairs: list[_Pair], pair: _Pair) -> None:
-    """Add a pair, or extend the last one if both have the same keys and their rows are adjacent."""
+    """Add a pair of query rows and keys, or extend the last pair if it has the same keys and adjacent rows."""
     # Joined neighbours load their common keys only once.
     if pairs and pairs[-1].keys == pair.keys and pairs[-1].rows.stop == pair.rows.start:
         before = pairs.pop()
@@ -278,7 +278,10 @@ def _append(pairs: list[_Pair], pair: _Pair) -> None:
 
 
 def _pairs_of_block(start: int, block: Block, span: Span) -> Iterator[_Pair]:
-    """Yield the pairs of a block whose first row is `start`: one for all rows, or one per segment."""
+    """Yield pairs of query rows and keys for one span of a block: one pair for all rows, or one per segment.
+
+    `start` is the block's first row.
+    """
     if span.stride == 0:
         yield _Pair(slice(start, start + block.num_tokens), slice(span.start, span.start + span.length))
         return
@@ -355,14 +358,14 @@ def _zeros(like: Tensor) -> Tensor:
 
 
 def _rows(tensor: Tensor, parts: Sequence[slice]) -> Tensor:
-    """Return parts of a tensor's rows end to end. A single part is not copied."""
+    """Return parts of a tensor's rows, concatenated. A single part is not copied."""
     if len(parts) == 1:
         return tensor[parts[0]]
     return torch.cat([tensor[part] for part in parts])
 
 
 def _add_rows(total: Tensor, rows: Tensor, parts: Sequence[slice]) -> None:
-    """Add rows, which lie end to end, to the parts of `total` that they belong to."""
+    """Add concatenated rows to the parts of `total` that they come from."""
     sizes = [_length(part) for part in parts]
     for part, mine in zip(parts, rows.split(sizes), strict=True):
         total[part] += mine
@@ -375,7 +378,7 @@ def _merge(
     part_sums: Tensor,
     runs: Sequence[slice],
 ) -> None:
-    """Merge the attention of some queries over more keys into `output` and `log_sums`, in place."""
+    """Merge attention of some queries over more keys (`part`, `part_sums`) into `output` and `log_sums`, in place."""
     sizes = [_length(rows) for rows in runs]
     for rows, more, more_sums in zip(runs, part.split(sizes), part_sums.split(sizes, dim=1), strict=True):
         output[rows], log_sums[:, rows] = _merged(output[rows], log_sums[:, rows], more, more_sums)
@@ -387,7 +390,7 @@ def _merged(
     part: Tensor,
     part_sums: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Run `merged`, on a GPU as one compiled kernel."""
+    """Return output and log-sum-exps of attention over two sets of keys together, on a GPU by one compiled kernel."""
     if not output.is_cuda:
         return merged(output, log_sums, part, part_sums)
     merge = compiled(merged)

@@ -51,7 +51,7 @@ def attend_with_flex(
 
 
 def _batched(heads: Tensor) -> Tensor:
-    """Return [T, H, D] as [1, H, T, D]."""
+    """Return heads [T, H, D] of a row as a batch of one, [1, H, T, D]."""
     return heads.transpose(0, 1)[None]
 
 

@@ -205,7 +205,7 @@ def _already_added(weight: Tensor) -> Tensor:
 
 
 class _ChunkGradient(NamedTuple):
-    """Everything that the gradient of a chunk's logits is computed from."""
+    """Everything that the gradient of one chunk's logits is computed from."""
 
     targets: Tensor  # [c]
     grad: TokenScores  # gradients of the scores, [c, 1] each, divided by the temperature
@@ -264,7 +264,7 @@ def _tiles(
     vocab: VocabSlice,
     device: torch.device,
 ) -> Iterator[slice]:
-    """Yield the vocabulary columns of each tile for `num_tokens` of at most `chunk` tokens, without padding.
+    """Yield the vocabulary columns of each tile of logits for `num_tokens` of at most `chunk` tokens, without padding.
 
     On a GPU the last tokens of a row get tiles as wide as a whole chunk does, so that kernels are compiled for only two
     widths.
@@ -276,7 +276,7 @@ def _tiles(
 
 
 def _logits(products: Tensor, temperature: float) -> Tensor:
-    """Return logits [c, w] after temperature, in place of the products."""
+    """Return hidden @ weight.T [c, w] divided by the temperature, in place."""
     if temperature != 1.0:
         products.div_(temperature)
     return products
@@ -319,8 +319,8 @@ def _sums(
         else:
             logits = _logits(products, temperature)
             is_here, column = _find(targets, first, logits.size(1))
-            found = logits.gather(1, column)
-            target += torch.where(is_here, found, 0.0)[:, 0]
+            target_logits = logits.gather(1, column)
+            target += torch.where(is_here, target_logits, 0.0)[:, 0]
             largest, sums = _add_tile(logits, largest, sums)
             del logits
         # Free the tile before the next one is made.
@@ -333,7 +333,10 @@ def _add_tile(
     largest: Tensor,
     sums: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest logit and the three sums after adding a tile, which is overwritten."""
+    """Return the largest logit and the three softmax sums of each token after adding a tile of logits.
+
+    The tile is overwritten.
+    """
     larger = torch.maximum(largest, logits.amax(1))
     shifted = logits.sub_(larger[:, None])
     exps = shifted.exp()
@@ -346,7 +349,7 @@ def _add_tile(
 
 
 def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
-    """Return three sums [3, n] that are relative to `old` as sums relative to `new` ≥ `old`."""
+    """Return three softmax sums [3, n] that are relative to the logit `old` as sums relative to `new` ≥ `old`."""
     # Before the first logit `old` is the lowest number, so old − new may be minus infinity. exp() is zero long before
     # that, and zero times infinity would be NaN.
     shift = (old - new).clamp(min=-1e4)
@@ -359,7 +362,10 @@ def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
 
 
 def _over_ranks(sums: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the sums [5, n] over the whole vocabulary. Collective: one MAX of [n] and one SUM of [4, n]."""
+    """Return the softmax sums [5, n] over the whole vocabulary, from those of each tensor-parallel rank.
+
+    Collective: one MAX of [n] and one SUM of [4, n].
+    """
     largest = sums[0].clone()
     dist.all_reduce(largest, dist.ReduceOp.MAX, group)
     # Each rank's sums are relative to its own largest logit. They can be added only relative to a common one.
@@ -393,8 +399,8 @@ def add_tile(
     new_weighted = new_weighted + (shifted * exps).sum(1)
     new_squared = squared * scale.square()
     new_squared = new_squared + exps.square().sum(1)
-    found = torch.where(_is_target(products, column), logits, 0.0)
-    return larger, torch.stack([new_total, new_weighted, new_squared]), target + found.sum(1)
+    target_logits = torch.where(_is_target(products, column), logits, 0.0)
+    return larger, torch.stack([new_total, new_weighted, new_squared]), target + target_logits.sum(1)
 
 
 def tile_gradient(
@@ -422,5 +428,5 @@ def tile_gradient(
 
 
 def _is_target(products: Tensor, column: Tensor) -> Tensor:
-    """Return which entries of the tile are targets, [c, w] bool."""
+    """Return which entries of a tile of logits belong to a target token, [c, w] bool."""
     return torch.arange(products.size(1), device=products.device) == column

@@ -90,7 +90,10 @@ class PolicyModel(ScoringModel):
         return super().forward(*args, packed_seq_params=packed_seq_params, **kwargs)
 
     def score(self, hidden_states: Tensor, packing: Packing) -> Tensor:
-        """Return scores [3, n] for hidden states [T, 1, h], which sequence parallelism cuts over ranks."""
+        """Return `TokenScores` [3, n] for the last layer's hidden states [T, 1, h].
+
+        Sequence parallelism cuts the hidden states over ranks.
+        """
         if self.config.sequence_parallel:
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
         group = parallel_state.get_tensor_model_parallel_group()

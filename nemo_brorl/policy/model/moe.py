@@ -29,7 +29,7 @@ class BalancedRouter(TopKRouter):
     """
 
     def gating(self, input: Tensor) -> Tensor:
-        """Return logits [..., experts] in float32 for hidden states [..., h]."""
+        """Return the router's logits [..., experts] in float32 for hidden states [..., h]."""
         return F.linear(input, self.weight, self.bias).float()
 
     def attach_and_log_load_balancing_loss(

@@ -20,7 +20,7 @@ from nemo_brorl.policy.rows.packed_rows import Packing
 
 
 def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
-    """Return radians per position for every pair of dimensions, [D / 2] float32."""
+    """Return the rotary frequencies: radians per position for every pair of dimensions, [D / 2] float32."""
     # transformers' table has no entry for the default.
     if rope.kind == "default":
         exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
@@ -49,7 +49,7 @@ def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
 
 
 def rotation_table(num_positions: int, frequencies: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return cosines, then sines, of the angle of every position and pair of dimensions, [P, D].
+    """Return a table [P, D] with cosines, then sines, of the rotary angle of every position and pair of dimensions.
 
     Angles are computed in float32.
     """
@@ -72,14 +72,17 @@ class PackedRotary(RotaryEmbedding):
         self.table = torch.empty(0)
 
     def get_rotary_seq_len(self, *args: Any, **kwargs: Any) -> Packing:
-        """Return the packing among the arguments. Megatron passes it to `forward`, which needs nothing else."""
+        """Return the row's packing from among the arguments.
+
+        Megatron passes the result to `forward`, which needs nothing else.
+        """
         for value in (*args, *kwargs.values()):
             if isinstance(value, Packing):
                 return value
         raise AssertionError("the policy's model reads packed rows only")
 
     def forward(self, packing: Packing, *args: Any, **kwargs: Any) -> None:
-        """Set `packing.rotation`, and return None, so that Megatron rotates nothing itself."""
+        """Set the row's rotation table and return None, so that Megatron rotates nothing itself."""
         assert packing.positions is not None, "a packing to run the model on has positions"
         if len(self.table) < packing.num_positions:
             num_positions = 1 << (packing.num_positions - 1).bit_length()  # room for longer rows

@@ -37,7 +37,10 @@ class RouterReplay:
         self._to_recompute: deque[Tensor | None] = deque()
 
     def follow(self, routes: Tensor | None, is_training: bool) -> None:
-        """Set the routes of the next row, [T, layers, k]. None: its routers choose themselves."""
+        """Set the experts [T, layers, k] that the router must choose for the next row.
+
+        None: the router chooses itself.
+        """
         self._is_training = is_training
         self._routes = None
         if routes is None:
@@ -89,7 +92,7 @@ class RouterReplay:
 
 
 def add_router_replay(model: torch.nn.Module) -> list[RouterReplay]:
-    """Give every router of a model chunk a replay, and return the replays."""
+    """Give every router of a model chunk a `RouterReplay`, and return them."""
     replays = []
     for module in model.modules():
         if isinstance(module, TopKRouter):
@@ -99,7 +102,7 @@ def add_router_replay(model: torch.nn.Module) -> list[RouterReplay]:
 
 
 def take_replay_metrics(replays: Sequence[RouterReplay], device: torch.device) -> dict[str, float]:
-    """Return the metrics of all routers on all ranks since the last call. Collective."""
+    """Return the metrics of router replay over all routers and ranks since the last call. Collective."""
     counts = torch.zeros(3, dtype=torch.int64, device=device)
     for replay in replays:
         counts[0] += replay.num_tokens

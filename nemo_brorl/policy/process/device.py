@@ -23,7 +23,7 @@ from nemo_brorl.policy.cpu import megatron
 
 @dataclass(frozen=True)
 class Device:
-    """Device of one rank's tensors, and the backend over which ranks communicate."""
+    """Torch device of one policy rank, and the backend over which ranks communicate."""
 
     torch_device: torch.device
     backend: str  # backend of torch.distributed: nccl or gloo

@@ -54,13 +54,16 @@ class MeasuredGain:
         self.squares += float(gains.square().sum())
 
     def merge(self, other: MeasuredGain) -> None:
-        """Add the sums of another rank's responses."""
+        """Add another rank's sums for the measured gain."""
         self.num += other.num
         self.total += other.total
         self.squares += other.squares
 
     def metrics(self) -> dict[str, float]:
-        """Return the gain, its standard error over responses, and their ratio. Empty for fewer than two responses."""
+        """Return the measured gain, its standard error over responses, and their ratio.
+
+        Empty for fewer than two responses.
+        """
         if self.num < 2:
             return {}
         mean = self.total / self.num

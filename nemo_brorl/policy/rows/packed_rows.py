@@ -40,7 +40,7 @@ HIDDEN = -1  # `Sight.key_last` of a key that no query attends to
 
 @dataclass(frozen=True)
 class RowSettings:
-    """Settings that all rows of one rank have in common."""
+    """Settings that all rows of tokens on one rank have in common."""
 
     device: torch.device
     multiple: int = 1  # the number of tokens is padded to a multiple of it
@@ -123,7 +123,7 @@ class Packing(PackedSeqParams):
 
 @dataclass(frozen=True)
 class Response:
-    """One response with everything that the loss needs."""
+    """One response of a micro-batch, with everything that the loss needs."""
 
     packed_group: int  # index of its packed group in the row's input
     index: int  # index within the packed group
@@ -138,7 +138,7 @@ class Response:
 
     @cached_property
     def counts(self) -> Bool:
-        """Mask [T] of the response's tokens that the loss counts."""
+        """Mask [T] of the response's tokens that count in the loss: the sampled ones."""
         if self.is_sampled is None:
             return np.ones(len(self.token_ids), bool)
         return self.is_sampled
@@ -158,12 +158,12 @@ class Response:
 
     @cached_property
     def turn_lengths(self) -> Int64:
-        """Number [K] of sampled tokens in each turn."""
+        """Number of sampled tokens in each turn of the response, [K]."""
         return np.bincount(self.turns, weights=self.counts).astype(np.int64)
 
     @property
     def token_advantages(self) -> Float32:
-        """Advantage [T] of each token."""
+        """Advantage of each token of the response, [T]."""
         if isinstance(self.advantage, np.ndarray):
             return self.advantage[self.turns]
         return np.full(len(self.token_ids), self.advantage, np.float32)
@@ -204,7 +204,7 @@ class Row:
 
     @property
     def is_measured(self) -> list[bool]:
-        """For each response, true if `MeasuredGain` counts it."""
+        """For each response of the row, true if `MeasuredGain` counts it."""
         return [response.is_measured for response in self.responses]
 
     def draws(self, seed: int) -> Float32:
@@ -227,13 +227,13 @@ class Row:
 
     @property
     def num_fresh_tokens(self) -> int:
-        """Number of fresh tokens, computed on the host, while `is_fresh` may be on a GPU."""
+        """Number of the row's loss tokens that are fresh, computed on the host, while `is_fresh` may be on a GPU."""
         is_fresh = np.array([response.is_fresh for response in self.responses], np.bool_)
         return int(is_fresh[self.response_index].sum())
 
 
 class GroupArrays:
-    """Arrays of one group, from which single responses are cut."""
+    """Token ids, log-probs and routes of one group's chunks, from which single responses are cut."""
 
     def __init__(self, chunks: Sequence[ChunkArrays]) -> None:
         self.chunks = chunks
@@ -247,12 +247,15 @@ class GroupArrays:
         return chunk.token_ids[tokens], chunk.log_probs[tokens], is_sampled
 
     def routes(self, rollout: int) -> Routes | None:
-        """Return the routes [T, layers, k] of one rollout's tokens, or None if they are unknown."""
+        """Return the experts [T, layers, k] that the engine chose for one rollout's tokens, or None if unknown."""
         chunk, tokens = self._find(rollout)
         return None if chunk.routes is None else chunk.routes[tokens]
 
     def prompt_routes(self) -> Routes | None:
-        """Return the routes [P, layers, k] of the prompt from the first chunk that has them, or None."""
+        """Return the experts [P, layers, k] that an engine chose for the prompt's tokens, or None if they are unknown.
+
+        They come from the first chunk that has them.
+        """
         for chunk in self.chunks:
             if chunk.prompt_routes is not None:
                 return chunk.prompt_routes

@@ -62,7 +62,7 @@ def build_row(
 
 
 class _RowDraft:
-    """A row that is being written, block by block."""
+    """A row of tokens that is being written, block by block."""
 
     def __init__(self, settings: RowSettings, num_segments: int) -> None:
         self.settings = settings
@@ -80,7 +80,7 @@ class _RowDraft:
         self.context_keys: list[Int64] = []  # [3, tokens] of the context, like `keys`
 
     def place_whole(self, segments: Sequence[Segment]) -> None:
-        """Append segments of equal length and parent that this rank has whole."""
+        """Append segments of equal length and parent to the row, as one block that this rank has whole."""
         num = len(segments)
         length = segments[0].length
         rows = np.arange(num * length).reshape(num, length)
@@ -96,7 +96,10 @@ class _RowDraft:
         self.keys.append(np.stack(keys))
 
     def place_cut(self, segments: Sequence[Segment]) -> None:
-        """Append this rank's two pieces of segments of equal length and parent."""
+        """Append this rank's two pieces of segments to the row, for segments that are cut over context-parallel ranks.
+
+        The segments have equal length and parent.
+        """
         num = len(segments)
         length = segments[0].length
         # An early piece has little past and a late one much. One of each gives every rank equal work.
@@ -161,7 +164,7 @@ class _RowDraft:
         self.num_context += num * len(columns)
 
     def pad(self, at_least: int) -> None:
-        """Fill the row up with a document that no token attends to."""
+        """Pad the row with a document that no token attends to."""
         num_missing = max(at_least - self.num_tokens, 0)
         # Rows of one pipeline need one length, then the multiple that FP8 and sequence parallelism need.
         num_tokens = self.num_tokens + num_missing
@@ -280,7 +283,7 @@ class _Predicted:
         self._indices: dict[int, int] = {}  # index of each response by its id()
 
     def add(self, segment: Segment) -> None:
-        """Record the tokens of a segment, once for each response that sampled them."""
+        """Record a segment's predicted tokens, once for each response that sampled them."""
         if not segment.responses:
             return
         sources = segment.source_rows
@@ -307,14 +310,14 @@ class _Predicted:
 
 
 def _numbers(segments: Sequence[Segment]) -> tuple[Int64, Int64]:
-    """Return the numbers [num] of the segments, and the last numbers of their subtrees."""
+    """Return the numbers [num] of segments in their row, and the last numbers of their subtrees."""
     numbers = [segment.number for segment in segments]
     last_numbers = [segment.last_number for segment in segments]
     return np.array(numbers), np.array(last_numbers)
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-    """Return the parts end to end, or an empty array."""
+    """Return arrays concatenated, or an empty array of `dtype`."""
     if not parts:
         return np.empty(0, dtype)
     return np.concatenate(parts).astype(dtype)

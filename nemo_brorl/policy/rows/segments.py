@@ -58,14 +58,14 @@ class Segment:
 
     @property
     def ancestors(self) -> list[Segment]:
-        """Segments from the root to the parent."""
+        """Ancestors of the segment, from the root of the tree to its parent."""
         if self.parent is None:
             return []
         return [*self.parent.ancestors, self.parent]
 
     @property
     def source_rows(self) -> Int64:
-        """Rows that predict this segment's predicted tokens, each the row of the token before. -1: on another rank."""
+        """Row indices of the tokens before this segment's predicted tokens, which predict them. -1: on another rank."""
         if self.parent is None:
             return self.rows[self.num_given - 1 : -1]
         last_before = self.parent.rows[-1:]
@@ -87,7 +87,7 @@ class Segment:
                 yield rows, self.part_of(response.routes)
 
     def part_of(self, values: np.ndarray) -> np.ndarray:
-        """Return the values of this segment's predicted tokens from a response's values [T]."""
+        """Return this segment's part of a response's values [T]: those of its predicted tokens."""
         end = self.first_token + self.length - self.num_given
         return values[self.first_token : end]
 
@@ -167,14 +167,14 @@ def _sorting_key(response: Response) -> bytes:
 
 
 def num_shared(one: Int32, other: Int32) -> int:
-    """Return the number of equal tokens at the start of two responses."""
+    """Return the number of tokens that two responses share at their start."""
     num = min(len(one), len(other))
     differs = one[:num] != other[:num]
     return int(differs.argmax()) if differs.any() else num
 
 
 def _end(segment: Segment | None) -> int:
-    """Return the index in its responses of the first token behind a segment."""
+    """Return the index of the first response token behind a segment."""
     if segment is None:
         return 0
     return segment.first_token + segment.length - segment.num_given
@@ -238,9 +238,9 @@ def routes_of_row(segments: Sequence[Segment], num_tokens: int) -> Routes | None
         return None
     _, first = known[0]
     shape = (num_tokens, *first.shape[1:])
-    found = np.full(shape, NO_ROUTE, first.dtype)
+    row_routes = np.full(shape, NO_ROUTE, first.dtype)
     for rows, routes in known:
         is_here = rows >= 0
-        places = rows[is_here]
-        found[places] = routes[is_here]
-    return found
+        indices = rows[is_here]
+        row_routes[indices] = routes[is_here]
+    return row_routes
