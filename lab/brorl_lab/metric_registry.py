@@ -1,8 +1,8 @@
-"""The metrics of a run: every name that metrics.jsonl may hold, declared once, with unit, aggregation and meaning.
+"""Declare every metric that metrics.jsonl may hold, once, with its unit, aggregation and meaning.
 
-`scripts/metrics_page.py` makes docs/metrics.md of it. A stage that computes a metric writes its name as a literal;
-tests hold every literal of the package, and every row of a real run, against this page. `{…}` stands for what a run
-fills in: a task, a domain, a number. Metrics that a user's own loss adds need no entry.
+`scripts/metrics_page.py` writes docs/metrics.md from this list. A stage that computes a metric writes its name as a
+literal. Tests compare every literal of the package, and every row of a real run, with this list. `{…}` stands for what
+a run fills in: a task, a domain, a number. Metrics that a user's own loss adds need no entry.
 """
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
 
 
 def declared_names() -> list[str]:
-    """Full names, `group/name`, with their `{…}`."""
+    """Return the full names, `group/name`, of all declared metrics, with their `{…}`."""
     names = []
     for group, (_, metrics) in GROUPS.items():
         names += [f"{group}/{metric.name}" for metric in metrics]
@@ -331,12 +331,15 @@ def declared_names() -> list[str]:
 
 
 def undeclared_names(names: Iterable[str]) -> list[str]:
-    """The names that no entry covers; what stands in `{…}` may be anything without a slash."""
+    """Return those metric names that no declaration covers."""
     return [name for name in names if find_metric(name) is None]
 
 
 def find_metric(name: str) -> Metric | None:
-    """The entry that covers a full name: one that has it as it is before one with `{…}`. None where there is none."""
+    """Return the declaration that covers a full metric name, or None.
+
+    An exact name is preferred to one with `{…}`, which matches any text without a slash.
+    """
     group, _, rest = name.partition("/")
     if group not in GROUPS:
         return None

@@ -1,4 +1,4 @@
-"""`brorl plan` says whether a run fits, how long a step takes, and which layout would be better."""
+"""Print whether a run fits, how long a step takes, and which layout would be faster: `brorl plan`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,21 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, ConfigError
 
-GPU_OPTIONS = ("kind", "gpu_memory", "prompt_tokens", "response_tokens", "keep_rate")  # of which a CPU plan has no use
+GPU_OPTIONS = (
+    "kind",
+    "gpu_memory",
+    "prompt_tokens",
+    "response_tokens",
+    "keep_rate",
+)  # options that a CPU plan does not take
 DESCRIPTION = "Does the run fit, how long does a step take, and which layout would be better? Nothing is started."
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line; prints and exits with 0 for --help, and with 2 for a wrong option."""
+    """Parse the command line of `brorl plan`.
+
+    Exits with 0 for --help and with 2 for a wrong option.
+    """
     parser = argparse.ArgumentParser(prog="brorl plan", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config-name", "-cn", default=DEFAULT_CONFIG)
     parser.add_argument("--config-path", "-cp", type=Path)
@@ -59,8 +68,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def read_config(options: argparse.Namespace) -> BroRLConfig:
-    """Read the settings of a command line. Raises ConfigError for those that break their own rules, and for numbers
-    that cannot be."""
+    """Return the settings of a command line.
+
+    Raises ConfigError for settings that break their rules, and for numbers out of range.
+    """
     _check_positive(options)
     overrides = list(options.overrides)
     if options.nodes is not None:
@@ -102,7 +113,10 @@ def _check_limit(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Plan the run of a command line. Exit code: 0 it fits, 2 it does not. Raises BroRLError for wrong input."""
+    """Print the plan of a run and return the exit code: 0 when it fits, 2 when it does not.
+
+    Raises BroRLError for wrong input.
+    """
     options = parse(argv)
     config = read_config(options)
     if config.trainer.num_gpus == 0:
@@ -111,7 +125,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def plan_on_cpu(config: BroRLConfig, options: argparse.Namespace) -> int:
-    """Print whether a run without GPUs fits. Raises ConfigError for an option that only a plan for GPUs takes."""
+    """Print whether a run without GPUs fits, and return the exit code.
+
+    Raises ConfigError for an option that only a plan for GPUs takes.
+    """
     for name in GPU_OPTIONS:
         if getattr(options, name) is not None:
             raise ConfigError(
@@ -129,7 +146,7 @@ def plan_on_cpu(config: BroRLConfig, options: argparse.Namespace) -> int:
 
 
 def plan_on_gpus(config: BroRLConfig, options: argparse.Namespace) -> int:
-    """Print whether a run on GPUs fits, how long a step takes, and what would be better."""
+    """Print whether a run on GPUs fits, its step time and faster layouts, and return the exit code."""
     trainer = config.trainer
     kind = options.kind or "h100"
     hardware = gpu_hardware(kind, trainer.num_nodes, trainer.gpus_per_node, options.gpu_memory, options.host_memory)
@@ -153,7 +170,7 @@ def plan_on_gpus(config: BroRLConfig, options: argparse.Namespace) -> int:
 
 
 def print_more_nodes(plan: Plan, lengths: Lengths) -> None:
-    """Print on how many nodes a run fits, where no layout of these devices does."""
+    """Print on how many nodes the run fits, for the case that no layout of the given devices does."""
     more = fewest_nodes(plan, lengths)
     if more is None:
         Console().line("nothing fits on up to 512 nodes: GPUs with more memory, or a smaller model")
