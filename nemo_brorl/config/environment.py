@@ -68,7 +68,7 @@ def _marked(
     node: Any,
     written: str,
 ) -> Any:
-    """Return a marked copy of a setting or section.
+    """Return a copy of a setting or section, with texts from environment variables as `FromEnvironment`.
 
     `written` is its unresolved text, or "" if it is not from the environment.
     """

@@ -230,7 +230,7 @@ def find_config(config_name: str, config_path: Path | None) -> tuple[Path, str]:
 
 
 def _checked_override(text: str, folder: Path) -> str:
-    """Return an override in the form for Hydra. Raises ConfigError for wrong syntax and unknown keys."""
+    """Return a command-line override in the form for Hydra. Raises ConfigError for wrong syntax and unknown keys."""
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:

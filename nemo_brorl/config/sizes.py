@@ -93,7 +93,7 @@ class _Chosen:
         return getattr(getattr(self.given, section), name) is None
 
     def fill_in(self, setting: str, value: float, reason: str) -> None:
-        """Set the number of a setting that the user left open."""
+        """Give a setting the chosen number, if the user left it open, and keep the reason."""
         if not self.is_free(setting):
             return
         section, name = setting.split(".")

@@ -42,7 +42,7 @@ class RowReader:
     options: Mapping[str, Any]  # options of the verifier
 
     def read(self, row: Row) -> Question | BadRow:
-        """Return the question in a row, or a BadRow with the reason why there is none."""
+        """Return the question in a row of a data file, or a BadRow with the reason why it has none."""
         if isinstance(row, BadRow):
             return row
         return question_of(row, self.formats, self.task, self.options)

@@ -111,7 +111,7 @@ class TurnJudge:
         arrays = taken(data, ended)
         scores = self._scores(
             arrays,
-            record.rows(ended),
+            record.select(ended),
             [outcomes[row] for row in ended],
         )
         is_stopped = chunk.is_stopped[ended]
@@ -133,7 +133,7 @@ class TurnJudge:
             version=chunk.version,
             data=None,
             num_sampled=longer.num_sampled,
-            turns=record.rows(going_on),
+            turns=record.select(going_on),
             engine=chunk.engine,
         )
         return scores._replace(unfinished=unfinished), arrays, longer
@@ -260,7 +260,7 @@ def _extended(chunk: RolloutChunk, data: ChunkArrays, outcomes: Sequence[Episode
         return TurnRecord(rewards, is_tool_error)
     places = np.searchsorted(partial.indices, chunk.indices)
     if partial.turns is not None:
-        before = partial.turns.rows(places.tolist())
+        before = partial.turns.select(places.tolist())
         rewards = np.hstack([before.rewards, rewards])
         is_tool_error = np.hstack([before.is_tool_error, is_tool_error])
     return TurnRecord(rewards, is_tool_error)
