@@ -140,7 +140,7 @@ def sample_missing(
     stop: StopRequest,
     console: Console,
 ) -> bool:
-    """Sample the prompts that have no answers yet; return False when told to stop before all have some."""
+    """Sample the prompts that have no answers yet; return False if a stop was requested before all have some."""
     from nemo_brorl.commands.wiring import make_sampler, ready_actors
 
     is_complete = True

@@ -1,7 +1,7 @@
 """Estimate how certain the mean of several values is.
 
-A mean over strata (for example benchmarks) gives each stratum equal weight, and their errors add up as independent. The
-interval is Student's. Beside it is that of a bootstrap within strata, which assumes no distribution.
+A mean over strata (for example benchmarks) gives each stratum equal weight, and their errors add up as independent.
+Estimates have two intervals: Student's, and that of a bootstrap within strata, which assumes no distribution.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def bootstrap_means(strata: Strata, num_resamples: int, seed: int) -> Float64:
 
 
 class Moments(NamedTuple):
-    """Mean, standard error and degrees of freedom of the mean of the strata's means."""
+    """Mean, standard error and degrees of freedom of a mean over strata."""
 
     mean: float
     error: float  # standard error; NaN where a stratum has one value
@@ -75,7 +75,7 @@ class Moments(NamedTuple):
 
 
 def moments_of(strata: Strata) -> Moments:
-    """Return mean, standard error and degrees of freedom of the mean of the strata's means.
+    """Return mean, standard error and degrees of freedom of the mean over strata of each stratum's mean.
 
     Several strata are combined by the formula of Welch and Satterthwaite.
     """

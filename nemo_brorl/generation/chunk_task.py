@@ -253,7 +253,7 @@ class ChunkTask:
         resumed = self.request.partial
         if resumed is None or resumed.turns is None or self._partial.is_sampled is None:
             return None
-        return resumed.turns.rows(rows)
+        return resumed.turns.select(rows)
 
     def _resumed(self, row: int) -> slice:
         """Return the slice of the resumed tokens, `_partial`, that belongs to a rollout."""

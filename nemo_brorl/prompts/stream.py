@@ -1,4 +1,4 @@
-"""Implement the PromptSource port: an endless stream of tokenised prompts, each handed out exactly once.
+"""Implement the PromptSource port: an endless stream of tokenised prompts, each taken exactly once.
 
 The stream is resumed by its position.
 """

@@ -118,7 +118,7 @@ class TurnJudge:
         arrays = select_responses(data, ended)
         scores = self._scores(
             arrays,
-            record.rows(ended),
+            record.select(ended),
             [outcomes[row] for row in ended],
         )
         is_stopped = chunk.is_stopped[ended]
@@ -140,7 +140,7 @@ class TurnJudge:
             version=chunk.version,
             data=None,
             num_sampled=longer.num_sampled,
-            turns=record.rows(unfinished_rows),
+            turns=record.select(unfinished_rows),
             engine=chunk.engine,
         )
         return scores._replace(unfinished=unfinished), arrays, longer
@@ -267,7 +267,7 @@ def _extended(chunk: RolloutChunk, data: ChunkArrays, outcomes: Sequence[Episode
         return TurnRecord(rewards, is_tool_error)
     rows = np.searchsorted(partial.indices, chunk.indices)
     if partial.turns is not None:
-        before = partial.turns.rows(rows.tolist())
+        before = partial.turns.select(rows.tolist())
         rewards = np.hstack([before.rewards, rewards])
         is_tool_error = np.hstack([before.is_tool_error, is_tool_error])
     return TurnRecord(rewards, is_tool_error)

@@ -42,7 +42,7 @@ def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
     files = sorted(model_folder.glob("*.safetensors"))
     if not files or not (model_folder / "config.json").is_file():
         raise ModelError(
-            f"{model_folder} is not a model folder: it needs config.json and *.safetensors; write a Hugging Face folder"
+            f"{model_folder} is not a model folder: it needs config.json and *.safetensors. Pass a Hugging Face folder."
         )
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:

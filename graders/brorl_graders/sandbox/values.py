@@ -211,7 +211,7 @@ def _from_data(data: Any, find: Find) -> Any:
 
 
 def _array(items: list[Any]) -> Any:
-    """Return a NumPy array of these items when NumPy is loaded in this process, otherwise a list."""
+    """Return a NumPy array from its data type and values when NumPy is loaded in this process, otherwise a list."""
     kind, values = items
     numpy = sys.modules.get("numpy")
     return values if numpy is None else numpy.array(values, dtype=kind)

@@ -1,5 +1,7 @@
-"""`brorl report RUN [RUN ...]` writes one HTML file about runs, to open in a browser: curves, prompts, responses,
-timeline, settings, comparison."""
+"""`brorl report RUN [RUN ...]` writes one HTML file about runs, to open in a browser.
+
+It shows curves, prompts, responses, timeline, settings and a comparison.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ MAX_MIB = 5.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 a mistake in the input."""
+    """Write the HTML report about runs. Exit code: 0 done, 2 a mistake in the input."""
     parser = argparse.ArgumentParser(prog="brorl report", description=__doc__)
     parser.add_argument(
         "runs",
@@ -50,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def chosen_folders(given: Sequence[str], config_name: str | None) -> list[Path]:
-    """The run folders of a command line. Raises ConfigError when it names none."""
+    """Return the run folders of a command line. Raises ConfigError when it names none."""
     if config_name is not None:
         config = load_config(config_name, given)
         return [Path(config.exp_manager.explicit_log_dir)]

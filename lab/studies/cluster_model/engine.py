@@ -1,4 +1,4 @@
-"""One engine with continuous batching: rollouts enter as slots fall free, every step decodes one token of each."""
+"""Model one engine with continuous batching: rollouts enter free slots, and each step decodes one token of each."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from nemo_brorl.generation.placement.engine_load import PrefixCache
 
 @dataclass
 class Chunk:
-    """Rollouts of one prompt that an engine is given together."""
+    """Rollouts of one prompt that an engine gets together."""
 
     number: int
     prompt: int
     prompt_tokens: int
-    lengths: Sequence[int]  # of the responses; nobody but the engine may look
+    lengths: Sequence[int]  # response lengths, which only the engine may read
     num_started: int = 0
     num_ended: int = 0
-    started_at: int = 0  # sum of the steps in which those that go on began
+    started_at: int = 0  # sum of the steps in which the running rollouts started
 
     @property
     def is_done(self) -> bool:
@@ -31,47 +31,47 @@ class Chunk:
 
 @dataclass
 class EngineModel:
-    """Time goes on from one end of a rollout to the next in closed form: between them the batch does not change.
+    """An engine whose time advances from one end of a rollout to the next, in closed form.
 
-    `next_end_s` is when the batch changes next by itself. The caller calls `run_to_next_end` then, and `add` or
-    `withdraw` in between. Prompts that are not in the prefix cache are computed before the step, which takes longer by
-    that.
+    Between two ends the batch does not change. `next_end_s` is when the batch changes next by itself. The caller calls
+    `run_to_next_end` then, and `add` or `withdraw` in between. Prompts that are not in the prefix cache are computed
+    before the step, which takes longer by that.
     """
 
     curve: EngineCurve
     max_batch: int
     cache: PrefixCache
-    time_s: float = 0.0  # until which it has run; always between two steps
+    time_s: float = 0.0  # time reached, always between two steps
     busy_s: float = 0.0
     prefill_tokens: int = 0
     num_steps: int = 0
-    num_ended: int = 0  # rollouts
+    num_ended: int = 0  # ended rollouts
     waiting: deque[Chunk] = field(default_factory=deque)
     _ends: list[tuple[int, int, int]] = field(default_factory=list)  # heap of (step, chunk, context at the end)
-    _chunks: dict[int, Chunk] = field(default_factory=dict)  # begun, not done
+    _chunks: dict[int, Chunk] = field(default_factory=dict)  # started chunks that are not done
     _context: int = 0  # tokens attended to in the next step
 
     @property
     def batch(self) -> int:
-        """Rollouts being decoded."""
+        """Number of rollouts being decoded."""
         return len(self._ends)
 
     @property
     def next_end_s(self) -> float:
-        """When the next rollout ends; infinity when there is none."""
+        """Time at which the next rollout ends, or infinity without one."""
         if not self._ends:
             return math.inf
         return self.time_s + self.curve.decode_s(self.batch, self._context, self._ends[0][0] - self.num_steps)
 
     def add(self, chunk: Chunk, now_s: float) -> None:
-        """Queue a chunk; it begins at the end of the current step, or at once when the engine is idle."""
+        """Queue a chunk, which starts at the end of the current step, or at once when the engine is idle."""
         self.waiting.append(chunk)
         if self.batch < self.max_batch and self._is_between_steps(now_s):
             self._admit()
 
     @property
     def begun(self) -> Iterable[Chunk]:
-        """Chunks that have begun and are not done."""
+        """Chunks that have started and are not done."""
         return self._chunks.values()
 
     def run_until(self, now_s: float) -> None:
@@ -79,12 +79,12 @@ class EngineModel:
         self._is_between_steps(now_s)
 
     def age(self, chunk: Chunk) -> float:
-        """Tokens that the rollouts of a chunk which go on have, on average."""
+        """Return the mean number of tokens of a chunk's running rollouts."""
         num_running = chunk.num_started - chunk.num_ended
         return self.num_steps - chunk.started_at / num_running if num_running else 0.0
 
     def withdraw(self, number: int) -> Chunk | None:
-        """Give back a chunk that has not begun; None when it has, or is not here."""
+        """Return a chunk that has not started and remove it, or return None when it has, or is not here."""
         for chunk in self.waiting:
             if chunk.number == number and chunk.num_started == 0:
                 self.waiting.remove(chunk)
@@ -92,7 +92,7 @@ class EngineModel:
         return None
 
     def run_to_next_end(self) -> list[Chunk]:
-        """Decode until a rollout ends, and let others in. Returns the chunks of those that ended, once each."""
+        """Decode until a rollout ends, admit others, and return the chunks with an ended rollout, once each."""
         self._decode(self._ends[0][0] - self.num_steps)
         ended: dict[int, Chunk] = {}
         while self._ends and self._ends[0][0] == self.num_steps:
@@ -117,8 +117,10 @@ class EngineModel:
         self._context += num_steps * self.batch
 
     def _is_between_steps(self, now_s: float) -> bool:
-        """Finish the step that is under way at `now_s`, unless a rollout ends with it: then others are let in
-        anyway."""
+        """Finish the step that is under way at `now_s`, and return True, unless a rollout ends with it.
+
+        When one does, others are admitted anyway.
+        """
         if not self._ends:
             self.time_s = max(self.time_s, now_s)
             return True

@@ -128,16 +128,16 @@ class Update:
     def _mini_batches(self) -> list[list[Row]]:
         """Return the rows of each mini-batch that this data-parallel rank trains on."""
         rank = parallel_state.get_data_parallel_rank()
-        mine = [mini_batch[rank] for mini_batch in self.plan.mini_batches]
+        own_mini_batches = [mini_batch[rank] for mini_batch in self.plan.mini_batches]
         micro_batches: list[MicroBatch] = []
-        for mini_batch in mine:
+        for mini_batch in own_mini_batches:
             micro_batches += mini_batch
         groups = fetch_groups(self.plan, micro_batches)
         packed_groups = [build_packed_groups(self.plan, micro_batch, groups) for micro_batch in micro_batches]
         temperature = 1.0 if self.is_supervised else self.state.settings.rollouts.temperature
         # Rows are made for all mini-batches at once: with virtual stages, rows that run together need one length.
         rows = self.state.rows(packed_groups, temperature)
-        return _like(mine, rows)
+        return _like(own_mini_batches, rows)
 
     def _old_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
         """Return log-probs under the weights before the update.

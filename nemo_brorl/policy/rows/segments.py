@@ -238,9 +238,9 @@ def routes_of_row(segments: Sequence[Segment], num_tokens: int) -> Routes | None
         return None
     _, first = known[0]
     shape = (num_tokens, *first.shape[1:])
-    found = np.full(shape, NO_ROUTE, first.dtype)
+    row_routes = np.full(shape, NO_ROUTE, first.dtype)
     for rows, routes in known:
         is_here = rows >= 0
-        places = rows[is_here]
-        found[places] = routes[is_here]
-    return found
+        indices = rows[is_here]
+        row_routes[indices] = routes[is_here]
+    return row_routes
