@@ -181,7 +181,7 @@ def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str
         command = shlex.join(["plan", "--config-name", request.config_name, *path, *request.overrides])
         raise ResourceError(
             f"this run does not fit: {plan.refusal}; {advice_to_fit(plan)}. `brorl {command}` has the terms; "
-            "`--no-plan` goes on all the same"
+            "`--no-plan` renders it anyway"
         )
     return [plan.summary()]
 

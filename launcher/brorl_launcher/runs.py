@@ -25,17 +25,17 @@ NUM_SIGNS = 2
 MAX_DEPTH = 4  # levels below the given folder
 MAX_BYTES = 1 << 30  # limit for metrics.jsonl
 HOUR_S = 3600.0
-HEADER = ["run", "state", "step", "pass@1", "from", "samples/s", "cost", "last sign"]
+HEADER = ["run", "state", "step", "pass@1", "first", "samples/s", "cost", "last update"]
 EXAMPLES = """examples:
   brorl runs                     all below runs/
   brorl runs /shared/runs --json
 states, by the files of a folder:
   running, stalled   its heartbeat is less than a minute old
   finished           the last step has its checkpoint
-  stopped            the driver ended in order before that: asked to, or out of time
+  stopped            the driver ended in order before that: on request, or out of time
   failed             the driver ended with an error
-  crashed            the heartbeat ceased without an end: killed, or its machine is gone
-  not begun          settings, and no sign of a driver
+  crashed            the heartbeat stopped without an end: killed, or its machine was lost
+  not begun          settings, but no sign of a driver yet
 """
 
 

@@ -23,8 +23,8 @@ EXAMPLES = """examples:
   brorl submit --again /shared/runs/first               with the settings and the code that are frozen there
   brorl submit --again /shared/runs/first trainer.max_steps=3000
 
-A chain is K jobs, each of which starts when the one before it has ended, however it did. Each goes on from the last
-checkpoint; once the run has its last step, those that are left end at once.
+A chain is K jobs, each of which starts when the one before it has ended in any way. Each resumes from the last
+checkpoint. Once the run has its last step, the remaining jobs end at once.
 """
 
 
@@ -35,7 +35,11 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = job_parser("submit", "Render a job as `render` does, and submit it to Slurm.", EXAMPLES)
     parser.add_argument(
-        "--chain", type=int, default=1, metavar="K", help="submit K jobs that go on one after the other (default: 1)"
+        "--chain",
+        type=int,
+        default=1,
+        metavar="K",
+        help="submit K jobs, each of which resumes the run after the one before (default: 1)",
     )
     parser.add_argument(
         "--again",

@@ -40,8 +40,8 @@ def main(argv: Sequence[str]) -> int:
     """Print the advice for a run. Exit code: 0 done, 2 an option or a file that cannot be used."""
     parser = argparse.ArgumentParser(prog="brorl advise", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder or metrics.jsonl")
-    parser.add_argument("--samples", type=float, default=1e6, help="rollouts that are to be spent")
-    parser.add_argument("--steps", type=int, default=20, help="newest steps that are looked at")
+    parser.add_argument("--samples", type=float, default=1e6, help="rollouts to be sampled")
+    parser.add_argument("--steps", type=int, default=20, help="newest steps to read")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="N")
     options = parser.parse_args(argv)
     if options.samples <= 0 or options.steps < 2 or min(options.sizes) < 2:
@@ -203,11 +203,11 @@ def _sentences(
     if starved:
         lines.append(
             f"dynamic_sampling.fill=full makes less than a quarter of the updates of fill=samples at N = "
-            f"{', '.join(starved)}: write samples there"
+            f"{', '.join(starved)}: set it to samples there"
         )
     if all_right >= SOLVED:
         lines.append(
-            f"{all_right:.0%} of groups are right in every rollout and teach nothing: where prompts come again, "
+            f"{all_right:.0%} of groups are right in every rollout and have no gradient: if prompts are repeated, "
             "rollouts.prompt_pool.name=brorl_lab.prompt_pool:retiring_pool leaves them out, which no other N does"
         )
     return lines

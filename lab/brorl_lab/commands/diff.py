@@ -212,7 +212,7 @@ def print_comparison(
     if step is None:
         console.line("the runs have no training step in common")
     else:
-        console.line(f"others: mean ± standard deviation of the last {LAST_STEPS} steps up to {step}")
+        console.line(f"other metrics: mean ± standard deviation of the last {LAST_STEPS} steps up to {step}")
 
 
 def as_json(

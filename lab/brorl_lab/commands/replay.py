@@ -81,7 +81,7 @@ def find_start(run_folder: Path, first: int, last: int) -> ReplayStart:
         num = num_left_out(run_folder, step)
         if num:
             raise DataError(
-                f"step {step} cannot be learnt again: {num} of its groups are not stored; train with store.share=1"
+                f"step {step} cannot be replayed: {num} of its groups are not stored; train with store.share=1"
             )
     return start
 
@@ -226,7 +226,7 @@ def parse(argv: Sequence[str]) -> ReplayArguments:
     """Parse the command line. Exits with 2 for a wrong option."""
     parser = argparse.ArgumentParser(prog="brorl replay", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
-    parser.add_argument("--step", type=int, required=True, help="step that is learnt again, counted from 1")
+    parser.add_argument("--step", type=int, required=True, help="step to train on again, counted from 1")
     parser.add_argument(
         "--through", type=int, help="last step; under other settings the steps after the first are off-policy"
     )
@@ -375,11 +375,11 @@ def _number(value: float | None) -> str:
 
 
 def _introduction(asked: ReplayArguments, start: ReplayStart) -> str:
-    where = f"the checkpoint of step {start.step}" if start.checkpoint else "the model that the run began with"
+    where = f"the checkpoint of step {start.step}" if start.checkpoint else "the model that the run started with"
     steps = f"step {asked.first}" if asked.first == asked.last else f"steps {asked.first} to {asked.last}"
     text = f"{steps} of {asked.run_folder}, from {where}, "
     if not asked.overrides:
-        return text + "as the run learnt"
+        return text + "with the run's own settings"
     text += "with " + " ".join(asked.overrides)
     if asked.last > asked.first:
         text += f"; steps from {asked.first + 1} on are off-policy: their rollouts were drawn by the run's weights"

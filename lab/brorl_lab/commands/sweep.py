@@ -188,7 +188,7 @@ def _sigmoid_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) ->
             row.append(f"{scale * getattr(fit.best, name):,.4g} ({scale * low:,.4g} … {scale * high:,.4g})")
         rows.append([*row, _prediction_text(runs)])
     title = f"sigmoids of pass@1 over {_unit_name(unit)}, 95 % intervals"
-    return title, ["arm", "top, %", f"middle, {_unit_name(unit)}", "slope", "last points foretold"], rows
+    return title, ["arm", "top, %", f"middle, {_unit_name(unit)}", "slope", "last points predicted"], rows
 
 
 def _prediction_text(runs: Sequence[Points]) -> str:

@@ -22,9 +22,9 @@ CONFIDENCE = 0.95
 NUM_RESAMPLES = 2000
 SEED = 0
 TEXT = (
-    "At the last step that every run has validated; differences to the first run, of independent normal errors. Runs "
-    "that validate on the same questions differ less by chance than that: the paired tests say by how much, where "
-    "brorl evaluate has scored both."
+    "pass@1 at the last step that every run has validated. Differences to the first run take their errors as normal "
+    "and independent. Runs that validate on the same questions differ less by chance than that. The paired tests "
+    "account for it, where brorl evaluate has scored both."
 )
 
 Part = dict[str, Any]

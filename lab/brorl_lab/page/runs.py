@@ -44,7 +44,7 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("Raw reward", "Mean over all sampled rollouts, before shaping.", ("reward/mean",), "plain"),
     ("Reward by task", "Mean raw reward over rollouts of a task.", ("reward/{task}",), "plain"),
     (
-        "Groups kept",
+        "Informative groups",
         "Share of judged groups with different rewards.",
         ("dynamic_sampling/keep_rate",),
         "share",
@@ -75,7 +75,7 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ),
     ("Entropy", "Of the policy before the update.", ("policy/entropy",), "plain"),
     (
-        "Mismatch of sampler and learner",
+        "Train-inference mismatch",
         "|log p of vLLM − log p of Megatron| under the same weights.",
         ("policy/log_prob_mismatch", "policy/log_prob_mismatch_max"),
         "log",
@@ -87,8 +87,8 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "plain",
     ),
     (
-        "Cut at the limit of tokens",
-        "Share of responses.",
+        "Truncated responses",
+        "Share of responses that ended at the limit of tokens.",
         ("rollouts/truncated", "validation/truncated"),
         "share",
     ),

@@ -291,7 +291,7 @@ def _come(this: NodeRank, seconds: float) -> Rendezvous:
             "can reach (--address HOST:PORT)?"
         ) from error
     if this.rank not in start["present"]:
-        raise ResourceError(f"{this.node} reached {this.nodes[0]} when the checks had begun without it")
+        raise ResourceError(f"{this.node} reached {this.nodes[0]} after the checks had started without it")
     return Rendezvous(this, store, start["present"])
 
 

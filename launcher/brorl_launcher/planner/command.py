@@ -37,32 +37,39 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="brorl plan", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config-name", "-cn", default=DEFAULT_CONFIG)
     parser.add_argument("--config-path", "-cp", type=Path)
-    parser.add_argument("--kind", choices=GPUS, help="of the GPUs (default: h100)")
-    parser.add_argument("--nodes", type=int, help="in place of trainer.num_nodes")
-    parser.add_argument("--gpus-per-node", type=int, help="in place of trainer.gpus_per_node")
-    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="of one GPU (default: of its kind)")
-    parser.add_argument("--host-memory", type=float, metavar="GIB", help="of one node")
+    parser.add_argument("--kind", choices=GPUS, help="kind of the GPUs (default: h100)")
+    parser.add_argument("--nodes", type=int, help="nodes, in place of trainer.num_nodes")
+    parser.add_argument("--gpus-per-node", type=int, help="GPUs of a node, in place of trainer.gpus_per_node")
+    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="memory of one GPU (default: that of its kind)")
+    parser.add_argument("--host-memory", type=float, metavar="GIB", help="memory of one node")
     parser.add_argument(
-        "--prompt-tokens", type=float, metavar="MEAN", help="of prompts (default: an eighth of data.max_prompt_tokens)"
+        "--prompt-tokens",
+        type=float,
+        metavar="MEAN",
+        help="tokens of prompts (default: an eighth of data.max_prompt_tokens)",
     )
     parser.add_argument(
         "--response-tokens",
         type=float,
         metavar="MEAN",
-        help="of responses (default: 0.45 rollouts.max_response_tokens)",
+        help="tokens of responses (default: 0.45 rollouts.max_response_tokens)",
     )
     parser.add_argument(
-        "--response-spread", type=float, default=0.7, metavar="RATIO", help="standard deviation over mean (default 0.7)"
+        "--response-spread",
+        type=float,
+        default=0.7,
+        metavar="RATIO",
+        help="spread of lengths over their mean (default 0.7)",
     )
     parser.add_argument(
-        "--keep-rate", type=float, metavar="SHARE", help="of groups that are informative (default: the paper's by N)"
+        "--keep-rate", type=float, metavar="SHARE", help="informative groups (default: the paper's share at this N)"
     )
     parser.add_argument(
         "--propose", type=int, default=3, metavar="K", help="better layouts to print; 0: none (default 3)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the plan here as well")
     parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="settings, as of every command: policy.model=qwen2.5-7b ..."
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings, as for every command: policy.model=qwen2.5-7b ..."
     )
     return parser.parse_intermixed_args(argv)
 

@@ -81,8 +81,8 @@ def print_cpu_plan(plan: CpuPlan) -> None:
     console.line()
     console.line(f"{plan.free_gib:.2f} GiB are free")
     console.line(
-        "how long a step takes is measured, not planned, on a CPU: `brorl try` says it of sampling, the start of "
-        "`brorl train` of learning, too"
+        "the time of a step on a CPU is measured, not planned: `brorl try` measures sampling, the start of "
+        "`brorl train` also training"
     )
 
 

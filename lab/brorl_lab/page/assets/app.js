@@ -39,9 +39,9 @@ async function showState() {
     const state = run.state;
     const words = {
       running: MODE === "watch" ? `runs: ${state.stage} ${state.detail}` : `ran when this was written: ${state.stage} ${state.detail}`,
-      stalled: `stands still in ${state.stage}; late: ${(state.late || []).join(", ") || "unknown"}`,
+      stalled: `is stalled in ${state.stage}; late: ${(state.late || []).join(", ") || "unknown"}`,
       ended: "has ended",
-      silent: `has given no sign of life since ${ago((MODE === "watch" ? now : written) - state.written_at)}; last: ${state.stage} ${state.detail}`,
+      silent: `has written no heartbeat for ${ago((MODE === "watch" ? now : written) - state.written_at)}; last: ${state.stage} ${state.detail}`,
       unknown: "",
     }[state.state];
     return words ? (runs.length > 1 ? `${run.name} ${words}` : `The run ${words}`) : "";
