@@ -131,7 +131,7 @@ def batches_of(config: BroRLConfig, sampler: Sampler) -> Batches:
 
 
 def one_step(batches: Batches, config: BroRLConfig, data_parallel_size: int = 8) -> dict[str, float]:
-    """collect → learn → plan, as the trainer does. Seconds of each part, and what came of it."""
+    """Run one step as the trainer does: collect, train, plan. Return the seconds of each part and its result."""
     watch, cpu_before = Stopwatch(), time.process_time()
     with watch.measure("collect"):
         filled = batches.take_batch(0, lambda: None)

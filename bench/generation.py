@@ -54,7 +54,7 @@ class RawVllm:
         self._llm.collective_rpc("apply_device_fixes")
 
     def process(self) -> int:
-        """This actor's process id."""
+        """Return the process id of the actor."""
         return os.getpid()
 
     def generate(self, prompts: Sequence[Prompt], num_per_prompt: int, seed: int) -> Timed:

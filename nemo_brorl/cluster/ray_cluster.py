@@ -148,7 +148,7 @@ class RayCluster:
         return lost
 
     def _connect(self, before: Collection[psutil.Process]) -> None:
-        """Connect to the cluster, or start one, with the errors of `start_ray`.
+        """Connect to the Ray cluster, or start one, with the errors of `start_ray`.
 
         `before` are the processes that are not Ray's.
         """

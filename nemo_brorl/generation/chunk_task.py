@@ -92,7 +92,7 @@ class ChunkTask:
         self.answer = answer
         self.ids: list[str] = []  # vLLM's request ids, by row
         self.received_at = time.monotonic()
-        self.begun_at: float | None = None  # time.monotonic() when the first token was seen
+        self.started_at: float | None = None  # time.monotonic() when the first token was seen
         self._partial = partial or no_arrays(request.num_rollouts)
         self._offsets: list[int] = self._partial.offsets.tolist()
         self._continuations: list[Continuation | None] = [None] * request.num_rollouts
@@ -174,10 +174,10 @@ class ChunkTask:
         """Return when the chunk was received and when its first token was sampled, with now as its end."""
         # Times are taken by the monotonic clock, and sent by the clock that other processes share.
         offset = time.time() - time.monotonic()
-        begun_at = self.begun_at or time.monotonic()
+        started_at = self.started_at or time.monotonic()
         return Period(
             received_at=self.received_at + offset,
-            began_at=begun_at + offset,
+            began_at=started_at + offset,
             ended_at=time.time(),
         )
 

@@ -112,9 +112,9 @@ class CarryOver:
             prompt = scored.prompt
             self.lengths.observe(prompt.task, prompt.uid, scored.group.lengths)
         for group in cut:
-            for block in group.partial:
-                is_cut = np.ones(len(block.lengths), bool)
-                self.lengths.observe(group.prompt.task, group.uid, block.lengths, is_cut)
+            for partial in group.partial:
+                is_cut = np.ones(len(partial.lengths), bool)
+                self.lengths.observe(group.prompt.task, group.uid, partial.lengths, is_cut)
 
     def metrics(self) -> dict[str, float]:
         """Return metrics of what the run has sampled so far, and of the prompt pool."""

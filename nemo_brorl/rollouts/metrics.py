@@ -49,8 +49,8 @@ def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
     for group in groups:
         for scored in group.scored_chunks:
             finished.extend(scored.chunk.lengths.tolist())
-        for block in group.partial:
-            partial.extend(block.lengths.tolist())
+        for cut in group.partial:
+            partial.extend(cut.lengths.tolist())
     if not partial:
         return {}
     begun = finished + partial

@@ -21,7 +21,7 @@ class Dispatcher(Protocol):
     def assign(self) -> tuple[int, Chunk] | None:
         """Return the next chunk to sample and its engine, or None for now."""
 
-    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
+    def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
         """Take an engine's report about a chunk: rollouts started and ended, and mean age in tokens."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
@@ -150,7 +150,7 @@ class Cluster:
         self._send(
             "hear",
             engine,
-            [(chunk, chunk.num_begun, chunk.num_ended, model.age(chunk)) for chunk in (*done, *model.begun)],
+            [(chunk, chunk.num_started, chunk.num_ended, model.age(chunk)) for chunk in (*done, *model.begun)],
         )
         self._reports[engine].mark_reported(self._now_s)
 
@@ -176,11 +176,11 @@ class Cluster:
 
     def _hear(self, engine: int, news: object) -> None:
         assert isinstance(news, Iterable)
-        for chunk, num_begun, num_ended, age in news:
+        for chunk, num_started, num_ended, age in news:
             if num_ended == len(chunk.lengths):
                 self._dispatcher.finish(engine, chunk)
             else:
-                self._dispatcher.progress(engine, chunk.number, num_begun, num_ended, age)
+                self._dispatcher.progress(engine, chunk.number, num_started, num_ended, age)
         self._dispatch()
 
     def _answer(self, engine: int, what: object) -> None:

@@ -27,7 +27,7 @@ class Fixed:
         """Return the next assignment that was decided at the start, or None."""
         return self._assignments.popleft() if self._assignments else None
 
-    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
+    def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
         """Ignore an engine's progress report, because all chunks were assigned at the start."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
@@ -67,7 +67,7 @@ class Pulled(Fixed):
         self._charge(engine, len(chunk.lengths))
         return engine, chunk
 
-    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
+    def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
         """Count the rollouts of a chunk that have ended, which leave the engine's batch."""
         self._charge(engine, self._ended.get(number, 0) - num_ended)
         self._ended[number] = num_ended

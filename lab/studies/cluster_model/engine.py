@@ -20,9 +20,9 @@ class Chunk:
     prompt: int
     prompt_tokens: int
     lengths: Sequence[int]  # response lengths, which only the engine may read
-    num_begun: int = 0
+    num_started: int = 0
     num_ended: int = 0
-    begun_at: int = 0  # sum of the steps in which the running rollouts started
+    started_at: int = 0  # sum of the steps in which the running rollouts started
 
     @property
     def is_done(self) -> bool:
@@ -80,13 +80,13 @@ class EngineModel:
 
     def age(self, chunk: Chunk) -> float:
         """Return the mean number of tokens of a chunk's running rollouts."""
-        num_running = chunk.num_begun - chunk.num_ended
-        return self.num_steps - chunk.begun_at / num_running if num_running else 0.0
+        num_running = chunk.num_started - chunk.num_ended
+        return self.num_steps - chunk.started_at / num_running if num_running else 0.0
 
     def withdraw(self, number: int) -> Chunk | None:
         """Return a chunk that has not started and remove it, or return None when it has, or is not here."""
         for chunk in self.waiting:
-            if chunk.number == number and chunk.num_begun == 0:
+            if chunk.number == number and chunk.num_started == 0:
                 self.waiting.remove(chunk)
                 return chunk
         return None
@@ -100,7 +100,7 @@ class EngineModel:
             self._context -= context
             chunk = self._chunks[number]
             chunk.num_ended += 1
-            chunk.begun_at -= self.num_steps - (context - chunk.prompt_tokens)
+            chunk.started_at -= self.num_steps - (context - chunk.prompt_tokens)
             self.num_ended += 1
             ended[number] = chunk
         for number, chunk in ended.items():
@@ -140,15 +140,15 @@ class EngineModel:
     def _admit(self) -> None:
         while self.waiting and self.batch < self.max_batch:
             chunk = self.waiting[0]
-            if chunk.num_begun == 0:
+            if chunk.num_started == 0:
                 self._prefill(chunk)
                 self._chunks[chunk.number] = chunk
-            last = min(len(chunk.lengths), chunk.num_begun + self.max_batch - self.batch)
-            for length in chunk.lengths[chunk.num_begun : last]:
+            last = min(len(chunk.lengths), chunk.num_started + self.max_batch - self.batch)
+            for length in chunk.lengths[chunk.num_started : last]:
                 heapq.heappush(self._ends, (self.num_steps + length, chunk.number, chunk.prompt_tokens + length))
-            self._context += (last - chunk.num_begun) * chunk.prompt_tokens
-            chunk.begun_at += (last - chunk.num_begun) * self.num_steps
-            chunk.num_begun = last
+            self._context += (last - chunk.num_started) * chunk.prompt_tokens
+            chunk.started_at += (last - chunk.num_started) * self.num_steps
+            chunk.num_started = last
             if last == len(chunk.lengths):
                 self.waiting.popleft()
 

@@ -38,7 +38,7 @@ class MeasuredGain:
         self.squares = 0.0
 
     def add(self, batch: TokenBatch, is_measured: Sequence[bool]) -> None:
-        """Count the measured responses of a row of the last mini-batch.
+        """Count the measured responses of a row of the last mini-batch for the gain.
 
         `is_measured` is [R] over the row's responses. Collective over the ranks that share the responses' tokens.
         """
