@@ -50,7 +50,7 @@ class RolloutTask:
     token_ids: list[int]  # prompt, then the tokens that were sampled before
     seed: int
     max_tokens: int
-    has_next_turn: bool  # whether an environment may reply, and the response be resumed after that
+    has_next_turn: bool  # True if an environment may reply and the response be resumed after that
 
 
 def rollout_seed(

@@ -65,8 +65,8 @@ def cache_bytes(engine: LLMEngine) -> int:
 def is_drained(engine: LLMEngine) -> bool:
     """Return True if nothing of the last requests is left in the engine.
 
-    LLMEngine counts the requests whose output it has not returned. Its scheduler also knows ended requests that the
-    workers were not told about, and running batches.
+    LLMEngine counts the requests whose output it has not returned. Its scheduler also knows running batches, and ended
+    requests of which the workers were not notified.
     """
     core = _core(engine)
     return not core.scheduler.has_requests() and not core.batch_queue
