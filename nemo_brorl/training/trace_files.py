@@ -46,7 +46,7 @@ class TraceFiles:
         self.keep_steps = keep_steps
 
     def write(self, timeline: StepTimeline) -> None:
-        """Write the file of a step and delete those beyond the newest `keep_steps`.
+        """Write the timeline file of a step, and delete those beyond the newest `keep_steps`.
 
         If the disk refuses, only this file is lost, with a warning.
         """

@@ -257,7 +257,7 @@ class SweepFile:
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep."""
+    """One training run of a sweep, with its settings and its folder."""
 
     arm: str  # values of the axes
     seed: int
@@ -268,7 +268,7 @@ class SweepRun:
 
     @property
     def num_done(self) -> int:
-        """Steps in the run's metrics."""
+        """Training steps that the run has finished."""
         path = self.folder / "metrics.jsonl"
         rows = read_metrics(path) if path.exists() else []
         return int(rows[-1]["step"]) if rows else 0
@@ -373,7 +373,7 @@ def plan_runs(file: SweepFile) -> list[SweepRun]:
 
 
 def list_runs(runs: Sequence[SweepRun], console: Console) -> None:
-    """Print a table of the runs."""
+    """Print a table of a sweep's runs, and how far they are."""
     rows = []
     for number, run in enumerate(runs, start=1):
         rows.append([str(number), run.arm, str(run.seed), f"{run.num_done} of {run.max_steps}", str(run.folder)])

@@ -26,7 +26,7 @@ class PlainArm(NamedTuple):
 
 
 class CipherCurve(NamedTuple):
-    """The measurements of one run."""
+    """The measurements of one training run: rollouts, success and updates."""
 
     sampled: list[int]
     score: list[float]
@@ -34,7 +34,7 @@ class CipherCurve(NamedTuple):
 
 
 def read_curves(lines: Iterable[str]) -> dict[PlainArm, dict[int, CipherCurve]]:
-    """Return the curves by arm and seed."""
+    """Return the curves of success over rollouts, by arm and seed."""
     curves: dict[PlainArm, dict[int, CipherCurve]] = {}
     for line in lines:
         row = json.loads(line)
@@ -47,7 +47,7 @@ def read_curves(lines: Iterable[str]) -> dict[PlainArm, dict[int, CipherCurve]]:
 
 
 def score_at(curve: CipherCurve, amount: int) -> float:
-    """Return the score at a number of rollouts, interpolated between measurements."""
+    """Return a run's success at a number of rollouts, interpolated between measurements."""
     return float(np.interp(amount, curve.sampled, curve.score))
 
 

@@ -132,7 +132,7 @@ def _path(folder: Path, node: str) -> Path:
 
 @dataclass(frozen=True)
 class JobCheckSettings:
-    """Settings of the checks of a job."""
+    """Folders, GPUs and deadlines for the doctor's checks of a job."""
 
     shared: Path  # folder below the run folder
     reports: Path | None  # folder of `<node>.json`; None: not written

@@ -161,7 +161,10 @@ class EngineOrder:
         heapq.heappush(self._heap, entry)
 
     def first(self) -> int | None:
-        """Return the first engine of the order, or None. It keeps its position until its stamp changes."""
+        """Return the engine with the least work (or most, for `most_first`), or None.
+
+        It keeps its position until its stamp changes.
+        """
         while self._heap:
             # Entries of engines that died, or whose work has changed, are still in the heap.
             _, engine, stamp = self._heap[0]

@@ -82,7 +82,7 @@ class WaitingChunks:
         work_of_one: float,
         is_fresh: bool,
     ) -> None:
-        """Set the expected work of one response of a prompt."""
+        """Set the expected work of one response of a waiting prompt, in decoded tokens."""
         prompt = self._prompts[uid]
         if prompt.work_of_one != work_of_one:
             self.work += prompt.num_rollouts * (work_of_one - prompt.work_of_one)
@@ -94,7 +94,10 @@ class WaitingChunks:
         return self._top(self._all)
 
     def longest_fresh(self, holders: Container[str]) -> WaitingPrompt | None:
-        """Return the prompt with the longest expected responses that is not in `holders`, or None."""
+        """Return the waiting prompt with the longest expected responses that no engine holds, or None.
+
+        `holders` has the prompts that an engine holds.
+        """
         # Entries of prompts that an engine has got meanwhile are removed here, not when it gets them.
         prompt = self._top(self._fresh)
         while prompt is not None and prompt.uid in holders:
@@ -145,7 +148,7 @@ class WaitingChunks:
         chunk: int,
         num_rollouts: int,
     ) -> None:
-        """Remove a chunk from the queue of its prompt."""
+        """Remove a chunk from the waiting chunks of its prompt."""
         prompt = self._prompts[uid]
         prompt.chunks.remove(chunk)
         self._count(prompt, -1, -num_rollouts)
