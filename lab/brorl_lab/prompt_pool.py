@@ -72,7 +72,7 @@ class PromptCounts:
         self._counts: OrderedDict[str, Counts] = OrderedDict()  # counts by prompt key, least recent first
 
     def counts_of(self, prompt: Prompt) -> tuple[float, float]:
-        """Return the discounted successes and failures of a prompt."""
+        """Return the discounted numbers of right and wrong rollouts of a prompt."""
         counts = self._counts.get(prompt_key(prompt))
         if counts is None:
             return 0.0, 0.0
@@ -80,11 +80,11 @@ class PromptCounts:
         return kept * counts.successes, kept * counts.failures
 
     def discount(self) -> None:
-        """Discount all counts by one update, because the policy has changed."""
+        """Discount the counts of right and wrong rollouts by one update, because the policy has changed."""
         self.num_updates += 1
 
     def observe(self, prompt: Prompt, successes: int, num_rollouts: int) -> None:
-        """Add rollouts of a prompt.
+        """Add the right and wrong rollouts of a prompt to its counts.
 
         When there are too many prompts, the least recently seen one is dropped.
         """
@@ -97,17 +97,17 @@ class PromptCounts:
             self._counts.popitem(last=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts in a form that JSON can hold."""
+        """Return the prompts' counts of right and wrong rollouts, in a form that JSON can hold."""
         prompts = {key: list(counts) for key, counts in self._counts.items()}
         return {"num_updates": self.num_updates, "prompts": prompts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the counts from `state_dict`."""
+        """Restore the prompts' counts of right and wrong rollouts from `state_dict`."""
         self.num_updates = int(state["num_updates"])
         self._counts = OrderedDict((key, Counts(*counts)) for key, counts in state["prompts"].items())
 
     def _kept(self, counts: Counts) -> float:
-        """Return the factor by which counts are discounted now."""
+        """Return the factor by which a prompt's old counts are discounted now."""
         return float(self.memory ** (self.num_updates - counts.update))
 
 
@@ -122,7 +122,7 @@ class RetiringPool:
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Reset the counts of the step's prompts."""
+        """Reset the step's numbers of retired and of sampled prompts."""
         self.num_retired = 0  # prompts that came up and were skipped
         self.num_rechecked = 0
         self.num_unretired = 0
@@ -135,7 +135,7 @@ class RetiringPool:
         return taken
 
     def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
-        """Update the counts with the groups of a finished step."""
+        """Update the prompts' success counts with the groups of a finished step."""
         self.counts.discount()
         # Sorted by uid, not by the engines' order, so that equal rollouts give equal counts.
         for scored in sorted(sampled, key=lambda group: group.prompt.uid):
@@ -150,11 +150,11 @@ class RetiringPool:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, in a form that JSON can hold."""
+        """Return the pool's success counts for a checkpoint, in a form that JSON can hold."""
         return self.counts.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict`."""
+        """Restore the pool's success counts from a checkpoint."""
         self.counts.load_state_dict(state)
 
     def is_retired(self, prompt: Prompt) -> bool:
@@ -202,7 +202,7 @@ class RetiringPool:
 
 
 def retiring_pool(prompts: PromptSource, seed: int, params: RetiringParams) -> RetiringPool:
-    """Make the pool, for the setting `rollouts.prompt_pool.name`."""
+    """Make a prompt pool that retires solved prompts, for the setting `rollouts.prompt_pool.name`."""
     return RetiringPool(prompts, seed, params)
 
 

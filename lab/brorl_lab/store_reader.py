@@ -63,7 +63,7 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
 
 @contextmanager
 def _data_errors(files: StoreFiles, step: int) -> Iterator[None]:
-    """Turn errors while a step is read into a DataError."""
+    """Turn errors while a stored step is read into a DataError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -87,7 +87,10 @@ def _stored_groups(
     rollouts: Path,
     fates: Collection[str] | None,
 ) -> Iterator[StoredGroup]:
-    """Yield the stored groups with the given fates. Row group k of the rollouts belongs to row k of the groups."""
+    """Yield a stored step's groups with the given fates (trained, dropped, …), or all groups.
+
+    Row group k of the rollouts belongs to row k of the groups.
+    """
     with pq.ParquetFile(rollouts) as file:
         for number, row in enumerate(groups.to_pylist()):
             if fates is None or row["fate"] in fates:
@@ -105,7 +108,7 @@ def num_left_out(run_folder: Path, step: int) -> int:
 
 
 def stored_steps(run_folder: Path) -> list[int]:
-    """Return the stored steps, ascending. Raises DataError when there are none."""
+    """Return the steps in a run's rollout store, ascending. Raises DataError when there are none."""
     files = StoreFiles(run_folder)
     steps = files.steps()
     if not steps:
@@ -116,7 +119,7 @@ def stored_steps(run_folder: Path) -> list[int]:
 
 
 def chosen_steps(run_folder: Path, text: str | None) -> list[int]:
-    """Return the stored steps that `K` or `K-J` names, or all for None.
+    """Return the stored steps that the option `--steps K` or `--steps K-J` names, or all for None.
 
     Raises DataError when none of them is stored, ConfigError for another form.
     """
@@ -229,7 +232,7 @@ def _scored_group(row: Mapping[str, Any], columns: Columns, table: pa.Table) -> 
 
 
 def _arrays(table: pa.Table) -> ChunkArrays:
-    """Return the arrays of all responses of a group."""
+    """Return token ids, log-probs and offsets of all responses of a group."""
     token_ids = table["token_ids"].combine_chunks()
     log_probs = table["log_probs"].combine_chunks()
     offsets = token_ids.offsets.to_numpy().astype(np.int64)

@@ -63,7 +63,7 @@ def typed_texts(overrides: Sequence[str]) -> set[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts inside a value."""
+    """Yield the texts inside a setting's value, also within lists and mappings."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

@@ -86,7 +86,7 @@ class Search:
 
 
 def chosen_sizes(config: BroRLConfig) -> dict[str, float]:
-    """Return the sizes of `VALUES` that a run has chosen."""
+    """Return the sizes (ranks, engines, micro-batch tokens, cache GiB) that a run has chosen automatically."""
     policy = config.policy
     generation = config.generation
     assert policy.data_parallel_size and policy.tokens_per_micro_batch, "no layout of the policy was recorded"

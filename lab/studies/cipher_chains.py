@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def make_ciphers(random: Random) -> dict[str, dict[str, str]]:
-    """Return each family's random permutation of the digits."""
+    """Return a random permutation of the ten digits for each family of ciphers."""
     ciphers = {}
     for name in FAMILIES:
         shuffled = random.sample(DIGITS, len(DIGITS))
@@ -112,7 +112,7 @@ def draw_question(random: Random) -> tuple[str, str]:
 
 
 def rows_of(questions: Sequence[tuple[str, str]], ciphers: dict[str, dict[str, str]]) -> list[dict[str, str]]:
-    """Return the rows of questions with their right answers, without documents."""
+    """Return data rows of cipher questions with their right answers, without documents."""
     rows = []
     for name, digits in questions:
         rows.append({"prompt": question_text(name, digits), "answer": encipher(digits, ciphers[name])})
@@ -182,7 +182,7 @@ def pupil_digit(digit: str, cipher: dict[str, str], mistakes: dict[str, str], ri
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
-    """Write one JSON object for each line."""
+    """Write data rows as JSON, one on each line."""
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row) + "\n")

@@ -137,7 +137,7 @@ def update_policy(
     advantages: Tensor,
     end: int,
 ) -> None:
-    """Take one optimizer step on the mean over all sampled tokens."""
+    """Take one optimizer step of the policy gradient, as a mean over all sampled tokens."""
     copies = advantages.shape[1]
     mask = sampled_mask(responses, end)
     num_tokens = mask.sum()
@@ -156,7 +156,7 @@ def update_policy(
 
 @torch.no_grad()
 def answer_probabilities(model: PreTrainedModel, questions: Questions, places: range) -> Tensor:
-    """Return the probability of each right answer."""
+    """Return the policy's exact probability of the right answer to each question."""
     longest = max(len(answer) for answer in questions.answers)
     padded = []
     for place in places:
@@ -247,7 +247,7 @@ class PlainRun:
 
 
 def train(questions: Questions, size: int, advantage: str, rate: float, seed: int, options: argparse.Namespace) -> None:
-    """Train one run, and append its measurements to the output file as they come."""
+    """Train one run of the cipher task, and append its measurements to the output file as they come."""
     run = PlainRun(questions, size, advantage, rate, seed, options.rollouts)
     first = HELD_OUT if options.report else 0
     places = range(first, first + HELD_OUT)
@@ -273,7 +273,7 @@ def train(questions: Questions, size: int, advantage: str, rate: float, seed: in
 
 
 def main() -> None:
-    """Train every combination of the settings, with seeds outermost."""
+    """Train runs with every combination of the command line's settings, with seeds outermost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=Path, default=Path("runs/cipher/questions.jsonl"))
     parser.add_argument("--output", type=Path, default=Path("runs/cipher/plain.jsonl"))

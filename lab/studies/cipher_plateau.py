@@ -114,7 +114,7 @@ class Course:
         self.seconds = 0.0  # seconds of the current part
 
     def begin(self, arm: PlateauArm) -> PooledRun:
-        """Return a run of the taught base, and reset the clock."""
+        """Return a run that starts from the taught base, and reset the clock."""
         self.seconds = 0.0
         pool = RetiringParams(retire_from=arm.retire, recheck=arm.recheck) if arm.retire else None
         run = PooledRun(self.questions, arm.size, self.seed, pool, arm.advantage, RATE, TRAINED, arm.rollouts)
@@ -241,7 +241,7 @@ def pupil_answer(answer: list[int], digits: list[int], generator: torch.Generato
 
 
 def read_families(path: Path, limit: int) -> torch.Tensor:
-    """Return for each question whether its family is within reach."""
+    """Return for each question whether its cipher is one that the base was taught."""
     rows = path.read_text(encoding="utf-8").splitlines()[:limit]
     return torch.tensor([json.loads(row)["prompt"][0] in WITHIN_REACH for row in rows])
 

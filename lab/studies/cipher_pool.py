@@ -66,7 +66,7 @@ class Epochs:
         self.num_taken = 0
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """Return the next `num` prompts."""
+        """Return the next `num` questions as prompts, and start a new epoch when they run out."""
         while len(self.order) < num:
             order = torch.randperm(len(self.places), generator=self.generator)
             self.order += self.places[order].tolist()
@@ -125,7 +125,7 @@ class PooledRun(PlainRun):
         return prompts, responses, self.advantage(rewards)
 
     def record_rollouts(self, asked: Sequence[Prompt], rewards: Tensor) -> None:
-        """Count the rollouts, and update the pool's counts of their prompts."""
+        """Count the rollouts of the sampled prompts, and update the pool's success counts."""
         self.num_sampled += rewards.numel()
         self.num_solved += int((rewards.mean(dim=1) >= 0.9).sum()) * self.size
         if isinstance(self.pool, RetiringPool):
@@ -137,7 +137,7 @@ class PooledRun(PlainRun):
 def train(
     questions: Questions, held_out: Questions, size: int, retire: float, seed: int, options: argparse.Namespace
 ) -> None:
-    """Train one run, and append its measurements to the output file as they come."""
+    """Train one run with or without retirement of solved prompts, and append its measurements to the output file."""
     pool = RetiringParams(retire_from=retire, recheck=options.recheck) if retire else None
     run = PooledRun(questions, size, seed, pool, options.advantage, options.rate, rollouts=options.rollouts)
     first = HELD_OUT if options.report else 0
@@ -159,7 +159,7 @@ def train(
 
 
 def main() -> None:
-    """Train every combination of the settings, with seeds outermost."""
+    """Train runs with every combination of the command line's settings, with seeds outermost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/cipher_solved"))
     parser.add_argument("--output", type=Path, default=Path("runs/cipher_solved/pool.jsonl"))

@@ -33,7 +33,7 @@ from nemo_brorl.types import Prompt
 
 @dataclass(frozen=True)
 class Point:
-    """The measured steps of one batch."""
+    """The measured step time of an engine at one batch and one prompt length."""
 
     batch: int
     prompt_tokens: int
@@ -62,7 +62,7 @@ class StepTimer:
         return seconds
 
     def prefill(self, prompts: list[Prompt]) -> float:
-        """Return the seconds until each prompt has one token."""
+        """Return the seconds in which the engine computes all prompts, with one response token each."""
         for prompt in prompts:
             self._add(prompt, 1, 1)
         start = time.perf_counter()
@@ -89,7 +89,7 @@ class StepTimer:
 
 
 def measure(timer: Any, maker: PromptMaker, options: argparse.Namespace) -> list[Point]:
-    """Measure all batches with all prompt lengths."""
+    """Measure an engine's step time at every batch and prompt length of the options."""
     points = []
     for prompt_tokens in options.prompts:
         for batch in options.batches:
@@ -105,14 +105,13 @@ def measure(timer: Any, maker: PromptMaker, options: argparse.Namespace) -> list
 
 
 def curve_of(points: list[Point], prefill_tokens_per_s: float, source: str) -> EngineCurve:
-    """Return the curve that fits all points."""
+    """Return the step-time curve that fits all measured points."""
     return fit([point.batch for point in points], [point.context for point in points],
                [point.step_s for point in points],
                prefill_tokens_per_s, source)  # fmt: skip
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--model", type=Path, help="Hugging Face folder (default: random weights of the warm-up's sizes)"
@@ -126,7 +125,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure an engine, fit its curve, and print and write it."""
+    """Measure an engine's step times, fit a curve, and print and write it."""
     options = parse_arguments()
     config = BroRLConfig()
     config.generation.num_engines = 1

@@ -48,7 +48,6 @@ RIGHT = 1 - 1e-6
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--evaluation", type=Path, required=True, help="evaluation.json of the same model")

@@ -40,7 +40,7 @@ WARM_UP = [
 
 
 def train(folder: Path, base: Path, size: int, seed: int, steps: int, options: argparse.Namespace) -> None:
-    """Train one run, unless it is complete."""
+    """Train one run of the sweep over N, unless it is complete."""
     metrics = folder / "metrics.jsonl"
     if metrics.exists() and read_metrics(metrics)[-1]["step"] >= steps:
         return
@@ -85,7 +85,7 @@ def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SizeRun]:
 
 
 def main() -> None:
-    """Run the sweep, and write its tables and figures."""
+    """Run the sweep over rollout sizes N, and write its tables and figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/n_sweep"))
     parser.add_argument("--base", type=Path, help="a Hugging Face folder; without it the warm-up makes OUTPUT/base")

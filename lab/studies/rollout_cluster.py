@@ -66,7 +66,7 @@ def planner_of_the_pool(case: Case) -> Dispatcher:
 
 
 def run(case: Case, way: str) -> tuple[ClusterResult, dict[str, Any]]:
-    """Simulate one case, and return the result and its row of the CSV."""
+    """Simulate one way to dispatch a case's rollouts, and return the result and its row of the CSV."""
     start = time.process_time()
     dispatcher = planner_of_the_pool(case) if way == OURS else BASELINES[way](case.load, case.shape)
     result = Cluster(case.shape, dispatcher).run(case.load)
@@ -99,14 +99,14 @@ def compare(
 
 
 class Table:
-    """The rows of the CSV, written as they come."""
+    """The CSV file of simulation results, with one row for each."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self.rows = path, list[dict[str, Any]]()
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add the row of another simulation, and write the file again."""
+        """Print a simulation's row, and write the CSV file again with it."""
         self.rows.append(row)
         print(" ".join(f"{value}" for value in row.values()), flush=True)
         with self.path.open("w", newline="") as file:
@@ -116,7 +116,7 @@ class Table:
 
 
 def case_maker(options: argparse.Namespace, laws: dict[str, LengthDistribution]) -> Callable[..., Case]:
-    """Return a function that makes cases with the options' batch and prompts."""
+    """Return a function that makes a simulation case with the batch and prompts of the options."""
 
     def make(study: str, law: str, curve: tuple[str, EngineCurve], num_engines: int, num_prompts: int) -> Case:
         shape = ClusterShape(num_engines, curve[1], options.max_batch)
@@ -128,7 +128,6 @@ def case_maker(options: argparse.Namespace, laws: dict[str, LengthDistribution])
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", nargs="+", choices=STUDIES, default=list(STUDIES))
     parser.add_argument(
@@ -149,7 +148,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Simulate all studies, and print and write their results."""
+    """Simulate the studies of the command line, print their table, and write CSV and figures."""
     options = parse_arguments()
     laws = {"8k": LengthDistribution(), "heavy 16k": HEAVY}
     if options.lengths:

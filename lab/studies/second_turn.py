@@ -26,7 +26,7 @@ REPORTED = ("evaluation.first_prompt=256", "evaluation.num_prompts=512", "evalua
 
 
 def measure_success(folder: Path, name: str, turns: int, *overrides: str) -> float:
-    """Return pass@1 of a model that may take this many turns."""
+    """Return pass@1 of a model whose trajectories may have this many turns."""
     output = folder / name
     turned = f"data.environment_settings.max_turns={turns}"
     run("evaluate", *CONFIG, *REPORTED, *overrides, turned, f"evaluation.output={output}")

@@ -92,7 +92,7 @@ def running_job(target: Target) -> slurm.SlurmJob:
 
 
 def choose_node(job: slurm.SlurmJob, wanted: str | None) -> str:
-    """Return the node of a job that `wanted` names, by name or by index from 0; without `wanted` the first.
+    """Return the node of a job that `wanted` names, by name or by index from 0, or the first node without `wanted`.
 
     Raises ConfigError with the job's node names.
     """

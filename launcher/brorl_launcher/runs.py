@@ -177,7 +177,7 @@ def _number(
     row: Row,
     name: str,
 ) -> float | None:
-    """Return a finite number of a row, or None."""
+    """Return a metric's finite number in a row, or None."""
     value: Any = row.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None
@@ -193,7 +193,7 @@ def _mean(
 
 
 def table_cells(run: RunSummary) -> list[str]:
-    """Return the table cells of one run."""
+    """Return the table cells of one run, as `brorl runs` prints them."""
     step = "" if run.step is None else f"{run.step:,}/{'?' if run.max_steps is None else f'{run.max_steps:,}'}"
     score = "" if run.pass_at_1 is None else f"{run.pass_at_1:.1%}"
     if run.standard_error is not None:

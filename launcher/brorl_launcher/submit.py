@@ -64,7 +64,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Folders:
-    """Return the launch that --again names. Raises ConfigError or CheckpointError."""
+    """Return the folders of the launch that `--again RUN` names.
+
+    Raises ConfigError when there is none or the run is finished, CheckpointError when a job of the run is live.
+    """
     folders = Folders(options.again.expanduser().absolute())
     if not folders.script.is_file():
         raise ConfigError(

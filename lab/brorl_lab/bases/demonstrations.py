@@ -283,7 +283,7 @@ class Demonstrations:
         return format_answer(number, is_tagged)
 
     def batch(self, step: int, size: int) -> list[Example]:
-        """Return the demonstrations [step · size, (step + 1) · size)."""
+        """Return the demonstrations of one training step, those from step · size to before (step + 1) · size."""
         first = step * size
         return [self.demonstration(index) for index in range(first, first + size)]
 
@@ -326,7 +326,7 @@ def response_text(task: str, payload: Payload, is_tagged: bool) -> str:
 
 
 def format_answer(answer: object, is_tagged: bool) -> str:
-    """Return an answer in tags, or bare."""
+    """Return an answer in `<answer>` tags, or bare."""
     if not is_tagged:
         return str(answer)
     opening, closing = ANSWER_TAGS

@@ -157,7 +157,7 @@ def _table_row(
     outlooks: Sequence[Outlook],
     signal_per_second: Sequence[float],
 ) -> list[str]:
-    """Return the table cells of one N from its outlooks."""
+    """Return the table cells of one rollout size N, with the ranges of its predictions."""
     return [
         str(num),
         _range([one.keep_rate for one in outlooks], "{:.2f}"),

@@ -79,7 +79,7 @@ def _file(path: Path) -> Path:
 
 
 def comparison_rows(comparison: Mapping[str, BenchmarkComparison]) -> list[list[str]]:
-    """Return the table rows under `HEADER`."""
+    """Return the table rows of a comparison of two models, one for each benchmark."""
     rows = []
     for name, found in comparison.items():
         test = found.test

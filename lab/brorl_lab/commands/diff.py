@@ -64,7 +64,7 @@ class MetricComparison:
 
     @property
     def difference(self) -> float | None:
-        """The value of B minus the value of A."""
+        """The metric's value in run B minus that in run A, or None."""
         return None if self.a is None or self.b is None else self.b - self.a
 
     @property
@@ -220,7 +220,7 @@ def as_json(
     compared: Sequence[MetricComparison],
     step: int | None,
 ) -> str:
-    """Return everything that `print_comparison` prints, as JSON."""
+    """Return the differences of two runs, in settings and metrics, as JSON."""
     rows = []
     for row in compared:
         rows.append({**asdict(row), "difference": row.difference, "spread": row.spread})
@@ -236,7 +236,7 @@ def _names(rows: Rows) -> set[str]:
 
 
 def _validations(rows: Rows) -> dict[int, tuple[float, float | None]]:
-    """Return (pass@1, its standard error) by step."""
+    """Return pass@1 and its standard error at each validation of a run, by step."""
     found = {}
     for row in rows:
         score = _number(row.get(SCORE))

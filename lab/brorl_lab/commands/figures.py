@@ -27,7 +27,7 @@ Curves = Sequence[Measurement]  # one measurement a step, with a value for each 
 
 
 def colour_of(index: int) -> str:
-    """Return the colour of a line by its index. Colours repeat."""
+    """Return the colour of a figure's line by its index. Colours repeat."""
     return COLOURS[index % len(COLOURS)]
 
 
@@ -48,7 +48,7 @@ def make_panels(
 
 
 def add_legend(axis: Any) -> None:
-    """Add the names of its lines to a panel."""
+    """Add the names of the lines to a figure's panel."""
     axis.legend(frameon=False, fontsize=9)
 
 
@@ -60,7 +60,7 @@ def save_figure(figure: Any, path: Path) -> None:
 
 
 def draw_three_panels(curves: Curves, labels: Sequence[str], path: Path) -> None:
-    """Draw Q_pos, the share of improved correct tokens, and the worst change over steps.
+    """Draw the probability of correct tokens Q_pos, their improved share, and their worst change over steps.
 
     Each rollout size has one line.
     """
@@ -86,7 +86,7 @@ def draw_q(
     labels: Sequence[str],
     path: Path,
 ) -> None:
-    """Draw Q_pos over steps, with one panel for each setting."""
+    """Draw the probability of correct tokens, Q_pos, over steps, with one panel for each setting."""
     figure, axes = make_panels(len(settings), list(settings), "step")
     for axis, curves in zip(axes, settings.values(), strict=True):
         steps = [measurement.step for measurement in curves]
@@ -103,7 +103,7 @@ def draw_equal_draws(
     draws_per_step: Mapping[str, int],
     path: Path,
 ) -> None:
-    """Draw Q_pos against the number of draws spent.
+    """Draw the probability of correct tokens, Q_pos, against the number of draws spent.
 
     Each setting has one rollout size and one line.
     """

@@ -193,7 +193,7 @@ def differing_metrics(row: Row, report: UpdateReport) -> list[str]:
 
 
 def _reset_steps(run_folder: Path) -> set[int]:
-    """Return the steps after which the run reset its reference."""
+    """Return the steps after which the run reset the reference of its KL term."""
     path = run_folder / "events.jsonl"
     if not path.exists():
         return set()
@@ -223,7 +223,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> ReplayArguments:
-    """Parse the command line. Exits with 2 for a wrong option."""
+    """Parse the command line of `brorl replay`. Exits with 2 for a wrong option."""
     parser = argparse.ArgumentParser(prog="brorl replay", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("--step", type=int, required=True, help="step to train on again, counted from 1")
@@ -332,7 +332,7 @@ def catch_up(
 
 @contextlib.contextmanager
 def policy_of(config: BroRLConfig, start: ReplayStart) -> Iterator[Policy]:
-    """Open the policy alone, with the weights of `start`."""
+    """Open a policy without engines, with the weights from which the replay starts."""
     from nemo_brorl.commands.wiring import policy_alone  # Ray, Megatron: imported only for valid settings
 
     with policy_alone(config, with_reference=True) as policy:

@@ -39,7 +39,7 @@ MAX_SHOWN = 300  # characters of an example
 
 @dataclass(frozen=True)
 class RescoredGroup:
-    """A group with its old and its new rewards."""
+    """A group of rollouts with its stored rewards and those of another verifier."""
 
     scored: ScoredGroup
     rewards: Float32  # new raw rewards [N]
@@ -115,7 +115,7 @@ def _join_chunks(
 
 @dataclass
 class Changes:
-    """Counts of changed rewards over rollouts and groups."""
+    """Counts of rollouts and groups whose rewards a second scoring changed."""
 
     num: int = 0
     num_changed: int = 0
@@ -126,7 +126,7 @@ class Changes:
     informative_now: int = 0
 
     def add(self, rescored: RescoredGroup) -> None:
-        """Add a group to the counts."""
+        """Count the changed rewards of a group."""
         before = rescored.scored.rewards
         self.num += len(before)
         self.num_changed += len(rescored.changed)

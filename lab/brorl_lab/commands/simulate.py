@@ -56,7 +56,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line. `--help` and unknown options end the program, as argparse does."""
+    """Parse the command line of `brorl simulate`.
+
+    `--help` and unknown options end the program, as argparse does.
+    """
     parser = argparse.ArgumentParser(prog="brorl simulate", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/simulation"), help="folder for CSV files and figures")
     parser.add_argument("--steps", type=int, default=1000, help="optimizer steps")
@@ -105,7 +108,7 @@ def study_equal_draws(base: Simulation, folder: Path) -> None:
 
 
 def run_all(settings: Mapping[str, Simulation], console: Console) -> Curves:
-    """Simulate every setting, with a progress line."""
+    """Simulate every setting of BroRL's simulator, with a progress line, and return their measurements."""
     curves = {}
     for name, setting in settings.items():
         start = time.monotonic()
@@ -121,7 +124,10 @@ def run_all(settings: Mapping[str, Simulation], console: Console) -> Curves:
 
 
 def table_rows(labels: Sequence[str], curves: Sequence[Measurement]) -> list[list[str]]:
-    """Return one row for each rollout size: its last measurement, and how many steps lost mass."""
+    """Return the simulator's table, with one row for each rollout size.
+
+    A row has the last measurement, and how many steps lost probability of correct tokens.
+    """
     first, last = curves[0], curves[-1]
     falls = [after.q_pos < before.q_pos for before, after in pairwise(curves)]
     num_falls = np.sum(falls, axis=0)
@@ -145,7 +151,7 @@ def write_csv(
     settings: Mapping[str, Simulation],
     curves: Curves,
 ) -> None:
-    """Write one line for each step, setting and rollout size."""
+    """Write the simulator's measurements as CSV, with one line for each step, setting and rollout size."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(CSV_HEADER)
@@ -159,7 +165,7 @@ def csv_rows(
     setting: Simulation,
     measurement: Measurement,
 ) -> Iterator[list[Any]]:
-    """Yield the CSV rows of one step of a setting, one for each rollout size."""
+    """Yield the CSV rows of one simulated step, one for each rollout size."""
     for index, size in enumerate(setting.sizes):
         q_pos = float(measurement.q_pos[index])
         share_improved = float(measurement.share_improved[index])

@@ -74,7 +74,7 @@ def first_reached_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> flo
 
 
 def curve_of(rows: Rows) -> SweepCurve | None:
-    """Return the curve of a metrics file, or None before the second validation."""
+    """Return a run's curve of pass@1 from the rows of its metrics, or None before the second validation."""
     samples = seconds = 0.0
     points: list[tuple[float, float, float]] = []
     for row in rows:
@@ -89,7 +89,7 @@ def curve_of(rows: Rows) -> SweepCurve | None:
 
 
 def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, SweepCurve]]:
-    """Return the curves by arm and seed, of the runs that have one."""
+    """Return the runs' curves of pass@1 by arm and seed, without runs that have none yet."""
     curves: dict[str, dict[int, SweepCurve]] = {}
     for arm, by_seed in rows_of.items():
         for seed, rows in by_seed.items():
@@ -257,7 +257,7 @@ class SweepFile:
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep."""
+    """One training run of a sweep, with its settings and its folder."""
 
     arm: str  # values of the axes
     seed: int
@@ -268,7 +268,7 @@ class SweepRun:
 
     @property
     def num_done(self) -> int:
-        """Steps in the run's metrics."""
+        """Training steps that the run has finished."""
         path = self.folder / "metrics.jsonl"
         rows = read_metrics(path) if path.exists() else []
         return int(rows[-1]["step"]) if rows else 0
@@ -373,7 +373,7 @@ def plan_runs(file: SweepFile) -> list[SweepRun]:
 
 
 def list_runs(runs: Sequence[SweepRun], console: Console) -> None:
-    """Print a table of the runs."""
+    """Print a table of a sweep's runs, and how far they are."""
     rows = []
     for number, run in enumerate(runs, start=1):
         rows.append([str(number), run.arm, str(run.seed), f"{run.num_done} of {run.max_steps}", str(run.folder)])

@@ -119,7 +119,7 @@ class Coverage(Observer):
         return self.changes()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the observer's state in a form that JSON can hold."""
+        """Return the first and newest pass@k values, in a form that JSON can hold."""
         return {
             "k": self.k,
             "first": self.first,
@@ -128,7 +128,7 @@ class Coverage(Observer):
         }
 
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        """Restore the observer's state from a checkpoint."""
+        """Restore the first and newest pass@k values from a checkpoint."""
         if state is None:
             return
         self.k = state["k"]

@@ -98,7 +98,7 @@ class RewardWatch(Observer):
         return metrics
 
     def find_alarms(self, groups: Sequence[ScoredGroup]) -> tuple[dict[str, float], list[Alarm]]:
-        """Return the metrics and the alarms of a step's groups."""
+        """Return metrics of reward hacking over a step's groups, and the alarms that they raise."""
         if not groups:
             return {}, []
         without_answer = self._without_answer(groups)
@@ -129,11 +129,14 @@ class RewardWatch(Observer):
         return kept
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the observer's state in a form that JSON can hold."""
+        """Return past mean rewards and counts of examples, in a form that JSON can hold."""
         return {"history": self.history, "num_kept": dict(self.num_kept)}
 
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        """Restore the state after a step, and remove examples of later steps. None: a run that starts anew."""
+        """Restore past mean rewards after a step, and remove examples of later steps.
+
+        A `step` of None means that the run starts anew.
+        """
         drop_after(self.path, step)
         if state is None:
             return

@@ -66,7 +66,7 @@ class ResponseTokens(NamedTuple):
     is_sampled: list[bool] | None  # None: all were sampled; otherwise the environment wrote the rest
 
     def slice_tokens(self, first: int, last: int) -> ResponseTokens:
-        """Return the tokens from `first` to before `last`."""
+        """Return the response's tokens from index `first` to before `last`."""
         is_sampled = self.is_sampled
         if is_sampled is not None:
             is_sampled = is_sampled[first:last]
@@ -97,7 +97,7 @@ def tokens_of(table: pa.Table, place: int) -> ResponseTokens:
 
 
 def _row(table: pa.Table, place: int, names: Sequence[str]) -> Part:
-    """Return one row's values of those of the named columns that exist."""
+    """Return one rollout's values of those of the named columns that the table has."""
     there = [name for name in names if name in table.column_names]
     columns = table.select(there)
     [row] = columns.slice(place, 1).to_pylist()
@@ -319,7 +319,7 @@ def _read(folder: Path, step: int, row: int) -> tuple[Part, pa.Table]:
 
 
 def _numbers(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column, rounded, with None for NaN."""
+    """Return a table column as rounded numbers, with None for NaN."""
     found: list[Any] = []
     for value in column.to_pylist():
         if isinstance(value, float):
@@ -351,14 +351,14 @@ def mean_log_probs(table: pa.Table) -> list[float | None]:
 
 
 def _expected(payload: Part) -> str | None:
-    """Return the right answers as text, or None when the payload has none."""
+    """Return the right answers of a prompt as text, or None when its payload has none."""
     if payload.get("answer") is None:
         return None
     return shorten(", ".join(accepted_answers(payload)))
 
 
 def _texts(payload: Part) -> dict[str, str]:
-    """Return the payload's values as shortened texts."""
+    """Return the values of a prompt's payload (what its verifier gets) as shortened texts."""
     found: dict[str, str] = {}
     for key, value in payload.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

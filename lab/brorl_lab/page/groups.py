@@ -72,7 +72,7 @@ class StoreTables:
     )  # columns by step, with the time when the step's file was written
 
     def by_step(self) -> dict[int, Columns]:
-        """Return the columns [groups] of each step that is stored now."""
+        """Return the columns [groups] of each step that the rollout store has now."""
         files = StoreFiles(self.folder)
         found: dict[int, Columns] = {}
         self.unreadable.clear()
@@ -114,7 +114,7 @@ def read_columns(files: StoreFiles, step: int) -> Columns:
 
 
 def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the sum of `values` within each group, [groups]."""
+    """Return the sum of `values` over the rollouts of each group, [groups]."""
     whole = values.astype(np.int64)
     return np.add.reduceat(whole, starts)
 
@@ -181,7 +181,7 @@ def _newest(by_step: Mapping[int, Columns], max_groups: int) -> list[int]:
 
 
 def _index_names(values: Sequence[str], names: list[str]) -> list[int]:
-    """Return each value's index in the list of names, to which new names are added."""
+    """Return each name's index in a list of names, to which new names are added."""
     numbers: list[int] = []
     for value in values:
         if value not in names:
@@ -283,7 +283,7 @@ def by_size(
 
 
 def _powers(last: int) -> list[int]:
-    """Return 1, 2, 4, … and `last`."""
+    """Return the numbers 1, 2, 4, … below `last`, and `last`."""
     found: list[int] = []
     k = 1
     while k < last:
@@ -297,7 +297,7 @@ def _mean_share_within(
     many: np.ndarray,
     k: int,
 ) -> float:
-    """Return the mean of `share_within` over prompts."""
+    """Return the mean over prompts of `share_within`, the chance that k random rollouts are all of one kind."""
     shares: list[float] = []
     for inner, outer in zip(few.tolist(), many.tolist(), strict=True):
         shares.append(_share_within(inner, outer, k))

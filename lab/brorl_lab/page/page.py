@@ -53,7 +53,7 @@ STEPS_A_ROUND = 32  # steps that get at least one group with responses before an
 
 
 def timelines(folder: Path) -> Part:
-    """Return the steps that have a timeline."""
+    """Return the steps of a run that have a timeline, for the report page."""
     return {"steps": timeline_steps(folder)}
 
 
@@ -119,7 +119,10 @@ def _longest(spans: Sequence[TimelineSpan], num: int) -> list[TimelineSpan]:
 
 
 def _rows_of(spans: Iterable[TimelineSpan]) -> list[Row]:
-    """Return the row of each span. Spans are sorted by start, an outer one before those inside it."""
+    """Return the timeline row of each span, as process, track and depth.
+
+    Spans are sorted by start, an outer one before those inside it.
+    """
     open_spans: dict[tuple[str, str], list[TimelineSpan]] = {}
     rows: list[Row] = []
     for span in spans:
@@ -251,7 +254,7 @@ def _put_groups(
     by_step: Mapping[int, Columns],
     room: float,
 ) -> None:
-    """Add groups with their responses while there is room, in bytes."""
+    """Add groups of rollouts with their responses to the page while there is room, in bytes."""
     tokenizer = details.tokenizer_of_run(run.folder)
     for step, row in reading_order(by_step):
         name = f"group/{number}/{step}/{row}"
@@ -311,7 +314,7 @@ def _groups_in_order(step: int, columns: Columns) -> list[tuple[int, int]]:
 
 
 def compress_part(part: Part) -> str:
-    """Return a part of the data as compressed JSON in base64."""
+    """Return a part of the page's data as compressed JSON in base64."""
     text = json.dumps(
         part,
         allow_nan=False,

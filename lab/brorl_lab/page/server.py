@@ -43,7 +43,7 @@ log = get_logger(__name__)
 
 
 class WatchedRun:
-    """One run and what was read of it so far."""
+    """One run that the page server watches, and what it has read of the run so far."""
 
     def __init__(self, run: RunView) -> None:
         self.run = run

@@ -52,12 +52,12 @@ class MassBalance:
 
     @property
     def total(self) -> float:
-        """The change of Q_pos per η."""
+        """The first-order change of the correct tokens' probability Q_pos, per learning rate η."""
         return self.sampled_correct + self.sampled_wrong + self.coupling
 
 
 def softmax(logits: Float64) -> Float64:
-    """Return the probabilities [V] of logits [V]."""
+    """Return the softmax probabilities [V] of logits [V]."""
     shifted = np.exp(logits - logits.max())
     return shifted / shifted.sum()
 

@@ -45,7 +45,7 @@ class SigmoidFit:
     resampled: tuple[Sigmoid, ...]
 
     def interval(self, name: str) -> tuple[float, float]:
-        """Return the 95 % interval of a parameter over the resamples."""
+        """Return the 95 % interval of a sigmoid's parameter over the fits of resampled runs."""
         low, high = np.percentile([getattr(curve, name) for curve in self.resampled], INTERVAL)
         return float(low), float(high)
 
@@ -115,7 +115,7 @@ def fit_runs(runs: Sequence[Points], seed: int = 0, num_resamples: int = 200) ->
 
 
 def hold_back(runs: Sequence[Points], share: float) -> tuple[list[Points], list[Points]]:
-    """Split runs at a share of the shortest run's compute, into the points up to it and those after it."""
+    """Split validations of runs at a share of the shortest run's compute, into those up to it and those after it."""
     limit = share * min(float(run.compute[-1]) for run in runs)
     seen = []
     kept_back = []

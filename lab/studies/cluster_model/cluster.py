@@ -19,22 +19,22 @@ class Dispatcher(Protocol):
     """A policy that decides which engine samples what. It sees which rollouts ended, but no length in advance."""
 
     def assign(self) -> tuple[int, Chunk] | None:
-        """Return the next (engine, chunk), or None for now."""
+        """Return the next chunk to sample and its engine, or None for now."""
 
     def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
         """Take an engine's report about a chunk: rollouts started and ended, and mean age in tokens."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """Take the report that a chunk is done."""
+        """Take an engine's report that all rollouts of a chunk have ended."""
 
     def steals(self) -> list[Steal]:
         """Return the chunks that engines should give back for other engines."""
 
     def withdrawn(self, number: int) -> None:
-        """Take the reply that an engine gave a chunk back."""
+        """Take an engine's reply that it gave a chunk back unstarted."""
 
     def kept(self, number: int) -> None:
-        """Take the reply that an engine had already started the requested chunk."""
+        """Take an engine's reply that it had already started a chunk that it should give back."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class ClusterResult:
 
     @property
     def over_bound(self) -> float:
-        """Makespan over the lower bound."""
+        """Time to sample everything, over the lower bound."""
         return self.makespan_s / self.bound_s
 
     @property
     def over_unmoved(self) -> float:
-        """Makespan over the bound for schedules without moves."""
+        """Time to sample everything, over the bound for schedules that move no started rollout."""
         return self.makespan_s / self.unmoved_bound_s
 
 
@@ -82,7 +82,7 @@ class Cluster:
 
     @property
     def num_sampled(self) -> int:
-        """Number of rollouts that have ended."""
+        """Number of simulated rollouts that have ended."""
         return sum(engine.num_ended for engine in self._engines)
 
     def run(self, load: Load) -> ClusterResult:

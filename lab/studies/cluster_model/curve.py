@@ -34,7 +34,7 @@ class EngineCurve:
         return num_steps * (self.step_s + self.rollout_s * batch) + self.context_s * (num_steps * context + grown)
 
     def write(self, path: Path) -> None:
-        """Write the curve as JSON."""
+        """Write the engine's curve of step times as JSON."""
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 

@@ -28,20 +28,20 @@ class Fixed:
         return self._assignments.popleft() if self._assignments else None
 
     def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
-        """Ignore an engine's progress."""
+        """Ignore an engine's progress report, because all chunks were assigned at the start."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """Ignore that a chunk is done."""
+        """Ignore a finished chunk, because all chunks were assigned at the start."""
 
     def steals(self) -> list[Steal]:
         """Return an empty list, because a fixed dispatcher moves no chunk between engines."""
         return []
 
     def withdrawn(self, number: int) -> None:
-        """Ignore a withdrawn chunk, which a fixed dispatcher never has."""
+        """Ignore a chunk that an engine gave back, which a fixed dispatcher never asks for."""
 
     def kept(self, number: int) -> None:
-        """Ignore a kept chunk, which a fixed dispatcher never has."""
+        """Ignore a chunk that an engine did not give back, which a fixed dispatcher never asks for."""
 
 
 class Pulled(Fixed):
@@ -73,7 +73,7 @@ class Pulled(Fixed):
         self._ended[number] = num_ended
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """Count all rollouts of a finished chunk as ended."""
+        """Count all rollouts of a finished chunk as ended, so that its engine gets the next chunk."""
         self.progress(engine, chunk.number, len(chunk.lengths), len(chunk.lengths), 0.0)
         del self._ended[chunk.number]
 
@@ -117,12 +117,12 @@ class Planned:
         self.kept = self._placement.kept
 
     def assign(self) -> tuple[int, Chunk] | None:
-        """Return the planner's next assignment, or None."""
+        """Return the next chunk and its engine as the real pool's planner chooses them, or None."""
         assignment = self._placement.assign()
         return None if assignment is None else (assignment[0], self._chunks[assignment[1]])
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """Report the lengths of a finished chunk to the planner."""
+        """Report the response lengths of a finished chunk to the real pool's planner."""
         self._placement.finish(engine, chunk.number, np.asarray(chunk.lengths, np.int32))
 
 
@@ -135,7 +135,7 @@ def warm_history(before: Load) -> LengthHistory:
 
 
 def pieces(load: Load, size: int) -> Iterator[Chunk]:
-    """Yield the groups in chunks of at most `size` rollouts, numbered in order."""
+    """Yield the groups of a load in chunks of at most `size` rollouts, numbered in order."""
     number = 0
     for prompt, (num_tokens, lengths) in enumerate(zip(load.prompt_tokens, load.lengths, strict=True)):
         for first in range(0, len(lengths), size):

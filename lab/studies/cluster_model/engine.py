@@ -53,12 +53,12 @@ class EngineModel:
 
     @property
     def batch(self) -> int:
-        """Number of rollouts being decoded."""
+        """Number of rollouts that the simulated engine is decoding."""
         return len(self._ends)
 
     @property
     def next_end_s(self) -> float:
-        """Time at which the next rollout ends, or infinity without one."""
+        """Simulated time at which the engine's next rollout ends, or infinity without one."""
         if not self._ends:
             return math.inf
         return self.time_s + self.curve.decode_s(self.batch, self._context, self._ends[0][0] - self.num_steps)
@@ -71,7 +71,7 @@ class EngineModel:
 
     @property
     def begun(self) -> Iterable[Chunk]:
-        """Chunks that have started and are not done."""
+        """Chunks of rollouts that the engine has started and not finished."""
         return self._chunks.values()
 
     def run_until(self, now_s: float) -> None:
@@ -92,7 +92,7 @@ class EngineModel:
         return None
 
     def run_to_next_end(self) -> list[Chunk]:
-        """Decode until a rollout ends, admit others, and return the chunks with an ended rollout, once each."""
+        """Decode until a rollout ends and admit waiting ones, and return the chunks that had a rollout end."""
         self._decode(self._ends[0][0] - self.num_steps)
         ended: dict[int, Chunk] = {}
         while self._ends and self._ends[0][0] == self.num_steps:

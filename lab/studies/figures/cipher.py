@@ -26,7 +26,7 @@ class PlainArm(NamedTuple):
 
 
 class CipherCurve(NamedTuple):
-    """The measurements of one run."""
+    """The measurements of one training run: rollouts, success and updates."""
 
     sampled: list[int]
     score: list[float]
@@ -34,7 +34,7 @@ class CipherCurve(NamedTuple):
 
 
 def read_curves(lines: Iterable[str]) -> dict[PlainArm, dict[int, CipherCurve]]:
-    """Return the curves by arm and seed."""
+    """Return the curves of success over rollouts, by arm and seed."""
     curves: dict[PlainArm, dict[int, CipherCurve]] = {}
     for line in lines:
         row = json.loads(line)
@@ -47,14 +47,14 @@ def read_curves(lines: Iterable[str]) -> dict[PlainArm, dict[int, CipherCurve]]:
 
 
 def score_at(curve: CipherCurve, amount: int) -> float:
-    """Return the score at a number of rollouts, interpolated between measurements."""
+    """Return a run's success at a number of rollouts, interpolated between measurements."""
     return float(np.interp(amount, curve.sampled, curve.score))
 
 
 def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[str], list[list[str]]]:
-    """Return a header, and a row for each arm: mean over seeds ± Student's 95 % interval, in %.
+    """Return the header and rows of a table of success after given numbers of rollouts, with one row for each arm.
 
-    Incomplete runs are left out.
+    Cells are the mean over seeds ± Student's 95 % interval, in %. Incomplete runs are left out.
     """
     header = ["arm", "seeds", *(f"{amount:,}" for amount in AMOUNTS), "updates"]
     rows = []
@@ -71,7 +71,7 @@ def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[
 
 
 def draw_curves(curves: Mapping[Any, Mapping[int, CipherCurve]], path: Path) -> None:
-    """Draw every run as a line, on a linear and on a logarithmic scale."""
+    """Draw every run's success over rollouts, on a linear and on a logarithmic scale."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.2), layout="constrained")

@@ -46,7 +46,7 @@ def print_pool_table(output: Path) -> None:
 
 
 def label_of(size: int, retire: float) -> str:
-    """Return the label of an arm."""
+    """Return the label of an arm with rollout size `size` and retirement from the share `retire`."""
     return f"N = {size}, retire_from={retire}" if retire else f"N = {size}, all asked"
 
 
@@ -58,5 +58,5 @@ def share_until(lines: Sequence[Mapping[str, Any]], without: Sequence[Mapping[st
 
 
 def column(lines: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    """Return one quantity of each line."""
+    """Return the values of one quantity in all lines."""
     return [line[name] for line in lines]

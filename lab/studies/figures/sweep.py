@@ -130,7 +130,7 @@ def _step_table(runs: Sequence[SizeRun]) -> Table:
 
 
 def by_size(runs: Sequence[SizeRun]) -> dict[int, list[SizeRun]]:
-    """Return the runs of each N, ascending."""
+    """Return the runs of a sweep by their rollout size N, ascending."""
     return {size: [run for run in runs if run.size == size] for size in sorted({run.size for run in runs})}
 
 

@@ -122,7 +122,7 @@ def _run(ring: Ring, node: int, seconds: float) -> list[ProbeResult]:
 
 
 def _judge(name: str, ring: Ring, answers: Sequence[ProbeResult]) -> Check:
-    """Return the check's verdict from the results of one node's ranks."""
+    """Return the all-reduce check of a node, from the results of its ranks."""
     is_own_fault = len(ring.nodes) == 1
     reason = ""  # error of the first rank that failed
     missing: set[int] = set()

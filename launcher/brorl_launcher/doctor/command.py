@@ -114,7 +114,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def read_ports(text: str) -> list[int]:
-    """Return the ports of a list such as `6379,20000-20010`. Raises ConfigError."""
+    """Return the port numbers of a list such as `6379,20000-20010`. Raises ConfigError."""
     ports: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -172,7 +172,7 @@ def show(verdict: DoctorVerdict, num_nodes: int) -> None:
 
 
 def conclusion(verdict: DoctorVerdict, num_nodes: int) -> str:
-    """Return the verdict as one line."""
+    """Return the doctor's verdict as one line."""
     names: dict[str, set[str]] = {WARN: set(), FAIL: set()}
     for report in verdict.reports:
         for check in report.checks:

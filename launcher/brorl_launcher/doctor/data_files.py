@@ -48,7 +48,7 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
 
 
 def plain_source(source: SourceConfig) -> SourceConfig:
-    """Return a source's settings without those that only a mixture has."""
+    """Return a prompt source's settings without those that only sources in a mixture have."""
     settings = {name: getattr(source, name) for name in SourceConfig.__dataclass_fields__}
     return SourceConfig(**settings)
 

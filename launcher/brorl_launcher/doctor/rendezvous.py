@@ -62,12 +62,12 @@ class NodeRank:
         return self.rank == 0
 
     def by_node(self, by_rank: Mapping[int, Any]) -> dict[str, Any]:
-        """Return values by rank as values by node name."""
+        """Return a mapping from ranks as a mapping from node names."""
         return {self.nodes[rank]: value for rank, value in by_rank.items()}
 
 
 def single_node() -> NodeRank:
-    """Return the rank of a machine that is alone."""
+    """Return the node rank of a machine that is not part of a job."""
     return NodeRank(0, (own_name(os.environ),))
 
 
@@ -296,7 +296,7 @@ def _come(this: NodeRank, seconds: float) -> Rendezvous:
 
 
 def _store(this: NodeRank, address: str, seconds: float) -> TCPStore:
-    """Open torch's store at an address. Raises RuntimeError."""
+    """Open torch's key-value store at the first node's address. Raises RuntimeError."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # otherwise torch reports every attempt to connect
     from torch.distributed import TCPStore
 
@@ -305,7 +305,10 @@ def _store(this: NodeRank, address: str, seconds: float) -> TCPStore:
 
 
 def _receive(store: TCPStore, key: str, seconds: float) -> Any:
-    """Return the value of a key. Raises RuntimeError when it does not come in time or the store is lost."""
+    """Return the value of a key in the rendezvous store.
+
+    Raises RuntimeError when it does not come in time or the store is lost.
+    """
     store.wait([key], timedelta(seconds=seconds))
     return json.loads(store.get(key))
 

@@ -260,7 +260,7 @@ def node_name() -> str:
 
 
 def send_event(event: str) -> None:
-    """Put an event into the job's queue."""
+    """Put an event into the Slurm job's queue of events, by printing it."""
     sys.stdout.write(event + "\n")
     sys.stdout.flush()
 

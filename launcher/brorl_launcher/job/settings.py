@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def as_shell(config: BroRLConfig) -> str:
-    """Return assignments of shell variables, quoted."""
+    """Return the settings that the job script needs, as quoted assignments of shell variables."""
     run_folder = Path(config.exp_manager.explicit_log_dir).absolute()
     return (
         f"num_nodes={config.trainer.num_nodes}\n"

@@ -87,7 +87,7 @@ def print_cpu_plan(plan: CpuPlan) -> None:
 
 
 def write_cpu_plan(plan: CpuPlan, path: Path) -> None:
-    """Write the plan as JSON, with everything that is printed."""
+    """Write the plan of a run on CPU as JSON, with everything that is printed."""
     data = {
         "model": plan.config.policy.model,
         "fits": plan.fits,

@@ -51,7 +51,7 @@ class Hardware:
 
     @property
     def num_devices(self) -> int:
-        """Devices of all nodes."""
+        """Number of GPUs of all nodes."""
         return self.num_nodes * self.per_node
 
 

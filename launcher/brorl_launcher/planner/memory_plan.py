@@ -45,12 +45,12 @@ class Term:
 
 
 def policy_term(name: str, note: str, **gib: float) -> Term:
-    """Return a term of the policy's memory, with its GiB by moment."""
+    """Return a term of the policy's GPU memory, with its GiB at each moment of a step."""
     return Term(name, MappingProxyType(dict(gib)), note)
 
 
 def engine_term(name: str, note: str, **gib: float) -> Term:
-    """Return a term of an engine's memory, with its GiB by moment."""
+    """Return a term of an engine's GPU memory, with its GiB at each moment of a step."""
     return Term(name, MappingProxyType(dict(gib)), note, role="engine")
 
 
@@ -72,7 +72,7 @@ class DeviceMemory:
 
     @property
     def worst_moment(self) -> str:
-        """The moment that needs the most memory."""
+        """The moment of a step at which the GPU needs the most memory."""
         return max(MOMENTS, key=self.peak)
 
     @property
@@ -158,7 +158,7 @@ def gpu_memory(
 
 
 def _at_moment_only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
-    """Return the terms with their memory at one moment alone."""
+    """Return memory terms that count at one moment of a step only."""
     kept = []
     for part in terms:
         kept.append(replace(part, gib=MappingProxyType({moment: part.gib_at(moment)})))

@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours of all steps in the settings."""
+        """GPU-hours of all training steps of the run."""
         return self.time.seconds * self.config.trainer.max_steps * self.hardware.num_devices / 3600
 
     def summary(self) -> str:

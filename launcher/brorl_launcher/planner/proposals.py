@@ -39,12 +39,12 @@ class Proposal:
 
     @property
     def overrides(self) -> str:
-        """The settings as on a command line."""
+        """The proposal's settings as on a command line."""
         return " ".join(f"{key}={format_override_value(value)}" for key, value in self.changes.items())
 
 
 def format_override_value(value: Any) -> str:
-    """Return a value as Hydra reads it on a command line."""
+    """Return a setting's value as Hydra reads it on a command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -55,7 +55,7 @@ def format_override_value(value: Any) -> str:
 
 
 def with_changes(config: BroRLConfig, changes: Changes) -> BroRLConfig:
-    """Return a copy of the settings with some changed."""
+    """Return a copy of a run's settings with some settings changed."""
     sections: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
         section, name = key.split(".")
@@ -76,7 +76,7 @@ class _Search:
     shape: ModelShape
 
     def plan(self, changes: Changes) -> Plan:
-        """Return the plan of the settings with some changed."""
+        """Return the plan of the searched run with some settings changed."""
         config = with_changes(self.config, changes)
         return make_plan(config, self.hardware, self.lengths, self.shape)
 
@@ -112,7 +112,7 @@ def _first_that_fits(
     updates: Sequence[Changes],
     engine: Changes,
 ) -> Proposal | None:
-    """Return the proposal of a layout with the first update settings that leave the engines enough room, or None."""
+    """Return the first proposal that leaves the engines enough room, over one layout's update settings, or None."""
     for update in updates:
         proposal = _with_largest_share(search, {**layout, **update, **engine})
         if proposal is not None:
@@ -187,7 +187,7 @@ def _engine_layouts(search: _Search) -> Iterator[dict[str, Any]]:
 
 
 def _updates_that_fit(search: _Search, layout: Changes) -> list[dict[str, Any]]:
-    """Return the update settings under which the policy alone fits, those that compute least first."""
+    """Return recomputation and micro-batch settings with which the policy alone fits its GPUs, the cheapest first."""
     found: list[dict[str, Any]] = []
     budgets = _budgets(search.config, layout["policy.context_parallel_size"])
     for recompute, tokens in product((None, "selective", "full"), budgets):
@@ -244,7 +244,7 @@ def _keeps_rules(config: BroRLConfig) -> bool:
 
 
 def _changes_that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any]:
-    """Return the changes that the settings do not have already."""
+    """Return those changes whose value the run's settings do not have already."""
     differing = {}
     for key, value in changes.items():
         section, name = key.split(".")

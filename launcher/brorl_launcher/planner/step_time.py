@@ -178,7 +178,7 @@ def prompt_tokens_computed(config: BroRLConfig, work: Workload, num_engines: int
 
 
 def mean_cached_tokens(prompt_tokens: float, block_size: int) -> float:
-    """Return the tokens of a prompt in whole cache blocks, without its last token.
+    """Return the tokens of a prompt that the prefix cache holds in whole blocks, without its last token.
 
     This is the mean over prompts from 0.65 to 1.35 times as long.
     """

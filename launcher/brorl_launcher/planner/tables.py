@@ -91,7 +91,7 @@ def _layout(plan: Plan) -> str:
 
 
 def headline(plan: Plan) -> str:
-    """Return the line that says what is planned."""
+    """Return the first line of a printed plan: model, devices, layout and batch."""
     hardware, work = plan.hardware, plan.work
     devices = f"{hardware.num_nodes} × {hardware.per_node} {hardware.kind}"
     size = f"N = {work.num_per_prompt} × {work.prompts} prompts"

@@ -38,7 +38,7 @@ class Workload:
 
     @property
     def trained(self) -> int:
-        """Rollouts that the step trains on."""
+        """Number of rollouts that the step trains on."""
         return self.num_per_prompt * self.prompts
 
     @property
@@ -48,7 +48,7 @@ class Workload:
 
     @property
     def sampled(self) -> float:
-        """Rollouts sampled for a full batch."""
+        """Number of rollouts sampled for a full batch."""
         return self.num_per_prompt * self.sampled_groups
 
     @property
@@ -129,7 +129,7 @@ class Engines:
 
 
 def engines_of(config: BroRLConfig) -> Engines:
-    """Return the engines' layout in the settings."""
+    """Return the layout of the generation engines in the settings."""
     is_colocated = config.trainer.num_gpus > 0 and config.generation.placement == "colocated"
     return Engines(RunSizes.from_config(config).num_engines, config.generation.tensor_parallel_size, is_colocated)
 
@@ -161,7 +161,7 @@ def micro_batches(config: BroRLConfig, work: Workload, layout: ParallelLayout) -
 
 
 def _tokens(config: BroRLConfig, work: Workload, rollouts: float) -> float:
-    """Return the tokens of a packed sequence with so many rollouts in the order of their groups.
+    """Return the tokens of a micro-batch with so many rollouts in the order of their groups, with copies of prompts.
 
     Every mini-batch has an equal share of every group.
     """

@@ -1,11 +1,11 @@
-// Start: navigation by the address, theme, and in a page that is served the look for news.
+// Start the page: navigation by the address, the theme, and in watch mode the polling for news.
 
 const LOOK_S = 4;
 let shownAt = null;
 
 let turn = Promise.resolve();
 
-// One view after the other: what is loaded late must not land in the next view.
+// Show one view after the other: data that arrives late must not be drawn into the next view.
 function route() {
   turn = turn.then(showView);
   return turn;

@@ -1,4 +1,4 @@
-// The timeline of a step: a row for each lane of each process, a bar for each span.
+// Draw the timeline of a step: a row for each track of each process, a bar for each span.
 
 const LANE = 20; // pixels of a row
 const MAX_ROWS = 60; // that are drawn at a time
@@ -29,7 +29,7 @@ async function showTimeline() {
       h("section", null, h("h2", null, "How busy each process was"), scrolled("Processes", busyTable(found)))));
 }
 
-// Of many lanes as many as are drawn: the same number of every process that has so many.
+// Select the tracks to draw when there are many: equally many of each process that has so many.
 function someLanes(rows) {
   for (let most = MAX_ROWS; most > 0; most -= 1) {
     const seen = new Map();

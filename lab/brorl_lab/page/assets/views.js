@@ -1,4 +1,4 @@
-// The views: curves, prompts, groups and one group, settings, comparison. Each is a function that fills `main`.
+// Draw the views: curves, prompts, groups, one group, settings, comparison. Each is a function that fills `main`.
 
 const main = document.getElementById("main");
 const views = [
@@ -65,7 +65,7 @@ function facts(run, isNamed) {
     h("div", { class: "cards" }, cards.map(([name, value]) => h("div", { class: "card" }, h("b", null, value), h("small", null, name)))));
 }
 
-// One run: a line for each metric of the panel. Several: a line for each run, of a metric that is chosen.
+// With one run draw a line for each metric of the panel, with several a line for each run, of a chosen metric.
 function curve(panel, overview) {
   const runs = overview.runs;
   const unit = unitOf(panel.metrics[0], overview);
