@@ -87,7 +87,10 @@ def _stored_groups(
     rollouts: Path,
     fates: Collection[str] | None,
 ) -> Iterator[StoredGroup]:
-    """Yield the stored groups with the given fates. Row group k of the rollouts belongs to row k of the groups."""
+    """Yield a stored step's groups with the given fates (trained, dropped, …), or all groups.
+
+    Row group k of the rollouts belongs to row k of the groups.
+    """
     with pq.ParquetFile(rollouts) as file:
         for number, row in enumerate(groups.to_pylist()):
             if fates is None or row["fate"] in fates:

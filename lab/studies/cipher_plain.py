@@ -247,7 +247,7 @@ class PlainRun:
 
 
 def train(questions: Questions, size: int, advantage: str, rate: float, seed: int, options: argparse.Namespace) -> None:
-    """Train one run, and append its measurements to the output file as they come."""
+    """Train one run of the cipher task, and append its measurements to the output file as they come."""
     run = PlainRun(questions, size, advantage, rate, seed, options.rollouts)
     first = HELD_OUT if options.report else 0
     places = range(first, first + HELD_OUT)

@@ -137,7 +137,7 @@ class PooledRun(PlainRun):
 def train(
     questions: Questions, held_out: Questions, size: int, retire: float, seed: int, options: argparse.Namespace
 ) -> None:
-    """Train one run, and append its measurements to the output file as they come."""
+    """Train one run with or without retirement of solved prompts, and append its measurements to the output file."""
     pool = RetiringParams(retire_from=retire, recheck=options.recheck) if retire else None
     run = PooledRun(questions, size, seed, pool, options.advantage, options.rate, rollouts=options.rollouts)
     first = HELD_OUT if options.report else 0

@@ -85,7 +85,7 @@ def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SizeRun]:
 
 
 def main() -> None:
-    """Run the sweep over N, and write its tables and figures."""
+    """Run the sweep over rollout sizes N, and write its tables and figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/n_sweep"))
     parser.add_argument("--base", type=Path, help="a Hugging Face folder; without it the warm-up makes OUTPUT/base")

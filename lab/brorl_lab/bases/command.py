@@ -81,7 +81,7 @@ def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
 
 
 def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str) -> Demonstrations:
-    """Return right answers to questions of a split, other questions than those that training starts with."""
+    """Return demonstrations with right answers to generated questions, none of which training starts with."""
     source = make_source(config.data, split, config.trainer.seed + DEMONSTRATION_SEED_OFFSET)
     asked = config.sft.demonstrations
     habits = None

@@ -74,7 +74,7 @@ def first_reached_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> flo
 
 
 def curve_of(rows: Rows) -> SweepCurve | None:
-    """Return the curve of a metrics file, or None before the second validation."""
+    """Return a run's curve of pass@1 from the rows of its metrics, or None before the second validation."""
     samples = seconds = 0.0
     points: list[tuple[float, float, float]] = []
     for row in rows:
@@ -89,7 +89,7 @@ def curve_of(rows: Rows) -> SweepCurve | None:
 
 
 def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, SweepCurve]]:
-    """Return the curves by arm and seed, of the runs that have one."""
+    """Return the runs' curves of pass@1 by arm and seed, without runs that have none yet."""
     curves: dict[str, dict[int, SweepCurve]] = {}
     for arm, by_seed in rows_of.items():
         for seed, rows in by_seed.items():

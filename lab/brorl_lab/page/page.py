@@ -119,7 +119,10 @@ def _longest(spans: Sequence[TimelineSpan], num: int) -> list[TimelineSpan]:
 
 
 def _rows_of(spans: Iterable[TimelineSpan]) -> list[Row]:
-    """Return the row of each span. Spans are sorted by start, an outer one before those inside it."""
+    """Return the timeline row of each span, as process, track and depth.
+
+    Spans are sorted by start, an outer one before those inside it.
+    """
     open_spans: dict[tuple[str, str], list[TimelineSpan]] = {}
     rows: list[Row] = []
     for span in spans:

@@ -52,9 +52,9 @@ def score_at(curve: CipherCurve, amount: int) -> float:
 
 
 def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[str], list[list[str]]]:
-    """Return a header, and a row for each arm: mean over seeds ± Student's 95 % interval, in %.
+    """Return the header and rows of a table of success after given numbers of rollouts, with one row for each arm.
 
-    Incomplete runs are left out.
+    Cells are the mean over seeds ± Student's 95 % interval, in %. Incomplete runs are left out.
     """
     header = ["arm", "seeds", *(f"{amount:,}" for amount in AMOUNTS), "updates"]
     rows = []
@@ -71,7 +71,7 @@ def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[
 
 
 def draw_curves(curves: Mapping[Any, Mapping[int, CipherCurve]], path: Path) -> None:
-    """Draw every run as a line, on a linear and on a logarithmic scale."""
+    """Draw every run's success over rollouts, on a linear and on a logarithmic scale."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.2), layout="constrained")

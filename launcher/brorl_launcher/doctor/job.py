@@ -36,7 +36,10 @@ SPREAD_S = 90.0  # greatest distance between nodes, beyond the longest check
 
 
 def write_word(folder: Path, node: str, word: str) -> str:
-    """Write `word` into this node's file in the shared folder, and return what went wrong, or an empty text."""
+    """Write `word` into this node's file in the shared folder, so that the other nodes can look for it.
+
+    Returns what went wrong, or an empty text.
+    """
 
     def put() -> str:
         try:
@@ -79,7 +82,7 @@ def is_word_fresh(folder: Path, node: str, max_age_s: float) -> bool:
 
 
 def remove_word(folder: Path, node: str) -> None:
-    """Delete this node's file from the shared folder."""
+    """Delete the file with which this node showed that it sees the shared folder."""
     with contextlib.suppress(OSError):
         _path(folder, node).unlink(missing_ok=True)
 

@@ -98,7 +98,7 @@ def address_of(node: str) -> str:
 
 
 def interface_address(name: str) -> str:
-    """Return the address of a network interface. Raises OSError with the interfaces that exist."""
+    """Return the IPv4 address of a network interface. Raises OSError with the interfaces that exist."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))

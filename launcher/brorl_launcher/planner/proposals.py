@@ -112,7 +112,7 @@ def _first_that_fits(
     updates: Sequence[Changes],
     engine: Changes,
 ) -> Proposal | None:
-    """Return the proposal of a layout with the first update settings that leave the engines enough room, or None."""
+    """Return the first proposal that leaves the engines enough room, over one layout's update settings, or None."""
     for update in updates:
         proposal = _with_largest_share(search, {**layout, **update, **engine})
         if proposal is not None:
@@ -187,7 +187,7 @@ def _engine_layouts(search: _Search) -> Iterator[dict[str, Any]]:
 
 
 def _updates_that_fit(search: _Search, layout: Changes) -> list[dict[str, Any]]:
-    """Return the update settings under which the policy alone fits, those that compute least first."""
+    """Return recomputation and micro-batch settings with which the policy alone fits its GPUs, the cheapest first."""
     found: list[dict[str, Any]] = []
     budgets = _budgets(search.config, layout["policy.context_parallel_size"])
     for recompute, tokens in product((None, "selective", "full"), budgets):

@@ -161,7 +161,7 @@ def micro_batches(config: BroRLConfig, work: Workload, layout: ParallelLayout) -
 
 
 def _tokens(config: BroRLConfig, work: Workload, rollouts: float) -> float:
-    """Return the tokens of a packed sequence with so many rollouts in the order of their groups.
+    """Return the tokens of a micro-batch with so many rollouts in the order of their groups, with copies of prompts.
 
     Every mini-batch has an equal share of every group.
     """
