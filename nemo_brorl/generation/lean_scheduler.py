@@ -77,7 +77,7 @@ class LeanMixin(Scheduler):
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Return what the next step computes: every lean request's next token, and what vLLM's scheduler adds."""
         lean = self._lean
-        if lean.ids and not self._can_decode_all():
+        if lean.ids and (throttle_prefills or not self._can_decode_all()):
             self._make_ordinary(lean.ids)
         if not lean.ids:
             return super().schedule(throttle_prefills)
@@ -163,7 +163,11 @@ class LeanMixin(Scheduler):
         num_computed = self._lean.num_computed[self._lean.order]
         num_blocks = np.count_nonzero(num_computed % self.block_size == 0)
         has_room = num_blocks <= self.kv_cache_manager.block_pool.get_num_free_blocks()
-        return has_room and self._pause_state == PauseState.UNPAUSED
+        return has_room and self._pause_state == PauseState.UNPAUSED and not self._has_connector()
+
+    def _has_connector(self) -> bool:
+        """Return whether something asks about every step of a request. It can be set after the scheduler was made."""
+        return self.connector is not None or self.aux_output_connector is not None
 
     def _slots_to_decode(self) -> Int64:
         """Return the slots of the requests that get another token, without those whose last one is in flight."""
@@ -278,8 +282,7 @@ class LeanMixin(Scheduler):
 
     def _make_lean(self, names: Iterable[str]) -> None:
         """Keep those of these requests in arrays that only decode from now on."""
-        # Both can be set after the scheduler was made, and ask about every step of a request.
-        if self.connector is not None or self.aux_output_connector is not None:
+        if self._has_connector():
             return
         num_before = len(self._lean.slots)
         for name in names:
