@@ -99,7 +99,7 @@ class TrainingStep:
         learner = self.learner
         train_rows(learner.state.chunks, self.rows, _likelihood)
         norm = guarded_step(
-            learner.state.optimizer, 1e-6, learner.state.settings.policy.optim, True, learner.state.device
+            learner.state.optimizer, 1e-6, learner.state.settings.policy.optim, None, learner.state.device
         )
         assert norm is not None, "a gradient was not finite"
 

@@ -135,8 +135,17 @@ class Response:
         return self.is_sampled
 
     @property
+    def is_plain(self) -> bool:
+        """Whether all its tokens were sampled, in one turn with one advantage."""
+        return self.is_sampled is None and not isinstance(self.advantage, np.ndarray)
+
+    @property
     def num_sampled(self) -> int:
-        return int(self.counts.sum())
+        return len(self.token_ids) if self.is_sampled is None else int(self.is_sampled.sum())
+
+    @property
+    def num_turns(self) -> int:
+        return 1 if self.is_sampled is None else len(self.turn_lengths)
 
     @cached_property
     def turns(self) -> Int64:
@@ -184,16 +193,15 @@ class Row:
     responses: tuple[Response, ...]  # of the whole micro-batch, in the order their tokens have in [n]
     response_index: Int64  # [n] which of `responses` a token is of
     token_index: Int64  # [n] where in the response
+    response_of: Tensor  # [n] int64, `response_index` on the model's device
+    response_lengths: Tensor  # [R] float32, sampled tokens of each of `responses`
+    num_turns: Tensor  # [R] float32, turns of each of `responses`
+    measured: Tensor  # [M] int64, indices of the `responses` that count for `MeasuredGain`
     score_index: Tensor | None = None  # [n] int64, which of the u; None: no token is shared
 
     @property
     def num_loss_tokens(self) -> int:
         return len(self.advantages)
-
-    @property
-    def is_measured(self) -> list[bool]:
-        """Of each response."""
-        return [response.is_measured for response in self.responses]
 
     def draws(self, seed: int) -> Float32:
         """A number from 0 to 1 for every token [n], which depends on nothing but the seed and what token it is."""

@@ -61,12 +61,15 @@ class Segment:
         return [*self.parent.ancestors, self.parent]
 
     @property
-    def source_rows(self) -> Int64:
-        """The rows that predict its predicted tokens, -1 on other ranks: always the token before."""
+    def num_predicted(self) -> int:
+        return len(self.token_ids) - self.num_given
+
+    @property
+    def row_before(self) -> int:
+        """The row that predicts its first predicted token, -1 on another rank."""
         if self.parent is None:
-            return self.rows[self.num_given - 1 : -1]
-        last_before = self.parent.rows[-1:]
-        return np.concatenate([last_before, self.rows[:-1]])
+            return int(self.rows[self.num_given - 1])
+        return int(self.parent.rows[-1])
 
     @property
     def known_routes(self) -> Iterator[tuple[Int64, Routes]]:
@@ -82,7 +85,7 @@ class Segment:
 
     def part_of(self, values: np.ndarray) -> np.ndarray:
         """Of a response's values [T] those of its predicted tokens."""
-        end = self.first_token + self.length - self.num_given
+        end = self.first_token + self.num_predicted
         return values[self.first_token : end]
 
 
@@ -104,12 +107,15 @@ def build_segments(packed_groups: Sequence[PackedGroup], min_shared_tokens: int 
             documents.append(root)
     # Equal lengths side by side become one block, which is one call of the attention.
     documents.sort(key=lambda document: document.length)
-    segments = documents + trees
+    return documents + trees
+
+
+def number_segments(segments: Sequence[Segment]) -> None:
+    """Set `number` and `last_number` of a row's segments, which only a mask for FlexAttention needs."""
     for number, segment in enumerate(segments):
         segment.number = number
         for ancestor in (*segment.ancestors, segment):
             ancestor.last_number = number
-    return segments
 
 
 def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
@@ -120,6 +126,8 @@ def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
     which it goes on.
     """
     responses = [response for response in packed_group.responses if len(response.token_ids)]
+    if min_shared_tokens == 0 and len(responses) > 1:
+        return _star(packed_group, responses)
     # Sorted, any two responses share what the least of the neighbours between them share, so neighbours are enough.
     responses.sort(key=_sorting_key)
     shared = [0]  # tokens that a response shares with the one before
@@ -149,6 +157,13 @@ def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
             bounds = [low, *cuts, high]
             runs += [(begin, end, parent) for begin, end in pairwise(bounds)]
     assert root is not None
+    return root
+
+
+def _star(packed_group: PackedGroup, responses: Sequence[Response]) -> Segment:
+    """Return a prompt with a branch for every response."""
+    root = Segment(packed_group.prompt_ids, len(packed_group.prompt_ids), prompt_routes=packed_group.prompt_routes)
+    root.children = [Segment(response.token_ids, 0, (response,), parent=root) for response in responses]
     return root
 
 
