@@ -4,7 +4,7 @@
 #   docker build -t brorl:cpu --build-arg KIND=cpu .
 #   docker run --gpus all --ipc=host -v "$PWD/runs:/opt/nemo_brorl/runs" brorl:gpu brorl doctor
 #
-# docs/cluster.md says how enroot, KubeRay and SkyPilot take it. The build compiles Transformer Engine: ten minutes of CPU time.
+# docs/howto/cluster.md says how enroot, KubeRay and SkyPilot take it. The build compiles Transformer Engine: ten minutes of CPU time.
 ARG KIND=gpu
 
 FROM nvidia/cuda:13.0.1-cudnn-devel-ubuntu24.04 AS gpu

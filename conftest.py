@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from graders.tests.support.names import names_kept
+from nemo_brorl.config import load
 from nemo_brorl.core.console import LOGGED
 from tests.support.forked_workers import use_forked_workers
+from tests.support.quick_compose import quick_compose
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # by its own 15 actors stand still beside tests that compute
@@ -26,13 +29,12 @@ def pytest_configure(config: pytest.Config) -> None:
         use_forked_workers()
 
 
-LONGEST = "test_training_run.py"  # begun last, it would leave other workers idle
+LONGEST = ("test_training_run.py", "test_attacks.py")  # begun last, they would leave other workers idle
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark end-to-end tests by their folder, the longest file first; skip GPU tests, visibly, on a machine without
-    one."""
-    items.sort(key=lambda item: item.path.name != LONGEST)
+    """Mark end-to-end tests by their folder, put the longest file first, and skip GPU tests where there is no GPU."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
     for item in items:
         if "end_to_end" in item.path.parts:
@@ -41,10 +43,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, this machine has none"))
 
 
+def pytest_collection_finish() -> None:
+    """Exempt what was imported from garbage collection, because every full collection would walk it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def recipes_are_composed_once() -> Iterator[None]:
+    """Let `load_config` compose each shipped recipe once for all tests of this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "compose", quick_compose)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def records_reach_caplog() -> None:
-    """Undo what an earlier test's `logs.setup_logging` and NeMo, which raises the level of every handler, did to this
-    process."""
+    """Undo what `setup_logging` and NeMo did to the log handlers of this process in an earlier test."""
     for package in LOGGED:
         logger = logging.getLogger(package)
         logger.handlers.clear()

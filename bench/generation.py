@@ -54,7 +54,7 @@ class RawVllm:
         self._llm.collective_rpc("apply_device_fixes")
 
     def process(self) -> int:
-        """This actor's process id."""
+        """Return the process id of the actor."""
         return os.getpid()
 
     def generate(self, prompts: Sequence[Prompt], num_per_prompt: int, seed: int) -> Timed:
@@ -104,7 +104,10 @@ class PromptMaker:
 
 
 def make_model(folder: Path, max_positions: int | None = None) -> Path:
-    """A random model of the warm-up's sizes, for up to `max_positions` tokens (None: the warm-up's)."""
+    """Save a random model of the warm-up's sizes in `folder`, and return the folder.
+
+    `max_positions` is the longest sequence in tokens. None means that of the warm-up.
+    """
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     sizes = BroRLConfig().sft.new
@@ -198,8 +201,10 @@ def compare_group_sizes(pool: VllmPool, maker: PromptMaker, options: argparse.Na
 def compare_engines(
     one: VllmPool, config: BroRLConfig, folder: Path, maker: PromptMaker, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Two engines against one on twice the prompts each, in turns. Only a machine with two idle cores shows what they
-    are worth."""
+    """Measure samples per second of two engines against one, with twice as many prompts as the other measurements.
+
+    The sides take turns. Only a machine with two idle cores shows what a second engine is worth.
+    """
     config = replace(config, generation=replace(config.generation, num_engines=2))
     two = VllmPool(config.generation, RunSizes.from_config(config), folder)
     two.wait_ready()

@@ -74,8 +74,10 @@ class Cell:
 
     @property
     def prompt_token_s(self) -> float:
-        """Of one prompt token that is computed: between scattered and narrow runs nothing else differs. 0 where nothing
-        is found."""
+        """Seconds that an engine takes to compute one prompt token.
+
+        Scattered and narrow runs differ only in the number of computed prompt tokens. 0 where that number is equal.
+        """
         if self.computed["scattered"] == self.computed["narrow"]:
             return 0.0
         return (self.seconds["scattered"] - self.seconds["narrow"]) / (
@@ -137,7 +139,7 @@ def settings(options: argparse.Namespace) -> BroRLConfig:
 
 
 def show(cells: Sequence[Cell], block_size: int) -> list[str]:
-    """The table."""
+    """Return the lines of a table with a row for each cell of the grid."""
     rows = [
         [f"{cell.prompt_tokens} / {cell.response_tokens}", *(f"{1 / cell.seconds[side]:,.1f}" for side in SIDES),
          *(f"{cell.hit_rate[side]:.1%}" for side in ("narrow", "wide")), f"{cell.gain:.2f}",

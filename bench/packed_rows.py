@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,11 @@ from nemo_brorl.types import ChunkArrays, MicroBatch, PlannedGroup, UpdatePlan
 
 NUM_OBSERVED = 8
 PROMPT_TOKENS = 70
-ROLLOUTS_PER_CHUNK = 32
 
 
-def draw_chunk(random: np.random.Generator, arguments: argparse.Namespace, num: int) -> ChunkArrays:
-    """Return a chunk of `num` responses with random tokens."""
-    lengths = random.integers(arguments.length // 2, arguments.length * 3 // 2, (num, arguments.turns))
+def draw_chunk(random: np.random.Generator, arguments: argparse.Namespace) -> ChunkArrays:
+    """Return the chunk of a group: responses of random tokens."""
+    lengths = random.integers(arguments.length // 2, arguments.length * 3 // 2, (arguments.responses, arguments.turns))
     offsets = np.concatenate([[0], lengths.sum(1).cumsum()])
     num_tokens = int(offsets[-1])
     token_ids = random.integers(3, 300, num_tokens).astype(np.int32)
@@ -47,13 +47,11 @@ def draw_plan(arguments: argparse.Namespace) -> tuple[UpdatePlan, dict[int, Grou
     random = np.random.default_rng(0)
     groups = []
     for _ in range(arguments.prompts):
-        starts = range(0, arguments.responses, ROLLOUTS_PER_CHUNK)
-        sizes = [min(ROLLOUTS_PER_CHUNK, arguments.responses - start) for start in starts]
-        chunks = tuple(draw_chunk(random, arguments, size) for size in sizes)
+        chunk = draw_chunk(random, arguments)
         prompt_ids = random.integers(3, 300, PROMPT_TOKENS).astype(np.int32)
         advantages = random.normal(size=arguments.responses).astype(np.float32)
-        groups.append(PlannedGroup(prompt_ids, chunks, advantages, staleness=0))
-    lengths = [np.concatenate([np.diff(chunk.offsets) for chunk in group.chunks]) for group in groups]
+        groups.append(PlannedGroup(prompt_ids, (chunk,), advantages, staleness=0))
+    lengths = [np.diff(group.chunks[0].offsets) for group in groups]
     packer = Packer([PROMPT_TOKENS] * len(groups), lengths, arguments.budget, Sharing())
     items = [(group, rollout) for group in range(len(groups)) for rollout in range(arguments.responses)]
     micro_batches: tuple[MicroBatch, ...]
@@ -91,13 +89,9 @@ def main() -> None:
     settings = RowSettings(torch.device("cpu"), attention=arguments.attention, min_shared_tokens=min_shared)
     num = arguments.prompts * arguments.responses
     # Every repeat builds new responses, because a response keeps what was derived from it.
-    groups_s = median_time(
-        lambda: [build_packed_groups(plan, micro, groups) for micro in micro_batches], arguments.repeats
-    )
-    both_s = median_time(
-        lambda: [build_row(build_packed_groups(plan, micro, groups), 1.0, settings) for micro in micro_batches],
-        arguments.repeats,
-    )
+    pack = partial(build_packed_groups, plan, groups=groups)
+    groups_s = median_time(lambda: [pack(micro) for micro in micro_batches], arguments.repeats)
+    both_s = median_time(lambda: [build_row(pack(micro), 1.0, settings) for micro in micro_batches], arguments.repeats)
     print(
         f"{num} responses, {len(micro_batches)} rows: build_packed_groups {groups_s / num * 1e6:.1f} µs, "
         f"build_row {(both_s - groups_s) / num * 1e6:.1f} µs a response, together {both_s * 1000:.0f} ms"

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the run is made up by the tests' helpers
 
 from brorl_lab.metric_registry import declared_names  # noqa: E402
-from brorl_lab.page.page import MIB, report  # noqa: E402
+from brorl_lab.page.page import MIB, render_report  # noqa: E402
 from brorl_lab.page.runs import open_runs  # noqa: E402
 
 from nemo_brorl.core.console import Console  # noqa: E402
@@ -75,7 +75,7 @@ def main() -> None:
         store = StoreFiles(run)
         num_bytes = sum(store.size(step) for step in store.steps())
         start = time.monotonic()
-        text = report(open_runs([run]), MAX_MIB)
+        text = render_report(open_runs([run]), MAX_MIB)
         seconds = time.monotonic() - start
         path = Path(name) / "report.html"
         path.write_text(text)

@@ -1,5 +1,6 @@
-"""Hundreds of steps of a tiny run, and what grows with them: memory, files and threads of every process, shared memory,
-disk.
+"""Train a tiny model for hundreds of steps, and find out what grows with them.
+
+Memory, files and threads of every process are watched, and shared memory and disk.
 
     python -m bench.soak [--steps 500] [--output runs/soak] [--skip 100] [KEY=VALUE ...]
 
@@ -174,7 +175,7 @@ def table_of(series: Series, skip: int) -> tuple[list[list[str]], list[str]]:
 
 
 def main() -> int:
-    """The table of one run."""
+    """Run the soak, write soak.json, print its table, and return 1 when something grows, else 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--skip", type=int, default=100, help="first steps, in which caches fill")

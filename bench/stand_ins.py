@@ -1,5 +1,7 @@
-"""Stand-ins around the driver's real code, for `driver_bulk.py`: engines and verifier workers that are Ray actors with
-real arrays in the object store, but compute nothing."""
+"""Stand in for engines and verifier workers around the driver's real code, for `driver_bulk.py`.
+
+The stand-ins are Ray actors with real arrays in the object store that compute nothing.
+"""
 
 from __future__ import annotations
 

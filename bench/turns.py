@@ -1,5 +1,6 @@
-"""What it costs to go on with trajectories: their next turn on the engine that has their tokens, over computing all of
-them anew at every turn; and the throughput that is lost while environments think.
+"""Measure what it costs to continue trajectories, and the throughput lost while environments think.
+
+The next turn on the engine that has a trajectory's tokens is compared with computing all tokens again at every turn.
 
     python -m bench.turns [--rollouts 512] [--turns 4] [--engines 1] [--turn-tokens 32] [--observation-tokens 16]
         [--think-s 1.0] [--prompts 2] [--repeats 3] [--json FILE]

@@ -52,14 +52,14 @@ WRONG_ANSWERS = 12  # different ones of a prompt
 
 
 def hang_sometimes(payload: dict[str, Any], response: str) -> float:
-    """A verifier that hangs on responses that say so."""
+    """Score a response with the `math` verifier, but sleep for an hour if it contains `hang`."""
     if "hang" in response:
         time.sleep(3600)
     return VERIFIERS["math"].score(payload, response)
 
 
 def write_answer(kind: int, rng: Random) -> tuple[str, str, list[str]]:
-    """(reference, another way to write it, wrong answers)."""
+    """Return a random reference answer, another way to write it, and wrong answers."""
     a, b, c = rng.randint(2, 99), rng.randint(2, 99), rng.randint(101, 999)
     if kind == 0:
         return str(a * c), f"{a * c}", [str(a * c + shift) for shift in range(1, WRONG_ANSWERS + 1)]
@@ -100,7 +100,7 @@ def make_texts(
 def make_chunks(
     tokenizer: ChatTokenizer, verifier: str, prompts: Sequence[tuple[dict[str, Any], list[str]]]
 ) -> list[RolloutChunk]:
-    """The responses as engines would hand them on."""
+    """Build chunks of tokenised responses like those that engines return."""
     chunks = []
     for number, (payload, texts) in enumerate(prompts):
         prompt = Prompt(f"{number}", "bench", verifier, (1,), payload)
@@ -187,8 +187,11 @@ def measure_library(options: argparse.Namespace) -> float:
 
 
 def measure_start() -> dict[str, float]:
-    """Seconds until the first verifier is loaded in a new process, and until a new child has scored after another was
-    killed."""
+    """Measure how long verifier processes take to start, in seconds.
+
+    `load_s` is the time until a new process has loaded its first verifier. `replace_s` is the median time until a new
+    child has scored after another child was killed.
+    """
     start = time.perf_counter()
     pool = ProcessPool(Deadlines(60.0))
     pool.load("math")

@@ -29,7 +29,7 @@ from nemo_brorl.types import (
 
 
 class PromptSource(Protocol):
-    """An endless, seeded, resumable stream of prompts."""
+    """Protocol of an endless, seeded, resumable stream of prompts."""
 
     def take_prompts(self, num: int) -> list[Prompt]:
         """Return the next `num` prompts of the stream; each prompt is handed out exactly once."""
@@ -41,7 +41,7 @@ class PromptSource(Protocol):
         """
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of the prompt stream, counted from its start."""
+        """Return metrics of the prompt stream, counted since its start."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the JSON-able position in the prompt stream."""
@@ -51,7 +51,7 @@ class PromptSource(Protocol):
 
 
 class PromptPool(Protocol):
-    """Choice of the stream's prompts that are sampled (`rollouts.prompt_pool`)."""
+    """Protocol of the choice of the stream's prompts that are sampled (`rollouts.prompt_pool`)."""
 
     def begin_step(self) -> None:
         """Start counting `metrics` anew, because another batch is about to be filled."""
@@ -73,7 +73,7 @@ class PromptPool(Protocol):
 
 
 class Forecast(Protocol):
-    """Prediction of response lengths, for example `LengthHistory`.
+    """Protocol of a prediction of response lengths, for example `LengthHistory`.
 
     It helps to spread work over engines and never changes what is sampled.
     """
@@ -95,7 +95,7 @@ class Forecast(Protocol):
 
 
 class GenerationSession(Protocol):
-    """Sampling that is under way. Requests can be added while others are sampled, and only `close` waits."""
+    """Protocol of sampling under way. Requests can be added while others are sampled, and only `close` waits."""
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
         """Queue more rollout requests.
@@ -123,7 +123,7 @@ class GenerationSession(Protocol):
 
 
 class Generator(Protocol):
-    """Engines that sample responses with a known policy version."""
+    """Protocol of the engines that sample responses with a known policy version."""
 
     def open_session(self, forecast: Forecast | None = None) -> GenerationSession:
         """Start to sample; only one session can be open at a time.
@@ -157,7 +157,7 @@ class Generator(Protocol):
         """
 
     def stats(self) -> list[EngineStats]:
-        """Return a snapshot of every engine's counters."""
+        """Return a snapshot of the counters of every engine."""
 
     def stalled(self, seconds: float) -> list[str]:
         """Describe the engines that have work and have not reported for more than `seconds`.
@@ -185,7 +185,7 @@ class Generator(Protocol):
 
 
 class Policy(Protocol):
-    """The model that is trained, on all its ranks."""
+    """Protocol of the trained model on all its ranks."""
 
     @property
     def data_parallel_size(self) -> int:
@@ -284,8 +284,8 @@ class Policy(Protocol):
         """Stop all policy ranks."""
 
 
-class Verifier(Protocol):
-    """Scorer of chunks, at work while later chunks are still being sampled."""
+class ChunkScorer(Protocol):
+    """Protocol of the verifiers, which score chunks while later chunks are still being sampled."""
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
         """Yield scored chunks in any order, and consume `chunks` as they come.
@@ -322,7 +322,7 @@ class Verifier(Protocol):
 
 
 class MetricSink(Protocol):
-    """Destination of metrics, such as a file or a tracker."""
+    """Protocol of a destination of metrics, such as a file or a tracker."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the flat `group/name` metrics of one step."""
@@ -332,7 +332,7 @@ class MetricSink(Protocol):
 
 
 class RolloutStore(Protocol):
-    """Store that keeps the groups of every step."""
+    """Protocol of the store that keeps the groups of every step."""
 
     def write(self, record: StepRecord) -> None:
         """Start to write a step's record, in place of an earlier record of that step.

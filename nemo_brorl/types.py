@@ -62,7 +62,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters of a request."""
+    """Sampling parameters of a rollout request."""
 
     temperature: float
     top_p: float
@@ -75,13 +75,13 @@ class TurnRecord:
     """Rewards and tool errors of n trajectories that have k turns each."""
 
     rewards: Float32  # raw rewards [n, k]
-    is_tool_error: Bool  # whether the turn called a tool wrongly [n, k]
+    is_tool_error: Bool  # flags [n, k]; True: the turn called a tool wrongly
     ends: TurnEnds | None = None  # None: the trajectories have not ended
 
-    def rows(self, places: Sequence[int] | Bool) -> TurnRecord:
-        """Return the record of the trajectories at `places`, indices or a mask [n]."""
-        ends = None if self.ends is None else self.ends.rows(places)
-        return TurnRecord(self.rewards[places], self.is_tool_error[places], ends)
+    def select(self, indices: Sequence[int] | Bool) -> TurnRecord:
+        """Return the record of the trajectories at `indices`, which may be a mask [n]."""
+        ends = None if self.ends is None else self.ends.select(indices)
+        return TurnRecord(self.rewards[indices], self.is_tool_error[indices], ends)
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class TurnEnds:
     lengths: Int32  # tokens up to the end of the turn [n, k]
     keys: UInt64  # hashes of these tokens [n, k]; equal prefixes have equal hashes
 
-    def rows(self, places: Sequence[int] | Bool) -> TurnEnds:
-        return TurnEnds(self.lengths[places], self.keys[places])
+    def select(self, indices: Sequence[int] | Bool) -> TurnEnds:
+        return TurnEnds(self.lengths[indices], self.keys[indices])
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class RolloutChunk:
     request: RolloutRequest
     indices: Int32  # indices within the group [m], ascending
     lengths: Int32  # response tokens [m]
-    is_stopped: Bool  # True [m]: ended by a stop token, and a trajectory by its environment; False: cut at a limit
+    is_stopped: Bool  # flags [m]; True: ended by a stop token, and a trajectory by its environment; False: cut
     version: int  # oldest policy version that sampled one of the tokens
     newest_version: int  # differs from version where a rollout was resumed, or weights changed while it was sampled
     engine: int  # index of the engine
@@ -229,7 +229,7 @@ class RewardEvidence:
 
 @dataclass(frozen=True)
 class ScoredChunk:
-    """A chunk with its raw rewards."""
+    """A rollout chunk with its raw rewards."""
 
     chunk: RolloutChunk
     rewards: Float32  # raw rewards [n], before any shaping
@@ -305,7 +305,7 @@ class RolloutGroup:
 
 @dataclass(frozen=True)
 class ScoredGroup:
-    """A group with its raw rewards. Filters and advantages work on it."""
+    """A rollout group with its raw rewards. Filters and advantages work on it."""
 
     group: RolloutGroup
     rewards: Float32  # raw rewards [N]
@@ -369,7 +369,7 @@ class WithdrawnGroup:
 
 @dataclass(frozen=True)
 class FilledBatch:
-    """Groups, metrics and times of one step's sampling."""
+    """Result of one step's sampling: groups to train on, metrics and times."""
 
     batch: tuple[ScoredGroup, ...]  # groups to train on; completed groups of earlier steps come last
     sampled: tuple[ScoredGroup, ...]  # every group that closed, informative or not
@@ -468,7 +468,7 @@ class UpdatePlan:
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """Metrics, times and counters of one update."""
+    """Result of one update of the policy: metrics, times and counters."""
 
     version: int
     metrics: Mapping[str, float]  # flat metrics, named group/name

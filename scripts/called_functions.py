@@ -120,7 +120,7 @@ def share(called: set[Place], functions: dict[Place, int]) -> str:
 
 
 def place_of(line: str) -> Place:
-    """Return the place of a function from a line that the tracer wrote."""
+    """Return the file and line of a function from a line that the tracer wrote."""
     name, _, number = line.rpartition(":")
     return name, int(number)
 

@@ -77,7 +77,7 @@ def _as_in(path: str, settings: list[Setting], is_whole: bool) -> str:
 
 
 def _said(setting: Setting) -> str:
-    """Return everything in a setting's row, except whether it may change."""
+    """Return everything in a setting's row of the page, except whether it may change."""
     declared = setting.declared
     return "\n".join((_name(setting), setting.annotation, setting.default, declared.allowed, declared.meaning))
 
@@ -92,7 +92,7 @@ def _anchor(path: str) -> str:
 
 
 def row(setting: Setting) -> str:
-    """Return one line of the table of settings."""
+    """Return one line of the table of settings in docs/configuration.md."""
     declared = setting.declared
     star = " *" if setting.may_change else ""
     what = f"`{_name(setting)}`, required" if setting.default == "required" else f"`{_name(setting)}={setting.default}`"
@@ -101,7 +101,7 @@ def row(setting: Setting) -> str:
 
 
 def _type(setting: Setting) -> str:
-    """Return the choices of a setting, or its type with the range."""
+    """Return the choices of a setting as text, or its type with the range."""
     allowed = setting.declared.allowed.removeprefix("of ")
     if setting.declared.choices:
         return allowed

@@ -39,7 +39,7 @@ def modules(root: Path) -> Modules:
 
 @cache
 def lines(path: Path) -> int:
-    """Return the number of lines in a file."""
+    """Return the number of lines in a text file."""
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
@@ -102,13 +102,13 @@ def mutual_folders(known: Modules) -> int:
 
 
 def comments(paths: list[Path]) -> float:
-    """Return the number of comment lines per 1,000 lines."""
+    """Return the number of comment lines per 1,000 lines of the given files."""
     texts = [line.strip() for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
     return 1000 * sum(text.startswith("#") for text in texts) / len(texts)
 
 
 def declarations(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
-    """Yield the settings that a file declares as class, name, and declaring call."""
+    """Yield the settings that a Python file declares as class, name, and declaring call."""
     for section in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(section, ast.ClassDef):
             continue
@@ -136,7 +136,7 @@ def sampling_modes(root: Path) -> int:
 
 
 def figures(root: Path) -> dict[str, str]:
-    """Return all figures of a checkout by name."""
+    """Return all figures of a checkout of this repository, by name."""
     known = modules(root)
     found = {}
     for package in PACKAGES:

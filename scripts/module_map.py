@@ -29,9 +29,9 @@ FOLDERS = (
 )
 HEAD = """# Module map
 
-Made from the modules' docstrings by `make docs`; a test asserts that it is current. `docs/architecture.md` tells the
-story, this page where everything is. Folders stand in the order of imports: a module imports from its own folder and
-from folders above it.
+Made from the modules' docstrings by `make docs`; a test asserts that it is current. The way of a rollout through these
+modules is in `docs/explanation/architecture.md`. Folders stand in the order of imports: a module imports from its own
+folder and from folders above it.
 """
 
 
@@ -62,7 +62,7 @@ def _row(path: Path, folder: Path) -> str:
 
 
 def first_paragraph(path: Path) -> str:
-    """Return the first paragraph of a module's docstring, on one line."""
+    """Return the first paragraph of a module's docstring, joined into one line."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return " ".join(text.partition("\n\n")[0].split())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from brorl_launcher.planner.command import main as plan_command
 from brorl_launcher.planner.hardware import gpu_hardware
 from brorl_launcher.planner.plan import Plan, make_plan
-from brorl_launcher.planner.proposals import propose
+from brorl_launcher.planner.proposals import propose_layouts
 from brorl_launcher.planner.tables import headline
 from brorl_launcher.planner.workload import ASSUMED
 
@@ -85,7 +85,7 @@ def fastest_layouts() -> str:
     lines = ["| | fastest layout of these GPUs | a step, s |", "|---|---|---|"]
     for name in RECIPES[1:]:
         plan = plan_of(name)
-        [best] = propose(plan.config, plan.hardware, ASSUMED, plan.shape, 1)
+        [best] = propose_layouts(plan.config, plan.hardware, ASSUMED, plan.shape, 1)
         lines.append(f"| `{name}` | `{best.overrides}` | {best.plan.time.seconds:,.1f} |")
     return "\n".join(lines)
 

@@ -25,7 +25,7 @@ MARGINS = ("-p", "tests.support.margins", "-o", "enable_assertion_pass_hook=true
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome of the tests under one setting."""
+    """Outcome of the tests marked `numbers` under one setting."""
 
     passed: int
     failed: Sequence[str]  # names of the failed tests
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def tried(setting: Setting, given: Sequence[str], margin: float | None) -> Result:
-    """Run pytest under one setting and return the outcome."""
+    """Run the tests marked `numbers` under one setting and return the outcome."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         report = folder / "report.xml"

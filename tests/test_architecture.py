@@ -1,4 +1,4 @@
-"""Rules of docs/architecture.md beside those about imports, which import-linter holds (pyproject.toml)."""
+"""Rules of docs/explanation/architecture.md beside those about imports, which import-linter holds (pyproject.toml)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_top_level_is_two_pages_and_folders() -> None:
 
 
 def test_the_module_map_names_every_folder() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     assert [shelf for shelf in SHELVES if not re.search(rf"`{shelf}(/`|`|\.py`)", text)] == []
 
 

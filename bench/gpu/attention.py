@@ -38,7 +38,7 @@ def document(length: int, vocab_size: int) -> np.ndarray:
 
 
 def one_step(learner: Any, length: int) -> TrainingStep:
-    """A training step on a row that is one document."""
+    """Build a training step on a row that is one document of `length` tokens."""
     tokens = document(length, learner.state.shape.vocab_size)
     row = learner.state.row([packed_group(tokens[:1], [tokens[1:]])], 1.0)
     return TrainingStep(learner, [row])

@@ -1,5 +1,7 @@
-"""What the card can do at most: a large matrix product in bf16 and FP8, a device-to-device copy, a copy into pinned
-host memory; and first of all a Transformer Engine layer, forward and backward, where it is installed.
+"""Measure the card's highest rates, after a check that Transformer Engine works.
+
+The rates are of a large matrix product in bf16 and FP8, a device-to-device copy, and a copy into pinned host memory.
+The check is one layer, forward and backward, where Transformer Engine is installed.
 
     python -m bench.gpu.ceilings [--tiny] [--results FOLDER]
 """
@@ -50,7 +52,10 @@ def copy_rates(setting: Setting) -> tuple[float, float]:
 
 
 def transformer_engine_works(setting: Setting) -> str:
-    """What came of one FP8 layer, forward and backward; the kernels of a trimmed library may be missing."""
+    """Run one FP8 layer of Transformer Engine forward and backward, and return the outcome in words.
+
+    It fails where the kernels of a trimmed library are missing.
+    """
     if setting.is_tiny or importlib.util.find_spec("transformer_engine") is None:
         return "not there"
     import transformer_engine.pytorch as te

@@ -1,5 +1,6 @@
-"""d: vLLM at equal samples with N = 16 and N = 512: prompts of 2,000 tokens, responses of 200, the 1.5B shape with
-random weights.
+"""Part d: compare vLLM with N = 16 and N = 512 at equal numbers of samples.
+
+Prompts have 2,000 tokens and responses 200. The model has the 1.5B shape and random weights.
 
     python -m bench.gpu.generation [--tiny] [--results FOLDER] [--samples 1024] [--repeats 3] [--in-flight 512]
 

@@ -1,5 +1,7 @@
-"""a: `pytest -m gpu`: how many of the GPU tests pass, fail and are skipped; files side by side, as most of the time is
-compilation. Those that start an engine, which takes a share of the whole card, are `engine_tests`.
+"""Part a: run `pytest -m gpu`, and count how many of the GPU tests pass, fail and are skipped.
+
+Files run side by side, because most of the time is compilation. `engine_tests` are the tests that start an engine,
+which takes a share of the whole card.
 
     python -m bench.gpu.gpu_tests [--tiny] [--results FOLDER] [--select EXPRESSION]
 

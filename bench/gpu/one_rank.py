@@ -1,5 +1,7 @@
-"""The policy of one rank in this process, on the GPU or, for `--tiny`, on the CPU: learners made one after the
-other."""
+"""Run one rank of the policy in this process, on the GPU or, for `--tiny`, on the CPU.
+
+Learners are made one after the other.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,11 @@ class OneRank:
 
     @contextmanager
     def learner(self, folder: Path, config: BroRLConfig) -> Iterator[Any]:
-        """A model, gone from the device afterwards, whoever still has the object: two of the 1.5B shape are too much
-        for one card."""
+        """Build a learner of the model in `folder`, and free its memory on exit.
+
+        The memory is freed whoever still has the object, because two models of the 1.5B shape do not fit on one
+        card.
+        """
         from nemo_brorl.policy.process.device import forget_compiled
         from nemo_brorl.policy.rank.learner import Learner
 
@@ -79,7 +84,7 @@ def open_rank(setting: Setting) -> Iterator[OneRank]:
 
 
 def packed_group(prompt: np.ndarray, responses: Sequence[np.ndarray]) -> Any:
-    """A prompt and the responses that share it."""
+    """Build a `PackedGroup` of a prompt and the responses that share it."""
     from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response
 
     made = [Response(0, i, tokens, np.zeros(len(tokens), np.float32), 0.0, True) for i, tokens in enumerate(responses)]

@@ -98,8 +98,10 @@ class Outcome:
 
 
 def revision(part: Part) -> str:
-    """Digest of what a part's figures hang on: the package, its configurations, what all parts share, and the part
-    itself."""
+    """Return a digest of the files that a part's figures depend on.
+
+    They are the package, its configurations, the modules that all parts share, and the part's own module.
+    """
     mine = Path(__file__).parent
     parts = {other.name for other in (*PARTS, *FIRST)}
     files = [*(ROOT / "nemo_brorl").rglob("*.py"), *(ROOT / "conf").glob("*.yaml"), *mine.glob("*.py")]
@@ -218,7 +220,7 @@ def is_there(module: str) -> bool:
 
 
 def adopt_orphans() -> None:
-    """Processes whose parents are gone come to this one, so that `end_children` finds them."""
+    """Make this process the parent of orphaned descendants, so that `end_children` finds them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -240,7 +242,7 @@ def end_children(spared: frozenset[int], patience_s: float = 10.0) -> None:
 
 
 def descendants(root: int) -> Iterator[int]:
-    """Processes below `root`."""
+    """Yield the ids of all processes below `root`, nearest first."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,5 +1,7 @@
-"""What every part of the GPU bench starts from: its command line, the device, timing, and what the card can do at
-most."""
+"""Prepare what every part of the GPU bench needs.
+
+That is its command line, the device, timing, and the card's highest rates.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,11 @@ def open_setting(
     add: Callable[[argparse.ArgumentParser], Any] | None = None,
     with_floors: bool = False,
 ) -> Setting:
-    """Read a part's command line; `add` gives it arguments of its own. A part with floors measures what they are
-    counted with, where no other part has. Raises SystemExit without a GPU unless `--tiny`."""
+    """Read a part's command line, and return the setting that the part runs in.
+
+    `add` gives the parser arguments of the part's own. A part with floors measures the card's ceilings, unless another
+    part has stored them. Raises SystemExit without a GPU unless `--tiny`.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("runs/gpu"), help="folder of the JSON files, one a part")
     parser.add_argument(

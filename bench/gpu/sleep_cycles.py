@@ -1,5 +1,6 @@
-"""f: what a sleeping engine still holds, over 20 turns of a colocated policy: engine asleep, policy on the GPU, weights
-back, awake.
+"""Part f: measure what a sleeping engine still holds, over 20 turns of a colocated policy.
+
+In a turn the engine falls asleep, the policy is on the GPU, weights go back, and the engine wakes.
 
     python -m bench.gpu.sleep_cycles [--tiny] [--results FOLDER] [--cycles 20] [--modes discard]
 

@@ -54,7 +54,10 @@ def check_policy(rank: OneRank, folder: Path) -> None:
 
 
 def check_turn(setting: Setting, engine_model: Path, policy_model: Path) -> None:
-    """A turn of the policy: the engine has other weights before."""
+    """Check that an engine with other weights agrees with the policy after one handover.
+
+    The engine sleeps, loads the policy's weights and wakes. The row has |Megatron − vLLM| after and before.
+    """
     config = pair_config(setting, SHARE, sleep="discard", keep_published=False, enforce_eager=True)
     with start(config, engine_model, policy_model) as pair:
         assert pair.policy is not None
@@ -74,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> None:
-    """The policy alone, then both."""
+    """Check a policy rank alone, then a policy and an engine that share the GPU."""
     setting = open_setting("smoke", __doc__, add_arguments)
     shape = TINY if setting.is_tiny else FAMILIES["qwen2"]
     name = "tiny" if setting.is_tiny else "qwen2"

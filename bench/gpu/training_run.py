@@ -40,7 +40,7 @@ def overrides_for(setting: Setting) -> tuple[str, ...]:
 
 
 def character_model(setting: Setting, name: str, config: Mapping[str, Any]) -> Path:
-    """A random model over the tests' tokenizer of 128 characters."""
+    """Make a random model whose tokenizer is the tests' one, of 128 characters, and return its folder."""
     from tests.support.tiny_model import EOS_ID, VOCAB_SIZE, make_tokenizer
 
     folder = make_model(setting.models / name, {**config, "vocab_size": VOCAB_SIZE, "eos_token_id": EOS_ID})

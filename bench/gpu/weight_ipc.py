@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> None:
-    """The policy's model and another in the engine."""
+    """Measure the weight sync from a policy to an engine that has another model of the same shape."""
     setting = open_setting("weight_ipc", __doc__, add_arguments, with_floors=True)
     shape, name = (TINY, "tiny") if setting.is_tiny else (QWEN_1_5B, "1.5B_shape")
     policy_model = make_model(setting.models / name, shape)

@@ -67,9 +67,9 @@ class Pool:
     ) -> None:
         """Start the processes that grade responses.
 
-        `seconds` limits the time for one response; a response that takes longer has a failed grade. `services` limits
-        requests to services. `record_folder` stores the answers of services, one file for each `worker`; None: they are
-        not stored. `processes` replaces the pool's own processes.
+        `seconds` limits the time for one response. A response that takes longer has a failed grade. `services` limits
+        requests to services. With `record_folder` the answers of services are stored there, in one file for each
+        `worker`. `processes` replaces the pool's own processes.
         """
         deadlines = seconds if isinstance(seconds, Deadlines) else Deadlines(seconds)
         self._processes = processes or ProcessPool(deadlines)
@@ -108,11 +108,12 @@ class Pool:
         prompt: Messages = (),
         counts: Mapping[str, int] | None = None,
     ) -> Verdicts:
-        """Score texts with processes or services; each part of a composite verifier goes to the one that it needs.
+        """Score texts with processes or services, as each verifier and each part of a composite verifier needs.
 
         `prompt` has the prompt's messages, which are sent to services. `counts` has the number of responses for each
-        text; None: one each. Raises ConfigError when a verifier cannot be loaded or a key is missing, ResourceError
-        when no process can be started, and ServiceError when a service fails and settings say that this ends the run.
+        text, one each without it. Raises ConfigError when a verifier cannot be loaded or a key is missing, and
+        ResourceError when no process can be started. Raises ServiceError when a service fails and settings say that
+        this ends the run.
         """
         if is_remote(verifier):
             remote = self._services()
@@ -159,6 +160,6 @@ class Pool:
 
 
 def grade(verifier: str, payload: Mapping[str, Any], response: str, seconds: float = SECONDS) -> Grade:
-    """Grade one response in a process of its own; a `Pool` is faster for many. Raises the errors of `Pool.grade`."""
+    """Grade one response in a process of its own, where a `Pool` would grade many faster. Raises as `Pool.grade`."""
     with Pool(seconds) as pool:
         return pool.grade(verifier, payload, [response])[0]

@@ -1,4 +1,4 @@
-"""What the graders' tests share: the names that one of them allows end with it."""
+"""Fixtures of all graders' tests: names that a test or module allows are taken back at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text from the environment is its value to whoever uses it, and its unresolved text to whoever writes it."""
+"""A string from the environment has its value for code, and its unresolved text in files and messages."""
 
 from __future__ import annotations
 

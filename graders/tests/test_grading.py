@@ -1,4 +1,4 @@
-"""Grades: rewards, reasons, and what failed apart from what earned nothing."""
+"""Grades: rewards, reasons, and failures apart from rewards of 0."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_right_and_wrong_responses_are_graded_in_their_order() -> None:
 
 
 class LateProcesses:
-    """The first response has met the deadline, the second one earned nothing."""
+    """Processes in which the first response misses the deadline and the second earns nothing."""
 
     def judge(self, verifier: str, payload: Mapping[str, Any], responses: Sequence[str]) -> Verdicts:
         return Verdicts([None, 0.0], {0: "has not ended after 1 s"})

@@ -1,4 +1,4 @@
-"""Values of settings become what annotations say, or a message."""
+"""Values of settings are converted as annotations say, or refused with a message."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from brorl_graders.base.errors import ConfigError
 
 
 class Colour(enum.Enum):
-    """A choice."""
+    """An enum for tests."""
 
     RED = 1
 
 
 @dataclass
 class Inner:
-    """A section."""
+    """A nested section of settings."""
 
     depth: int = 7
     name: str = "k"
@@ -28,7 +28,7 @@ class Inner:
 
 @dataclass
 class Params:
-    """One field of each kind."""
+    """A dataclass with one field of each kind."""
 
     share: float = 1.0
     number: int | None = 2
@@ -50,7 +50,7 @@ class Params:
 
 @dataclass(frozen=True)
 class Required:
-    """One field must be given."""
+    """A dataclass with a required field."""
 
     number: int
 

@@ -1,8 +1,8 @@
-"""Episodes of which some hang and some crash: whether all close, what is left, what memory the owner takes.
+"""Run episodes of which some hang and some crash, and check that all close, and what processes and memory remain.
 
-    python lab/studies/episodes.py --episodes 10000 --hanging 0.05 --crashing 0.05 --turns 3
+python lab/studies/episodes.py --episodes 10000 --hanging 0.05 --crashing 0.05 --turns 3
 
-Each episode takes `turns` turns; one that hangs or crashes does so at a turn that is drawn. Exit code 1 unless every
+Each episode takes `turns` turns. One that hangs or crashes does so at a random turn. The exit code is 1 unless every
 episode closed as it should and no process is left.
 """
 
@@ -28,16 +28,16 @@ MIB = 2**20
 
 
 class Troubled(Environment):
-    """Does what its task says at the turn that it names."""
+    """An environment that hangs or crashes at the turn that its task names."""
 
     def reset(self, task: Task, seed: int) -> str:
-        """Nothing is asked."""
+        """Start an episode that hangs or crashes as its task says. Its observation is always "go"."""
         self.plan = task
         self.turn = 0
         return "go"
 
     def step(self, action: Action) -> Step:
-        """The turn, or the end."""
+        """Take a turn, hang, crash, or end the episode, as the task says."""
         self.turn += 1
         if self.turn == self.plan["at"] and self.plan["deed"] == "hang":
             time.sleep(3600)
@@ -46,14 +46,14 @@ class Troubled(Environment):
         return Step("on", reward=1.0, terminated=self.turn == self.plan["turns"])
 
 
-def memory() -> float:
-    """MiB that this process holds."""
+def resident_mib() -> float:
+    """Return the MiB of memory that this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
 
-def plans(options: argparse.Namespace) -> list[dict[str, object]]:
-    """Task of each episode."""
+def make_tasks(options: argparse.Namespace) -> list[dict[str, object]]:
+    """Return the random task of each episode: to hang, to crash or to end, and when."""
     random = Random(0)
     found: list[dict[str, object]] = []
     for _ in range(options.episodes):
@@ -68,7 +68,7 @@ def plans(options: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def play(host: EpisodeHost, tasks: list[dict[str, object]], turns: int) -> dict[int, EpisodeOutcome]:
-    """The last outcome of each episode; a turn of all that are open at a time."""
+    """Return the last outcome of each episode. All open episodes take their turns together."""
     last: dict[int, EpisodeOutcome] = {}
     for turn in range(1, turns + 1):
         going_on = [number for number in range(len(tasks)) if number not in last or not last[number].has_ended]
@@ -77,12 +77,12 @@ def play(host: EpisodeHost, tasks: list[dict[str, object]], turns: int) -> dict[
             steps.append(EpisodeStep(str(number), TROUBLED, {}, tasks[number], 0, ("go",) * turn))
         outcomes = host.step(steps)
         last.update(zip(going_on, outcomes, strict=True))
-        sys.stdout.write(f"turn {turn}: {len(steps)} steps, the owner holds {memory():.0f} MiB\n")
+        sys.stdout.write(f"turn {turn}: {len(steps)} steps, the owner holds {resident_mib():.0f} MiB\n")
     return last
 
 
 def main() -> int:
-    """Command line."""
+    """Play all episodes, print their results, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--hanging", type=float, default=0.05)
@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--step-timeout", type=float, default=1.0)
     options = parser.parse_args()
-    tasks = plans(options)
+    tasks = make_tasks(options)
     allow(names_of(BroRLConfig(data=DataConfig(environment=TROUBLED))))
     host = EpisodeHost(HostLimits(step_s=options.step_timeout))
     start = time.monotonic()

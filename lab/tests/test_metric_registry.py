@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from brorl_lab.metric_registry import GROUPS, declared_names, undeclared
+from brorl_lab.metric_registry import GROUPS, declared_names, undeclared_names
 from brorl_lab.renamed_metrics import RENAMED
 
 from scripts import metrics_page
@@ -34,7 +34,7 @@ def literals(path: Path) -> Iterator[str]:
 def is_declared(text: str) -> bool:
     """Whether a literal is a declared metric, or with something filled in for its `{}` is one."""
     pattern = re.compile(".*".join(re.escape(part) for part in text.split("{}")))
-    return undeclared([text]) == [] or any(pattern.fullmatch(declared) for declared in declared_names())
+    return undeclared_names([text]) == [] or any(pattern.fullmatch(declared) for declared in declared_names())
 
 
 def test_every_metric_that_the_package_names_is_declared() -> None:
@@ -63,7 +63,7 @@ def test_names_are_declared_once() -> None:
     ],
 )
 def test_a_name_is_known_by_its_pattern(metric: str, is_known: bool) -> None:
-    assert (undeclared([metric]) == []) is is_known
+    assert (undeclared_names([metric]) == []) is is_known
 
 
 def test_the_page_of_metrics_is_current() -> None:

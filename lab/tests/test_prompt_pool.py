@@ -50,7 +50,7 @@ def test_a_prompt_is_retired_by_its_own_rollouts_of_all_steps() -> None:
     solved, unseen = numbered(0), numbered(1)
     pool.counts.observe(solved, 4, 8)
     assert not pool.is_retired(solved)
-    pool.counts.forget()
+    pool.counts.discount()
     pool.counts.observe(solved, 8, 8)  # 2 + 8 of 4 + 8
     assert pool.is_retired(solved)
     assert not pool.is_retired(unseen)  # whatever is believed of its task
@@ -63,8 +63,8 @@ def test_a_prompt_stays_retired_while_old_rollouts_fade_and_comes_back_when_new_
     pool = pool_of(retire_from=0.9, memory=0.5)
     pool.counts.observe(numbered(0), 16, 16)
     for _ in range(5):
-        pool.counts.forget()
-    assert pool.counts.remembered(numbered(0)) == (0.5, 0.0)
+        pool.counts.discount()
+    assert pool.counts.counts_of(numbered(0)) == (0.5, 0.0)
     assert pool.is_retired(numbered(0))
     pool.counts.observe(numbered(0), 14, 16)  # 0.5 + 14 of 16.5; all that was seen, 30 of 32, would keep it retired
     assert not pool.is_retired(numbered(0))
@@ -105,8 +105,8 @@ def test_the_least_recently_seen_prompt_is_forgotten_when_there_are_too_many() -
     pool = pool_of(max_prompts=2)
     for number in (0, 1, 0, 2):
         pool.counts.observe(numbered(number), 4, 8)
-    assert pool.counts.remembered(numbered(1)) == (0.0, 0.0)
-    assert pool.counts.remembered(numbered(0)) == (8.0, 8.0)
+    assert pool.counts.counts_of(numbered(1)) == (0.0, 0.0)
+    assert pool.counts.counts_of(numbered(0)) == (8.0, 8.0)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""From a configuration to a running job: what it needs, how it is started on a cluster, how it is looked at."""
+"""Plan, start and watch a run on a cluster: planner, doctor, job scripts, and commands that look at runs."""

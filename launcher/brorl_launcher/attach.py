@@ -18,19 +18,19 @@ from brorl_launcher.run_state import read_run
 from brorl_launcher.status import is_going_on
 from nemo_brorl.core.errors import ConfigError, ResourceError
 
-POLL_S = 0.5  # a log on a shared file system tells nobody that it has grown
-ASK_S = 15.0  # Slurm, whether the job still runs
+POLL_S = 0.5  # a shared file system sends no notice of appended lines
+ASK_S = 15.0  # seconds between questions to Slurm whether the job runs
 BLOCK = 1 << 16  # bytes
 EXAMPLES = """examples:
-  brorl attach /shared/runs/first                    follow the log; Ctrl-C ends the looking, not the run
+  brorl attach /shared/runs/first                    follow the log; Ctrl-C ends only the view, not the run
   brorl attach 4711 --lines 500 --no-follow
   brorl attach /shared/runs/first --shell            on the first node, where the driver is, in its container
-  brorl attach /shared/runs/first --shell --node 3   on the fourth one; names are understood, too
+  brorl attach /shared/runs/first --shell --node 3   on the fourth one; node names work, too
   brorl attach /shared/runs/first --logs node7       what Ray wrote on a node
 """
 
-# What is read of a node's Ray session: its daemons, then those workers that wrote last. The session lies below
-# the job's TMPDIR, which this step does not have: Ray's own command line says where (job/ray_node.py).
+# Print the Ray logs of a node: its daemons, then the four worker logs written last. Ray's session is below the job's
+# TMPDIR, which this step does not have, so the path is read from Ray's own command line (job/ray_node.py).
 NODE_LOGS = """folder=""
 for process in /proc/[0-9]*; do
   [[ -O $process ]] || continue
@@ -47,14 +47,17 @@ tail -n "$1" raylet.out raylet.err $(ls -t gcs_server.out 2>/dev/null) $newest""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code: that of the shell, where one was opened. Raises BroRLError."""
+    """Run `brorl attach` and return its exit code: that of the shell, where one was opened.
+
+    Raises BroRLError.
+    """
     parser = command_parser(
         "attach", "Follow a run's log, open a shell on one of its nodes, or read what Ray wrote there.", EXAMPLES
     )
     parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
-    parser.add_argument("--lines", type=int, default=40, metavar="N", help="begin with the last N lines (default: 40)")
+    parser.add_argument("--lines", type=int, default=40, metavar="N", help="start with the last N lines (default: 40)")
     parser.add_argument("--no-follow", action="store_true", help="print these and stop")
-    parser.add_argument("--shell", action="store_true", help="a shell in the job, beside what runs there")
+    parser.add_argument("--shell", action="store_true", help="open a shell in the job")
     parser.add_argument(
         "--node", metavar="NODE", help="where: a name, or a number from 0 (default: the first, which has the driver)"
     )
@@ -62,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--logs", metavar="NODE", help="the last lines of Ray's logs on this node")
     options = parser.parse_args(list(argv))
     if options.lines < 0:
-        raise ConfigError(f"--lines {options.lines}: write 0 or more")
+        raise ConfigError(f"--lines {options.lines}: pass 0 or more")
     if options.node is not None and not options.shell:
         raise ConfigError(
             f"--node {options.node}: says where --shell opens; Ray's logs of a node are --logs {options.node}"
@@ -76,11 +79,11 @@ def main(argv: Sequence[str]) -> int:
         os.execvp("srun", [*command, "--pty", "bash", "-i"])
     if options.logs is not None:
         return show_node_logs(target, options.logs, options.lines, options.host)
-    return follow(target, options.target, options.lines, not options.no_follow)
+    return follow_log(target, options.target, options.lines, not options.no_follow)
 
 
-def running_job(target: Target) -> slurm.Job:
-    """Raises ResourceError when none of the run's jobs runs."""
+def running_job(target: Target) -> slurm.SlurmJob:
+    """Return the newest running job of a run. Raises ResourceError when none runs."""
     running = [job for job in target.jobs if job.state == "RUNNING"]
     if not running:
         states = ", ".join(f"{job.id} {job.state}" for job in target.jobs) or "it has none in the queue"
@@ -88,8 +91,11 @@ def running_job(target: Target) -> slurm.Job:
     return running[-1]
 
 
-def choose_node(job: slurm.Job, wanted: str | None) -> str:
-    """A node of the job by its name or number. Raises ConfigError with the nodes there are."""
+def choose_node(job: slurm.SlurmJob, wanted: str | None) -> str:
+    """Return the node of a job that `wanted` names, by name or by index from 0, or the first node without `wanted`.
+
+    Raises ConfigError with the job's node names.
+    """
     nodes = slurm.node_names(job.nodes)
     if wanted is None:
         return nodes[0]
@@ -105,11 +111,14 @@ def choose_node(job: slurm.Job, wanted: str | None) -> str:
 
 def step_command(
     target: Target,
-    job: slurm.Job,
+    job: slurm.SlurmJob,
     node: str,
     is_outside: bool,
 ) -> list[str]:
-    """A step of one task beside what runs on a node; without --overlap it would wait for ever."""
+    """Return the `srun` command of a one-task step on a node of a running job.
+
+    The step overlaps with the job's own steps. Without --overlap it would wait forever.
+    """
     command = [
         "srun",
         "--overlap",
@@ -120,12 +129,12 @@ def step_command(
         "--cpu-bind=none",
     ]
     if not is_outside and has_container(target):
-        command.append(f"--container-name=brorl-{job.id}")  # as launcher/brorl_launcher/job/job_steps.sh names it
+        command.append(f"--container-name=brorl-{job.id}")  # the name from job/job_steps.sh
     return command
 
 
 def has_container(target: Target) -> bool:
-    """Whether the run's job script names an image."""
+    """Return whether the run's job script names a container image."""
     if target.run is None:
         return False
     script = target.run / "launch" / "job.sbatch"
@@ -140,7 +149,10 @@ def show_node_logs(
     lines: int,
     is_outside: bool,
 ) -> int:
-    """What the job kept of a node's logs, and while it runs what Ray writes there. Returns an exit code."""
+    """Print a node's stored Ray logs, then those that Ray is writing there now, and return an exit code.
+
+    Raises ResourceError when no job of the run is running.
+    """
     for path in kept_logs(target, node):
         sys.stdout.write(f"==> {path}\n")
         sys.stdout.writelines(f"{line}\n" for line in last_lines(path, lines))
@@ -159,7 +171,7 @@ def show_node_logs(
 
 
 def kept_logs(target: Target, node: str) -> list[Path]:
-    """Files that the newest try of the newest job keeps of a node."""
+    """Return the Ray logs of a node that the newest try of the run's newest job stored."""
     if target.run is None:
         return []
     tries = list((target.run / "jobs").glob("*/logs/try_*"))
@@ -169,14 +181,16 @@ def kept_logs(target: Target, node: str) -> list[Path]:
     return sorted(path for path in newest.rglob(f"ray_{node}*") if path.is_file())
 
 
-def follow(
+def follow_log(
     target: Target,
     name: str,
     lines: int,
     goes_on: bool,
 ) -> int:
-    """Print a log's end, and what is added to it while the run goes on. Returns an exit code. Raises ResourceError
-    without a log."""
+    """Print the end of a run's log, then what is appended while the run continues, and return an exit code.
+
+    Raises ResourceError when the run has no log yet.
+    """
     log = newest_log(target)
     if log is None:
         states = [f"{job.id} is {job.state} {job.reason}".strip() for job in target.jobs]
@@ -187,29 +201,32 @@ def follow(
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
     if goes_on:
-        for text in grow(log, lambda: _goes_on(name)):
+        for text in read_appended_text(log, lambda: _is_still_going_on(name)):
             sys.stdout.write(text)
             sys.stdout.flush()
     return 0
 
 
-def _goes_on(name: str) -> bool:
+def _is_still_going_on(name: str) -> bool:
     try:
         target = find_target(name)
-    except ResourceError:  # Slurm's controller is busy, or starts anew: ask again later
+    except ResourceError:  # Slurm's controller is busy or restarting: ask again later
         return True
     run = None if target.run is None else read_run(target.run)
     return is_going_on(target, run, time.time())
 
 
-def grow(
+def read_appended_text(
     path: Path,
     goes_on: Callable[[], bool],
     poll_s: float = POLL_S,
     ask_s: float = ASK_S,
 ) -> Iterator[str]:
-    """What is added to a file from now on, until nothing is and `goes_on` says no. One that was truncated is read from
-    its start."""
+    """Yield the text that is appended to a file, until nothing is new and `goes_on` returns False.
+
+    A truncated file is read again from its start. `poll_s`: seconds between reads, `ask_s`: seconds between calls of
+    `goes_on`.
+    """
     with path.open("rb") as file:
         file.seek(0, 2)
         asked_at = time.monotonic()
@@ -231,7 +248,7 @@ def grow(
 
 
 def last_lines(path: Path, number: int) -> list[str]:
-    """The last lines of a file, read from its end."""
+    """Return the last `number` lines of a file, reading it from its end."""
     with path.open("rb") as file:
         position = file.seek(0, 2)
         tail = b""

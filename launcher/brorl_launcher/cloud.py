@@ -21,41 +21,45 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 
 KINDS = ("slurm", "rayjob", "skypilot")
-PYTHON = "/opt/nemo_brorl/.venv/bin/python"  # in the image
+PYTHON = "/opt/nemo_brorl/.venv/bin/python"  # path in the image
 RAY_VERSION = "2.60.0"
-RAY_PORT = 6379  # SkyPilot's own Ray has another
-SETTINGS = "/etc/brorl"  # folder of config.yaml, in a pod
-MAX_NAME = 40  # Kubernetes appends to it
+RAY_PORT = 6379  # not the port of SkyPilot's own Ray
+SETTINGS = "/etc/brorl"  # the pod's folder with config.yaml
+MAX_NAME = 40  # Kubernetes appends to the name
 ACCELERATORS = {"h100": "H100", "h200": "H200", "a100": "A100-80GB"}  # SkyPilot's names
 VOLUME = re.compile(r"([a-z0-9][a-z0-9-]*):(/[\w./-]+)")
 
 
 @dataclass(frozen=True)
 class CloudJob:
-    """What such a job is made of."""
+    """A job for KubeRay or SkyPilot: the run's settings, the site, the image and the shared volume."""
 
     config: BroRLConfig
     site: Site
     image: str
-    volume: str  # name of a persistent volume claim, or of a volume of SkyPilot's
-    mounted_at: str  # where the pods see it; the run folder is below
+    volume: str  # name of a persistent volume claim, or of a SkyPilot volume
+    mounted_at: str  # the volume's path in the pods, above the run folder
 
     @property
     def name(self) -> str:
-        """The run folder's name, in the letters that Kubernetes takes."""
+        """The run folder's name, reduced to the letters that Kubernetes accepts."""
         folder = Path(self.config.exp_manager.explicit_log_dir).name
         letters = re.sub(r"[^a-z0-9]+", "-", folder.lower())
         return letters[:MAX_NAME].strip("-") or "brorl"
 
     @property
-    def train(self) -> str:
-        """The command, by settings that lie in `SETTINGS`."""
+    def train_command(self) -> str:
+        """The training command, which reads its settings from the folder `SETTINGS`."""
         python = self.site.python or PYTHON
         return f"{python} -m nemo_brorl train --config-path {SETTINGS} --config-name config"
 
 
 def cloud_job(config: BroRLConfig, site: Site, volume: str | None) -> CloudJob:
-    """Check what is asked for. Raises ConfigError."""
+    """Check the site, the volume and the run folder, and return the job for KubeRay or SkyPilot.
+
+    `volume` is NAME:/FOLDER. Raises ConfigError when the image or the volume is missing, or when the run folder is not
+    on the volume.
+    """
     if site.container is None:
         raise ConfigError(
             "--to rayjob and --to skypilot need an image: write --container REGISTRY/brorl:TAG (Dockerfile)"
@@ -71,15 +75,15 @@ def cloud_job(config: BroRLConfig, site: Site, volume: str | None) -> CloudJob:
     return CloudJob(config, site, site.container.replace("#", "/"), found[1], found[2])
 
 
-def rendered(job: CloudJob, kind: str) -> str:
-    """The file's text."""
+def render_cloud_job(job: CloudJob, kind: str) -> str:
+    """Return the YAML text of a job, as `kubectl apply` (kind "rayjob") or `sky launch` takes it."""
     documents = ray_job(job) if kind == "rayjob" else [sky_task(job)]
     texts = [yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120) for document in documents]
     return "---\n".join(texts)
 
 
 def ray_job(job: CloudJob) -> list[dict[str, Any]]:
-    """A ConfigMap with the settings, and the RayJob: its head is the first of the nodes that train."""
+    """Return a ConfigMap with the settings and a RayJob, whose head is the first of the training nodes."""
     settings = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -105,12 +109,12 @@ def ray_job(job: CloudJob) -> list[dict[str, Any]]:
         }
         cluster["workerGroupSpecs"] = [group]
     spec: dict[str, Any] = {
-        "entrypoint": job.train,
+        "entrypoint": job.train_command,
         "shutdownAfterJobFinishes": True,
         "rayClusterSpec": cluster,
     }
     if job.site.requeue:
-        spec["backoffLimit"] = job.site.max_restarts or 3  # a new cluster goes on from the last checkpoint
+        spec["backoffLimit"] = job.site.max_restarts or 3  # a new cluster resumes from the last checkpoint
     made = {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -121,7 +125,7 @@ def ray_job(job: CloudJob) -> list[dict[str, Any]]:
 
 
 def sky_task(job: CloudJob) -> dict[str, Any]:
-    """A task of SkyPilot, which starts Ray on its nodes and trains on the first."""
+    """Return a SkyPilot task that starts Ray on its nodes and trains on the first one."""
     trainer = job.config.trainer
     resources: dict[str, Any] = {"image_id": f"docker:{job.image}"}
     if trainer.gpus_per_node:
@@ -142,7 +146,7 @@ def sky_task(job: CloudJob) -> dict[str, Any]:
 
 
 def _pod(job: CloudJob, name: str) -> dict[str, Any]:
-    """One node: a container with the GPUs, the volume, the settings and room in /dev/shm."""
+    """Return the pod of one node: a container with GPUs, the shared volume, the settings and room in /dev/shm."""
     site = job.site
     limits: dict[str, Any] = {}
     if job.config.trainer.gpus_per_node:
@@ -177,7 +181,7 @@ def _variables(environment: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def _sky_script(job: CloudJob) -> str:
-    """What every node runs."""
+    """Return the shell script that SkyPilot runs on every node."""
     python = job.site.python or PYTHON
     ray = shlex.quote(str(Path(python).with_name("ray")))
     return f"""set -e
@@ -195,14 +199,14 @@ export RAY_ADDRESS="$head:{RAY_PORT}"
 until [ "$({python} -c 'import ray; ray.init(log_to_driver=False); print(len(ray.nodes()))')" = "$SKYPILOT_NUM_NODES" ]
 do sleep 2; done
 status=0
-{job.train} || status=$?
+{job.train_command} || status=$?
 {ray} stop
 exit $status
 """
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML with texts of several lines as blocks."""
+    """A YAML dumper that writes texts of several lines as blocks."""
 
 
 def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -1,5 +1,6 @@
-"""Snapshot of the code as it is now: the files of the last commit, uncommitted changes and new files. Git is asked, and
-left as it was. An installed package is copied.
+"""Take a snapshot of the code as it is now: the last commit, uncommitted changes and new files.
+
+Git is only read, and the checkout stays as it is. An installed package is copied.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 
-from brorl_launcher.packages import PACKAGE, PLACES
+from brorl_launcher.packages import FOLDER_OF_PACKAGE, PACKAGE
 from nemo_brorl.config.load import shipped_folder
 from nemo_brorl.core.errors import ConfigError
 
-MAX_NEW_MIB = 64  # size of files that git does not know
-NAMED = 5  # changed files that a message names
+MAX_NEW_MIB = 64  # limit for files that git does not track
+NAMED = 5  # changed files named in a message
 
 
 @dataclass(frozen=True)
 class Revision:
-    """Which code it is."""
+    """The version of a code snapshot: a commit, and the files that differ from it."""
 
     commit: str | None  # None: not a git checkout
-    changed: tuple[str, ...] = ()  # files that differ from the commit, new and deleted ones among them
-    patch: bytes = field(default=b"", repr=False)  # from the commit to these files; `git apply` takes it
+    changed: tuple[str, ...] = ()  # changed, new and deleted files, compared with the commit
+    patch: bytes = field(default=b"", repr=False)  # changes since the commit, for `git apply`
 
     def __str__(self) -> str:
         if self.commit is None:
@@ -44,31 +45,34 @@ class Revision:
 
 
 class CodeSnapshot:
-    """A context; inside it the code of `root` can be named and written, as it was when the context was entered.
+    """The code of `root` at the moment when this context is entered, to be named and written inside it.
 
-    The files become objects in a folder of their own, with an index of their own: the checkout's stays as it was.
-    `leave_out`, a run folder, is no code, even where git does not ignore it.
+    Git stores the files as objects in a scratch folder with an index of its own, so the checkout stays as it is.
+    `leave_out`, a run folder, is not part of the code, even where git does not ignore it.
     """
 
     def __init__(self, root: Path, leave_out: Path) -> None:
         self.root = root
         self.leave_out = leave_out
-        self.tree = ""  # git's name of the files
+        self.tree = ""  # git's object name of the files
         self.revision = Revision(None)
         self._scratch = tempfile.TemporaryDirectory(prefix="brorl_code_")
 
     def __enter__(self) -> CodeSnapshot:
-        """Raises ConfigError when files that are new to git are too large to be code."""
+        """Record the files and their revision.
+
+        Raises ConfigError when files that git does not track are too large to be code.
+        """
         try:
-            self._git("ls-files", "--error-unmatch", PACKAGE)  # fails where somebody else's repository is around it
+            self._git("ls-files", "--error-unmatch", PACKAGE)  # fails inside another project's repository
             commit = self._git("rev-parse", "HEAD").decode().strip()
         except (OSError, subprocess.CalledProcessError):
-            return self  # an installed package, or no git
+            return self  # installed package, or no git
         self._refuse_large()
         scratch = Path(self._scratch.name)
         (scratch / "objects").mkdir()
-        # Git's list of files spares it to read those that it has read before. A file of the list's own age is read:
-        # the copy keeps that age.
+        # Git does not read a file again whose entry in the index is up to date. It reads every file that is as new as
+        # the index. So the copy keeps the index's time.
         shutil.copy2(self._path_of("index"), scratch / "index")
         self._git("add", "--all", "--", *self._scope(), own_store=True)
         written = self._git("write-tree", own_store=True).decode().strip()
@@ -90,11 +94,11 @@ class CodeSnapshot:
         self._scratch.cleanup()
 
     def write(self, folder: Path) -> None:
-        """Write the files into an empty folder, and which they are into its REVISION."""
+        """Write the snapshot's files into an empty folder, and its revision into the file REVISION there."""
         folder.mkdir(parents=True)
         if self.revision.commit is None:
             left_out = shutil.ignore_patterns("__pycache__")
-            for package, place in PLACES.items():
+            for package, place in FOLDER_OF_PACKAGE.items():
                 shutil.copytree(self.root / package, folder / place / package, ignore=left_out)
             shutil.copytree(shipped_folder(), folder / "conf")
         else:
@@ -118,7 +122,7 @@ class CodeSnapshot:
             )
 
     def _scope(self) -> list[str]:
-        """Git's words for this folder without the run folder."""
+        """Return git's path arguments for the code folder without the run folder."""
         root = self.root.resolve()
         left_out = self.leave_out.resolve()
         if not left_out.is_relative_to(root):

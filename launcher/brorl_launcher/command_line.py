@@ -1,5 +1,4 @@
-"""Command line of `render` and `submit`: a configuration, a site, and every site setting as an
-option of its own."""
+"""Parse the command line of `render` and `submit`: a configuration, a site, and an option for every site setting."""
 
 from __future__ import annotations
 
@@ -16,28 +15,28 @@ from nemo_brorl.config.declare import declaration
 from nemo_brorl.config.load import DEFAULT_CONFIG
 from nemo_brorl.core.errors import ConfigError
 
-PAIRS = {"environment": "--env"}  # NAME=VALUE, may be given several times
-LISTS = {"mounts": "--mount", "setup": "--setup", "options": "--sbatch"}  # may be given several times
-SECTION = "the site's settings, over those of --site (docs/cluster.md)"
+PAIRS = {"environment": "--env"}  # NAME=VALUE, repeatable
+LISTS = {"mounts": "--mount", "setup": "--setup", "options": "--sbatch"}  # repeatable
+SECTION = "the site's settings, over those of --site (docs/howto/cluster.md)"
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What is asked for."""
+    """The parsed command line of `brorl render` or `brorl submit`."""
 
-    arguments: tuple[str, ...]  # as they were given, with the command's name
+    arguments: tuple[str, ...]  # command name and arguments as typed
     config_name: str
     config_path: Path | None
     overrides: tuple[str, ...]
     site_name: str | None
-    site_settings: dict[str, Any]  # given on the command line
+    site_settings: dict[str, Any]  # settings from the command line
     with_plan: bool
     with_test: bool
     needs_clean: bool
 
 
 def command_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """What all commands have in common."""
+    """Return an argument parser with the settings that all commands of the launcher share."""
     return argparse.ArgumentParser(
         prog=f"brorl {command}",
         description=description,
@@ -48,7 +47,7 @@ def command_parser(command: str, description: str, examples: str) -> argparse.Ar
 
 
 def job_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """The options that `render` and `submit` share."""
+    """Return an argument parser with the options that `render` and `submit` share."""
     parser = command_parser(command, description, examples)
     parser.usage = f"brorl {command} [--config-name NAME] [--site SITE] [option ...] [KEY=VALUE ...]"
     parser.add_argument(
@@ -66,24 +65,30 @@ def job_parser(command: str, description: str, examples: str) -> argparse.Argume
     )
     parser.add_argument("--config-path", "-cp", type=Path, metavar="FOLDER", help="look for the YAML there")
     parser.add_argument("--run", metavar="FOLDER", help="the run folder: short for exp_manager.explicit_log_dir=FOLDER")
-    parser.add_argument("--nodes", type=int, metavar="N", help="that train: short for trainer.num_nodes=N")
+    parser.add_argument("--nodes", type=int, metavar="N", help="training nodes: short for trainer.num_nodes=N")
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="short for trainer.gpus_per_node=N")
     parser.add_argument(
         "--site", metavar="SITE", help="a YAML file, or NAME for conf/site/NAME.yaml (default: $BRORL_SITE)"
     )
-    parser.add_argument("--no-plan", action="store_true", help="go on although the planner says that it does not fit")
+    parser.add_argument(
+        "--no-plan", action="store_true", help="continue although the planner says that the run does not fit"
+    )
     parser.add_argument("--no-test", action="store_true", help="do not ask Slurm whether it would take the job")
     parser.add_argument(
         "--require-clean",
         action="store_true",
-        help="refuse code with uncommitted changes, which is otherwise frozen as it is",
+        help="refuse code with uncommitted changes (default: freeze it as it is)",
     )
     _add_site_options(parser)
     return parser
 
 
 def read_request(command: str, arguments: Sequence[str], options: argparse.Namespace) -> JobRequest:
-    """Raises ConfigError where a short form and the setting that it stands for are both given."""
+    """Return the job request of parsed options.
+
+    `arguments` is the command line as it was typed. Raises ConfigError when an option and the setting that it stands
+    for are both given.
+    """
     overrides = list(options.overrides)
     for option, key in (
         ("run", "exp_manager.explicit_log_dir"),
@@ -111,7 +116,7 @@ def read_request(command: str, arguments: Sequence[str], options: argparse.Names
 
 
 def _hydra_text(text: str) -> str:
-    """Text as a quoted value of Hydra's override syntax."""
+    """Return a text as a quoted value of Hydra's override syntax."""
     return "'" + re.sub(r"(\\*)'", r"\1\1\\'", text) + "'"
 
 
@@ -133,7 +138,10 @@ def _add_site_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _site_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Those that were given. Raises ConfigError for a variable without a value."""
+    """Return the site settings that the command line gives.
+
+    Raises ConfigError for a variable without a value.
+    """
     given = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(Site)

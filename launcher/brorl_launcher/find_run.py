@@ -1,6 +1,4 @@
-"""Search for a run and its jobs by what a person names: a run folder, or a job's number; live jobs of a run, and the
-refusal to start another one beside them.
-"""
+"""Find a run and its jobs by a run folder or a job number, and refuse a second job beside a live one."""
 
 from __future__ import annotations
 
@@ -16,46 +14,49 @@ from brorl_launcher.packages import code_root
 from brorl_launcher.run_state import read_heartbeat
 from nemo_brorl.core.errors import CheckpointError, ConfigError
 
-JOBS = "jobs"  # folder of the jobs of slurm/*.sh
-SETTINGS = "settings.sh"  # in it, what a job is about
-SIGNS = ("config.yaml", "launch", "heartbeat.json", "metrics.jsonl")  # one of them makes a folder a run folder
-MAX_ENDED = 3  # jobs that are not in the queue any more, of those that a status shows
-FRESH_S = 30.0  # a heartbeat is written every 5 s
+JOBS = "jobs"  # folder that holds one folder for each job of slurm/*.sh
+SETTINGS = "settings.sh"  # file in a job's folder with its settings
+SIGNS = ("config.yaml", "launch", "heartbeat.json", "metrics.jsonl")  # any one marks a run folder
+MAX_ENDED = 3  # ended jobs that a status shows
+FRESH_S = 30.0  # the driver writes its heartbeat every 5 s
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is looked at."""
+    """A run folder and its Slurm jobs, as `status` and `attach` show them."""
 
-    run: Path | None  # None: a job whose run folder nobody knows
-    # newest last; those in the queue, or where there are none the last ones that ended
-    jobs: tuple[slurm.Job, ...] = ()
-    restarts: dict[str, int] = field(default_factory=dict)  # by job
+    run: Path | None  # None: a job whose run folder is unknown
+    # the queued and running jobs, or without any the last ones that ended; newest last
+    jobs: tuple[slurm.SlurmJob, ...] = ()
+    restarts: dict[str, int] = field(default_factory=dict)  # number of restarts by job
     notes: tuple[str, ...] = ()
-    log: Path | None = None  # where it is not below the run folder
+    log: Path | None = None  # path of a log outside the run folder
 
 
 def find_target(name: str) -> Target:
-    """Raises ConfigError when there is no such run, or job."""
+    """Return the run and the jobs that `name`, a run folder or a job number, stands for.
+
+    Raises ConfigError when there is no such run or job.
+    """
     folder = Path(name).expanduser().absolute()
     if folder.is_dir():
         if not any((folder / sign).exists() for sign in SIGNS):
             raise ConfigError(f"{name}: is no run folder: it has none of {', '.join(SIGNS)}")
-        return _of_run(folder)
+        return _target_of_run(folder)
     if not re.fullmatch(r"\d+", name):
         raise ConfigError(
-            f"{name}: there is no such folder, and a job is a number: write a run folder, or the number that `squeue "
-            "--me` shows"
+            f"{name}: there is no such folder, and a job is a number. Pass a run folder, or the number that `squeue "
+            "--me` shows."
         )
-    return _of_job(name)
+    return _target_of_job(name)
 
 
-def _of_run(folder: Path) -> Target:
+def _target_of_run(folder: Path) -> Target:
     ids = job_ids(folder)
     if not ids:
         return Target(folder)
     if not slurm.has_slurm("squeue"):
-        note = f"not on this machine: of jobs {', '.join(ids[-MAX_ENDED:])} only the files are seen"
+        note = f"not on this machine: of jobs {', '.join(ids[-MAX_ENDED:])} only files are shown"
         return Target(folder, notes=(note,))
     try:
         target = _with_jobs(folder, ids)
@@ -67,46 +68,48 @@ def _of_run(folder: Path) -> Target:
 
 
 def _with_jobs(folder: Path | None, ids: list[str]) -> Target:
-    queued = slurm.queued(ids)
+    queued = slurm.queued_jobs(ids)
     last = ids[-MAX_ENDED:]
-    found = queued or slurm.accounted(last)
+    found = queued or slurm.ended_jobs(last)
     jobs = [found[identity] for identity in ids if identity in found]
     restarts = {job.id: restarts_of(job.id) for job in jobs}
-    notes = () if jobs else (f"remembers nothing of {', '.join(last)}",)
+    notes = () if jobs else (f"has no record of {', '.join(last)}",)
     return Target(folder, tuple(jobs), restarts, notes)
 
 
-def _of_job(identity: str) -> Target:
-    """Raises ConfigError when nothing is known of the job."""
+def _target_of_job(identity: str) -> Target:
+    """Return the run and the jobs of a job number. Raises ConfigError when Slurm has no record of the job."""
     if not slurm.has_slurm("scontrol"):
-        raise ConfigError(f"{identity}: there is no Slurm on this machine to ask for a job: write its run folder")
+        raise ConfigError(f"{identity}: there is no Slurm on this machine. Pass the run folder of the job.")
     shown = slurm.show_job(identity)
-    folder = run_of_script(shown.get("Command", "") or _script_in(slurm.submitted_as(identity)))
+    folder = run_of_script(shown.get("Command", "") or _script_in(slurm.submit_command_line(identity)))
     if folder is not None and folder.is_dir():
-        return _of_run(folder)
+        return _target_of_run(folder)
     settings = Path(shown.get("WorkDir", "")) / JOBS / identity / SETTINGS
     target = _with_jobs(_run_in_settings(settings), [identity])
     if not target.jobs:
         raise ConfigError(
-            f"{identity}: Slurm does not know this job (any more), so write its run folder; `squeue --me` lists your "
-            "jobs"
+            f"{identity}: Slurm has no record of this job. Pass its run folder. `squeue --me` lists your jobs."
         )
     return replace(target, log=_log_of(identity))
 
 
 def _log_of(identity: str) -> Path | None:
-    """Where Slurm writes what a job says."""
+    """Return the file that Slurm writes a job's output to, or None when there is none."""
     log = Path(slurm.show_job(identity).get("StdOut", ""))
     return log if log.is_file() else None
 
 
 def job_ids(run: Path) -> list[str]:
-    """All jobs that are known to train, or to have trained, in a run folder; oldest first."""
+    """Return the numbers of all jobs known to train, or to have trained, in a run folder, oldest first."""
     return sorted({*Folders(run).job_ids(), *_noted_jobs(run)}, key=int)
 
 
 def _noted_jobs(run: Path) -> list[str]:
-    """Jobs of slurm/*.sh that were submitted from this folder, or from the checkout, and train in this run folder."""
+    """Return the jobs of slurm/*.sh that train in this run folder.
+
+    They are found if they were submitted from the current folder or from the checkout.
+    """
     ids = []
     for root in {Path.cwd(), code_root()}:
         for path in (root / JOBS).glob(f"*/{SETTINGS}"):
@@ -117,7 +120,7 @@ def _noted_jobs(run: Path) -> list[str]:
 
 
 def _run_in_settings(path: Path) -> Path | None:
-    """The run folder that a job of slurm/*.sh has noted, once it has read its settings (job/settings.py)."""
+    """Return the run folder that a job of slurm/*.sh recorded after reading its settings (job/settings.py)."""
     if not path.is_file():
         return None
     for word in shlex.split(path.read_text(encoding="utf-8")):
@@ -128,13 +131,16 @@ def _run_in_settings(path: Path) -> Path | None:
 
 
 def run_of_script(command: str) -> Path | None:
-    """The run folder that a launch's job.sbatch lies in; `command` may go on with its arguments."""
+    """Return the run folder that holds a launch's job.sbatch, or None for another script.
+
+    `command` is the script's path, possibly followed by its arguments.
+    """
     match = re.match(r"(/.*)/launch(_\d+)?/job\.sbatch(\s|$)", command)
     return Path(match[1]) if match else None
 
 
 def _script_in(command: str) -> str:
-    """The script among the words of a command line of sbatch."""
+    """Return the launch's job script among the words of an `sbatch` command line, or an empty text."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -144,13 +150,13 @@ def _script_in(command: str) -> str:
 
 
 def restarts_of(identity: str) -> int:
-    """How many times Slurm has put a job back into its queue, as far as it remembers."""
+    """Return how many times Slurm requeued a job, or 0 when Slurm has no record of it."""
     number = slurm.show_job(identity).get("Restarts", "0")
     return int(number) if number.isdigit() else 0
 
 
 def newest_log(target: Target) -> Path | None:
-    """The log of the job that runs, or else of the last one."""
+    """Return the log of the running job, else the newest log of the run, or None."""
     if target.log is not None or target.run is None:
         return target.log
     running = [job.id for job in target.jobs if job.is_running]
@@ -162,18 +168,20 @@ def newest_log(target: Target) -> Path | None:
     return max(logs, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def live_jobs(folders: Folders) -> list[slurm.Job]:
-    """Jobs of this run that wait or run, oldest first; none where there is no Slurm. Raises ResourceError when it does
-    not answer."""
+def live_jobs(folders: Folders) -> list[slurm.SlurmJob]:
+    """Return the queued and running jobs of a run, oldest first.
+
+    The list is empty without Slurm. Raises ResourceError when Slurm does not answer.
+    """
     ids = job_ids(folders.run)
     if not ids or not slurm.has_slurm("squeue"):
         return []
-    queued = slurm.queued(ids)
+    queued = slurm.queued_jobs(ids)
     return [queued[identity] for identity in ids if identity in queued]
 
 
 def refuse_live(folders: Folders) -> None:
-    """Raise CheckpointError when a job of this run is in the queue, or something writes its heartbeat."""
+    """Raise CheckpointError when a job of this run is in the queue, or when its heartbeat is fresh."""
     live = live_jobs(folders)
     if live:
         listed = ", ".join(f"{job.id} ({job.state})" for job in live)

@@ -1,15 +1,14 @@
-"""Frozen settings and code of a job, put into its run folder: what a requeued job trains with, whatever becomes of the
-checkout.
+r"""Freeze the settings and the code of a job in its run folder, so that a requeued job trains with the same ones.
 
-    RUN/launch/config.yaml          all settings, paths absolute; what came from the environment by its variable
-               code/                the code as it was, uncommitted changes and new files included
-               revision.txt         commit, and which files differed from it
-               uncommitted.patch    that difference, where there is one
-               job.sbatch           the job
-               command.txt          the command that rendered it
-               jobs.jsonl           the jobs that were submitted
+RUN/launch/config.yaml: all settings, with absolute paths; values from the environment stand as their variables
+RUN/launch/code/: the code as it was, with uncommitted changes and new files
+RUN/launch/revision.txt: the commit, and the files that differed from it
+RUN/launch/uncommitted.patch: that difference, if there is one
+RUN/launch/job.sbatch: the job script
+RUN/launch/command.txt: the command that rendered it
+RUN/launch/jobs.jsonl: the jobs that were submitted
 
-The folder is filled under another name and renamed. An earlier launch of the same run is kept as RUN/launch_1,
+The folder is filled under another name and then renamed. An earlier launch of the run is kept as RUN/launch_1,
 launch_2, …
 """
 
@@ -43,7 +42,10 @@ def freeze(
     script: str,
     command: str,
 ) -> None:
-    """Write RUN/launch, and make the folder of the jobs' logs, which Slurm does not."""
+    """Write the launch folder of a run, and create the folder for the job logs, which Slurm does not create.
+
+    An earlier launch is renamed, not deleted.
+    """
     partial = folders.run / "launch.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -68,7 +70,7 @@ def _free_name(run: Path) -> Path:
 
 
 def check_yaml(config: BroRLConfig) -> None:
-    """Raise ConfigError for settings that a job would not read as they are."""
+    """Raise ConfigError for settings that change when they are written as YAML and read again."""
     try:
         is_same = to_config(OmegaConf.create(to_yaml(config))) == config
     except (ConfigError, OmegaConfBaseException):
@@ -80,10 +82,13 @@ def check_yaml(config: BroRLConfig) -> None:
 
 
 def absolute_paths(config: BroRLConfig, folder: Path) -> BroRLConfig:
-    """The same settings, relative paths counted from `folder`: a job starts somewhere else."""
+    """Return the settings with every relative path made absolute, counted from `folder`.
+
+    A job starts in another folder than the command that renders it.
+    """
     run_folder = _absolute(config.exp_manager.explicit_log_dir, folder)
     model = config.policy.model
-    if (folder / Path(model).expanduser()).is_dir():  # else a name on the hub
+    if (folder / Path(model).expanduser()).is_dir():  # otherwise a name on the hub
         model = _absolute(model, folder)
     domains = []
     for domain in config.data.domains:
@@ -103,10 +108,10 @@ def absolute_paths(config: BroRLConfig, folder: Path) -> BroRLConfig:
 
 
 def _absolute(path: Location, folder: Path) -> Location:
-    """Count a path from `folder`; one from the environment stays written by its variable."""
+    """Return a path counted from `folder`. A path from the environment stays written as its variable."""
     if path is None:
         return path
-    # Of `~` in a variable nothing but what it stands for can be written.
+    # Where a variable begins with `~`, only its expanded value can be written.
     if not isinstance(path, FromEnvironment) or path.startswith("~"):
         return os.path.normpath(folder / Path(path).expanduser())
     if Path(path).is_absolute():
@@ -115,5 +120,5 @@ def _absolute(path: Location, folder: Path) -> Location:
 
 
 def shell_command(arguments: Sequence[str], folder: Path) -> str:
-    """The command that was given, as it may be pasted into a shell."""
+    """Return the rendering command as a shell line that can be pasted again."""
     return f"cd {shlex.quote(str(folder))} && brorl {shlex.join(arguments)}"

@@ -1,5 +1,4 @@
-"""The text of a job script: what Slurm is asked for, what `job.sh` is told, and a way out for a chain
-whose run is finished."""
+"""Write the text of a job script: requests to Slurm, variables for `job.sh`, an early exit for a finished chain."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from brorl_launcher.site import Site
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 
-MARGIN_S = 60  # between the end of the driver's grace and that of the job: Slurm counts in minutes, and Ray must end
-CHAIN_VARIABLE = "BRORL_CHAIN_AFTER"  # the job that a job of a chain comes after
-WRITABLE = re.compile(r"[\w./+@-]+", re.ASCII)  # what Slurm, the shell, pyxis and Hydra all take as it is
+MARGIN_S = 60  # margin after the driver's grace: Slurm counts in minutes, and Ray has to end
+CHAIN_VARIABLE = "BRORL_CHAIN_AFTER"  # variable with the previous job of the chain
+WRITABLE = re.compile(r"[\w./+@-]+", re.ASCII)  # Slurm, the shell, pyxis and Hydra take these as they are
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What a job script is made of."""
+    """The contents of a job script: the run's folders, settings, site, interpreter and code revision."""
 
     folders: Folders
     config: BroRLConfig
@@ -33,7 +32,10 @@ class JobPlan:
 
 
 def job_script(job: JobPlan) -> str:
-    """The text of the job script. Raises ConfigError for a run folder whose name Slurm would not understand."""
+    """Return the text of a job script.
+
+    Raises ConfigError for a run folder whose name Slurm would misread.
+    """
     check_name(job.folders.run)
     lines = ["#!/bin/bash", *_head(job), *(f"#SBATCH {option}" for option in _options(job)), ""]
     lines += job.site.setup
@@ -45,8 +47,8 @@ def job_script(job: JobPlan) -> str:
 def _head(job: JobPlan) -> Iterator[str]:
     run = job.folders.run
     yield (
-        f"# Rendered by `brorl render` on {time.strftime('%Y-%m-%d %H:%M %Z')}; docs/cluster.md tells what happens in "
-        "it."
+        f"# Rendered by `brorl render` on {time.strftime('%Y-%m-%d %H:%M %Z')}; docs/howto/cluster.md tells "
+        "what happens in it."
     )
     yield f"# Code:     {job.revision}"
     yield f"# Settings: {job.folders.config}; arguments of this script are Hydra overrides"
@@ -54,7 +56,7 @@ def _head(job: JobPlan) -> Iterator[str]:
 
 
 def _options(job: JobPlan) -> Iterator[str]:
-    """Options of sbatch, in the order in which a person asks for them."""
+    """Yield the options of sbatch, in the order in which a person would write them."""
     config, site = job.config, job.site
     yield f"--job-name={_job_name(job.folders.run)}"
     for name in ("partition", "account", "qos", "constraint", "reservation", "exclude"):
@@ -74,7 +76,7 @@ def _options(job: JobPlan) -> Iterator[str]:
     yield f"--signal=B:USR1@{site.signal_s}"
     yield "--requeue" if site.requeue else "--no-requeue"
     # No --no-kill: with it a job whose first node dies would stay, without its script, until the time limit.
-    yield "--open-mode=append"  # a requeue would empty the log
+    yield "--open-mode=append"  # otherwise a requeue would empty the log
     yield f"--output={job.folders.run}/logs/slurm-%j.log"
     if site.mail_user is not None:
         yield f"--mail-user={site.mail_user}"
@@ -91,7 +93,7 @@ def _gpus(number: int, site: Site) -> Iterator[str]:
 
 
 def _environment(job: JobPlan) -> Iterator[tuple[str, str]]:
-    """What `launcher/brorl_launcher/job/job.sh` reads, and the site's own variables after it."""
+    """Yield the variables that `launcher/brorl_launcher/job/job.sh` reads, then the site's own."""
     folders, site = job.folders, job.site
     yield "BRORL_ROOT", str(folders.code)
     yield "BRORL_CONFIG", str(folders.config)
@@ -109,8 +111,11 @@ def _environment(job: JobPlan) -> Iterator[tuple[str, str]]:
 
 
 def _ends_of_chain(job: JobPlan) -> Iterator[str]:
-    """What spares the jobs of a chain: the run is finished (other settings may go on with it), or the input was found
-    to be wrong."""
+    """Yield shell lines that end a job of a chain early.
+
+    It ends when the run has its last checkpoint (job arguments still continue it), or when the job before it found a
+    mistake in the input.
+    """
     last = job.config.trainer.max_steps
     yield f'if (($# == 0)) && [[ -e "$BRORL_RUN/checkpoints/step_{last}/COMPLETE" ]]; then'
     yield f'  echo "the run has its last checkpoint, step {last}: nothing to do"'
@@ -129,7 +134,7 @@ def _ends_of_chain(job: JobPlan) -> Iterator[str]:
 
 
 def check_name(run: Path) -> None:
-    """Raise ConfigError for a run folder that cannot stand in all the places where a job needs it."""
+    """Raise ConfigError for a run folder whose path Slurm, the shell, pyxis or Hydra would not take as it is."""
     if not WRITABLE.fullmatch(str(run)):
         wrong = " ".join(sorted({repr(character) for character in str(run) if not WRITABLE.fullmatch(character)}))
         raise ConfigError(
@@ -138,7 +143,7 @@ def check_name(run: Path) -> None:
 
 
 def _job_name(run: Path) -> str:
-    """The run folder's name, in letters that `squeue` shows as they are."""
+    """Return the run folder's name in characters that `squeue` prints unchanged."""
     return re.sub(r"[+@]", "_", run.name) or "brorl"
 
 

@@ -1,4 +1,4 @@
-"""Paths of a launch in a run folder, and the jobs that were submitted from it."""
+"""Name the paths of a launch in a run folder, and record the jobs that were submitted from it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from nemo_brorl.core.files import MALFORMED
 
 @dataclass(frozen=True)
 class Folders:
-    """Where things of a run's launch are."""
+    """Paths of a run's launch."""
 
-    run: Path  # absolute
+    run: Path  # absolute path
 
     @property
     def launch(self) -> Path:
@@ -39,7 +39,7 @@ class Folders:
         return self.launch / "jobs.jsonl"
 
     def all_launches(self) -> list[Path]:
-        """This launch and the earlier ones that are there, oldest first."""
+        """Return the folders of all launches of the run, oldest first, the current one last."""
         earlier = [path for path in self.run.glob("launch_*") if path.name.removeprefix("launch_").isdigit()]
         earlier.sort(key=lambda path: int(path.name.removeprefix("launch_")))
         if self.launch.is_dir():
@@ -47,7 +47,7 @@ class Folders:
         return earlier
 
     def job_ids(self) -> list[str]:
-        """Numbers of all jobs that were submitted for this run, oldest first."""
+        """Return the numbers of all jobs that were submitted for this run, oldest first."""
         ids = []
         for launch in self.all_launches():
             ids += [row["job"] for row in read_jobs(launch / "jobs.jsonl")]
@@ -55,7 +55,7 @@ class Folders:
 
 
 def read_jobs(path: Path) -> list[dict[str, Any]]:
-    """Rows of a `jobs.jsonl`, oldest first; half-written and damaged ones are left out."""
+    """Return the rows of a `jobs.jsonl`, oldest first, without half-written and damaged ones."""
     rows: list[dict[str, Any]] = []
     if not path.is_file():
         return rows
@@ -70,20 +70,23 @@ def read_jobs(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_job(row: Any) -> bool:
-    """Whether a row says which job was submitted with which arguments."""
+    """Return whether a row names a submitted job and its arguments."""
     if not isinstance(row, dict) or not isinstance(row.get("job"), str):
         return False
     arguments = row.get("arguments", [])
     return isinstance(arguments, list) and all(isinstance(argument, str) for argument in arguments)
 
 
-def note_job(
+def record_job(
     folders: Folders,
     job: str,
     after: str | None,
     arguments: Sequence[str],
 ) -> None:
-    """Append a job to `jobs.jsonl`."""
+    """Append a submitted job to the launch's `jobs.jsonl`.
+
+    `after` is the job that it waits for, `arguments` are those of its script.
+    """
     row = {
         "job": job,
         "submitted_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

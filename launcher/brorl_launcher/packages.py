@@ -1,4 +1,4 @@
-"""Name our packages, and find where they are."""
+"""List the project's packages, and find their folders."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import nemo_brorl
 
 PACKAGE = "nemo_brorl"
-# The folder of a checkout that holds each package. Where they are installed they lie beside each other.
-PLACES = {PACKAGE: ".", "brorl_launcher": "launcher", "brorl_lab": "lab", "brorl_graders": "graders"}
+# The folder of a checkout that holds each package. Installed packages lie side by side.
+FOLDER_OF_PACKAGE = {PACKAGE: ".", "brorl_launcher": "launcher", "brorl_lab": "lab", "brorl_graders": "graders"}
 
 
 def code_root() -> Path:
@@ -17,10 +17,10 @@ def code_root() -> Path:
 
 
 def package_folders() -> list[Path]:
-    """Return the folder of every package of ours, in a checkout or installed."""
+    """Return the folder of every package of this project, in a checkout or installed."""
     root = code_root()
     found = []
-    for package, place in PLACES.items():
+    for package, place in FOLDER_OF_PACKAGE.items():
         for folder in (root / place / package, root / package):
             if folder.is_dir():
                 found.append(folder)

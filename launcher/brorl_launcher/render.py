@@ -1,5 +1,7 @@
-"""`brorl render` makes a job script of a configuration, with its settings and its code frozen in the run folder. Before
-anything is written, every check there is has passed, in the order of their price."""
+"""Render a job script from a configuration, with its settings and its code frozen in the run folder.
+
+All checks pass before anything is written. The cheapest ones come first.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from brorl_launcher import slurm
-from brorl_launcher.cloud import KINDS, cloud_job, rendered
+from brorl_launcher.cloud import KINDS, cloud_job, render_cloud_job
 from brorl_launcher.code_snapshot import CodeSnapshot, Revision
 from brorl_launcher.command_line import JobRequest, job_parser, read_request
 from brorl_launcher.find_run import refuse_live
@@ -20,7 +22,7 @@ from brorl_launcher.launch_folder import Folders
 from brorl_launcher.packages import code_root
 from brorl_launcher.planner.hardware import gpu_hardware
 from brorl_launcher.planner.plan import make_plan
-from brorl_launcher.planner.proposals import advice
+from brorl_launcher.planner.proposals import advice_to_fit
 from brorl_launcher.site import Site, load_site, seconds_of
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.model_rules import check_model_rules
@@ -42,7 +44,10 @@ Writes RUN/launch/: job.sbatch, config.yaml (all settings), code/ (as it is now)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a job, or with --dry-run print it. Returns the exit code. Raises BroRLError."""
+    """Run `brorl render`: write a job, or print it with --dry-run, and return the exit code.
+
+    Raises BroRLError.
+    """
     parser = job_parser(
         "render", "Write a job for Slurm: the script, and the settings and the code it runs with.", EXAMPLES
     )
@@ -67,18 +72,24 @@ def main(argv: Sequence[str]) -> int:
 
 
 def render_for_cloud(request: JobRequest, kind: str, volume: str | None) -> str:
-    """The file for KubeRay or SkyPilot, its settings checked and its memory planned. Raises BroRLError."""
+    """Return the job file for KubeRay or SkyPilot, after checking its settings and planning its memory.
+
+    Raises BroRLError.
+    """
     config = load_config(request.config_name, request.overrides, request.config_path)
     site = load_site(request.site_name, request.site_settings)
     job = cloud_job(config, site, volume)
     if request.with_plan:
         for note in check_plan(config, site, request):
             sys.stderr.write(f"note: {note}\n")
-    return rendered(job, kind)
+    return render_cloud_job(job, kind)
 
 
-def make_job(request: JobRequest, is_dry: bool) -> Prepared:
-    """Check a job, say what is to be said of it on standard error, and unless `is_dry` write it. Raises BroRLError."""
+def make_job(request: JobRequest, is_dry: bool) -> PreparedJob:
+    """Check a job, print its notes to standard error, and unless `is_dry` write its launch folder.
+
+    Raises BroRLError.
+    """
     job = read_job(request)
     if not is_dry:
         refuse_live(job.folders)
@@ -93,16 +104,19 @@ def make_job(request: JobRequest, is_dry: bool) -> Prepared:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A job that was found to be in order, as far as can be said from here."""
+class PreparedJob:
+    """A job that has passed all checks of this machine, with its script."""
 
     job: JobPlan
     script: str
-    notes: tuple[str, ...]  # for the person who asked
+    notes: tuple[str, ...]  # messages for the user
 
 
 def read_job(request: JobRequest) -> JobPlan:
-    """The job that is asked for, its settings checked. Raises ConfigError, ModelError or CheckpointError."""
+    """Return the requested job after checking its settings.
+
+    Raises ConfigError, ModelError or CheckpointError.
+    """
     config = absolute_paths(load_config(request.config_name, request.overrides, request.config_path), Path.cwd())
     site = load_site(request.site_name, request.site_settings)
     folders = Folders(Path(config.exp_manager.explicit_log_dir))
@@ -120,9 +134,11 @@ def read_job(request: JobRequest) -> JobPlan:
     return JobPlan(folders, config, site, interpreter, Revision(None))
 
 
-def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared:
-    """Ask the planner, git and Slurm. Raises ConfigError for code that must not be frozen, ResourceError for a job that
-    cannot run."""
+def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> PreparedJob:
+    """Check a job against the planner, git and Slurm, and return it with its script and notes.
+
+    Raises ConfigError for code that must not be frozen, ResourceError for a job that cannot run.
+    """
     notes = list(_unseen_paths(job.config, job.site))
     if request.needs_clean and (code.revision.changed or code.revision.commit is None):
         raise ConfigError(
@@ -142,14 +158,17 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
     script = job_script(job)
     if request.with_test and slurm.has_slurm():
         notes.append(_ask_slurm(job.site, script))
-    return Prepared(job, script, tuple(notes))
+    return PreparedJob(job, script, tuple(notes))
 
 
 def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str]:
-    """What the planner says of a run on GPUs. Raises ResourceError when it does not fit; the message says how to find
-    what would."""
+    """Return the planner's summary of a run on GPUs, as a list of notes.
+
+    A run on CPU has none. Raises ResourceError when the run does not fit. The message names changes that would make it
+    fit.
+    """
     if config.trainer.num_gpus == 0:
-        return []  # `check_memory` looks at the machine itself when the run starts
+        return []  # `check_memory` looks at the machine when the run starts
     hardware = gpu_hardware(
         site.gpu_kind, config.trainer.num_nodes, config.trainer.gpus_per_node, site.gpu_memory_gib, site.host_memory_gib
     )
@@ -161,14 +180,14 @@ def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str
         path = [] if request.config_path is None else ["--config-path", str(request.config_path)]
         command = shlex.join(["plan", "--config-name", request.config_name, *path, *request.overrides])
         raise ResourceError(
-            f"this run does not fit: {plan.refusal}; {advice(plan)}. `brorl {command}` has the terms; `--no-plan` goes "
-            "on all the same"
+            f"this run does not fit: {plan.refusal}; {advice_to_fit(plan)}. `brorl {command}` has the terms; "
+            "`--no-plan` renders it anyway"
         )
     return [plan.summary()]
 
 
 def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
-    """Paths of the settings that the container does not see."""
+    """Yield a note for each path in the settings that no mount of the container covers."""
     if site.container is None:
         return
     paths = {"policy.model": config.policy.model}
@@ -177,7 +196,7 @@ def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
     for index, domain in enumerate(config.data.domains):
         paths[f"data.domains.{index}.path"] = domain.path or ""
         paths[f"data.domains.{index}.held_out_path"] = domain.held_out_path or ""
-    mounted = []  # folders as the container sees them
+    mounted = []  # paths inside the container
     for mount in site.mounts:
         outside, _, rest = mount.partition(":")
         mounted.append(rest.partition(":")[0] or outside)
@@ -190,9 +209,12 @@ def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
 
 
 def _ask_slurm(site: Site, script: str) -> str:
-    """What Slurm says to the job, without running it. Raises ConfigError or ResourceError when it would not take it."""
+    """Return Slurm's reply to a test submission of the job.
+
+    Raises ConfigError for an unknown partition, ResourceError when Slurm would refuse the job.
+    """
     try:
-        known = slurm.partitions()
+        known = slurm.partition_names()
         wanted = filter(None, (site.partition or "").split(","))
         unknown = [name for name in wanted if name not in known]
         if known and unknown:

@@ -1,4 +1,4 @@
-"""State of a run, read off the files of its folder, heartbeat, last steps and checkpoints, while others write them."""
+"""Read the state of a run from its folder: heartbeat, last steps and checkpoints, while the run writes them."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.recorded_yaml import RecordError, read_record, setting_of
 from nemo_brorl.core.step_time import step_seconds
 
-TAIL_BYTES = 1 << 20  # of metrics.jsonl; a row is a few KiB
-PACE_STEPS = 10  # over so many last steps a step's time is averaged, validations and checkpoints included
+TAIL_BYTES = 1 << 20  # part of metrics.jsonl that is read; a row has a few KiB
+PACE_STEPS = 10  # last steps that the mean step time covers, validations and checkpoints included
 SHOWN_PARTS = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
 MAX_STEPS = "trainer.max_steps="
-MARKER = "COMPLETE"  # in a checkpoint's folder, written last
+MARKER = "COMPLETE"  # file that is written last into a checkpoint
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class HeartbeatFile:
-    """`heartbeat.json`, as `nemo_brorl.core.stall_watch` writes it."""
+    """The contents of `heartbeat.json`, which `nemo_brorl.core.stall_watch` writes."""
 
-    state: str  # running, stalled; ended, or failed with an error
+    state: str  # running, stalled, ended, or failed with an error
     stage: str
     detail: str
     stage_s: float
     silent_s: float
-    written_at: float  # seconds since 1970, of the driver's clock
+    written_at: float  # driver's clock, seconds since 1970
     late: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class RunState:
-    """A run folder at one moment."""
+class RunStatus:
+    """The state of a run folder at one moment."""
 
     folder: Path
-    max_steps: int | None  # None: no settings there yet
+    max_steps: int | None  # None: no settings yet
     heartbeat: HeartbeatFile | None
-    rows: tuple[Row, ...]  # of the last steps, oldest first
-    checkpoint: int | None  # step of the newest complete one
+    rows: tuple[Row, ...]  # last steps, oldest first
+    checkpoint: int | None  # step of the newest complete checkpoint
     checkpoint_age_s: float | None
 
     @property
@@ -55,36 +55,39 @@ class RunState:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last step has its checkpoint."""
+        """Whether the run's last step has its checkpoint."""
         return self.max_steps is not None and self.checkpoint is not None and self.checkpoint >= self.max_steps
 
     @property
     def step_s(self) -> float | None:
-        """Mean seconds of the last steps, as far as their stages were timed."""
+        """Mean seconds of the last steps, from the stages that were timed."""
         times = [step_seconds(row) for row in self.rows[-PACE_STEPS:] if row["step"] > 0]
         return statistics.fmean(times) if times else None
 
     @property
     def remaining_s(self) -> float | None:
-        """Until the last step, at this pace."""
+        """Estimated seconds of training until the run's last step. None: unknown."""
         if self.step_s is None or self.step is None or self.max_steps is None:
             return None
         return max(self.max_steps - self.step, 0) * self.step_s
 
 
-def read_run(folder: Path) -> RunState:
-    """Never raises for what is missing or half-written: that is then not known."""
+def read_run(folder: Path) -> RunStatus:
+    """Return the state of a run folder.
+
+    Missing or half-written files raise nothing. What they would tell is then None.
+    """
     rows = tuple(last_rows(folder / "metrics.jsonl"))
     saved, age_s = newest_checkpoint(folder)
     last = max_steps(folder)
     reached = max(rows[-1]["step"] if rows else 0, saved or 0)
-    if last is not None and reached > last:  # somebody goes on with other settings than those that are written down
+    if last is not None and reached > last:  # the run continues under settings that no file has
         last = None
-    return RunState(folder, last, read_heartbeat(folder), rows, saved, age_s)
+    return RunStatus(folder, last, read_heartbeat(folder), rows, saved, age_s)
 
 
 def read_heartbeat(folder: Path) -> HeartbeatFile | None:
-    """None where there is none, or a damaged one."""
+    """Return the heartbeat of a run folder, or None when the file is missing or damaged."""
     try:
         row = json.loads((folder / "heartbeat.json").read_text(encoding="utf-8"))
         return HeartbeatFile(
@@ -101,7 +104,7 @@ def read_heartbeat(folder: Path) -> HeartbeatFile | None:
 
 
 def _finite(value: Any) -> float:
-    """A number of a heartbeat. Raises ValueError or TypeError for what is none."""
+    """Return a heartbeat's number. Raises ValueError or TypeError when it is not a finite number."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(value)
@@ -109,8 +112,10 @@ def _finite(value: Any) -> float:
 
 
 def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
-    """Rows within the last bytes of a metrics file, oldest first; halves of rows and values that are no numbers are
-    left out."""
+    """Return the rows in the last `num_bytes` of a metrics file, oldest first.
+
+    Half-written rows are left out, and so are values that are not numbers.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -130,7 +135,7 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
 
 
 def newest_checkpoint(folder: Path) -> tuple[int | None, float | None]:
-    """Step and age in seconds of the newest complete checkpoint."""
+    """Return the step and the age in seconds of the newest complete checkpoint, or None for both."""
     found = {}
     for marker in (folder / "checkpoints").glob(f"step_*/{MARKER}"):
         number = marker.parent.name.removeprefix("step_")
@@ -146,7 +151,10 @@ def newest_checkpoint(folder: Path) -> tuple[int | None, float | None]:
 
 
 def max_steps(folder: Path) -> int | None:
-    """What the last job was told, the launch's settings, or those that the run was begun with."""
+    """Return the run's number of steps, or None when it is unknown.
+
+    It comes from the last job's arguments, else the launch's settings, else those that the run started with.
+    """
     jobs = read_jobs(folder / "launch" / "jobs.jsonl")
     if jobs:
         for argument in reversed(jobs[-1].get("arguments", [])):

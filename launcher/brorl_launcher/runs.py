@@ -1,4 +1,4 @@
-"""`brorl runs [FOLDER ...]` lists run folders with their state, step, pass@1, throughput and cost."""
+"""List run folders with their state, step, pass@1, throughput and cost: `brorl runs [FOLDER ...]`."""
 
 from __future__ import annotations
 
@@ -14,51 +14,54 @@ from typing import Any
 
 from brorl_launcher.command_line import command_parser
 from brorl_launcher.run_state import PACE_STEPS, HeartbeatFile, Row, last_rows, read_run
-from brorl_launcher.status import OLD_S, age
+from brorl_launcher.status import OLD_S, format_duration
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.recorded_yaml import RecordError, read_record, setting_of
 from nemo_brorl.core.step_time import step_seconds
 
-SIGNS = ("config.yaml", "metrics.jsonl", "heartbeat.json")  # a folder with two of these is a run's
+SIGNS = ("config.yaml", "metrics.jsonl", "heartbeat.json")  # two of these make a run folder
 NUM_SIGNS = 2
-MAX_DEPTH = 4  # folders below the one that is given
-MAX_BYTES = 1 << 30  # of metrics.jsonl
+MAX_DEPTH = 4  # levels below the given folder
+MAX_BYTES = 1 << 30  # limit for metrics.jsonl
 HOUR_S = 3600.0
-HEADER = ["run", "state", "step", "pass@1", "from", "samples/s", "cost", "last sign"]
+HEADER = ["run", "state", "step", "pass@1", "first", "samples/s", "cost", "last update"]
 EXAMPLES = """examples:
   brorl runs                     all below runs/
   brorl runs /shared/runs --json
 states, by the files of a folder:
   running, stalled   its heartbeat is less than a minute old
   finished           the last step has its checkpoint
-  stopped            the driver ended in order before that: asked to, or out of time
+  stopped            the driver ended in order before that: on request, or out of time
   failed             the driver ended with an error
-  crashed            the heartbeat ceased without an end: killed, or its machine is gone
-  not begun          settings, and no sign of a driver
+  crashed            the heartbeat stopped without an end: killed, or its machine was lost
+  not begun          settings, but no sign of a driver yet
 """
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run folder as a line. None: not known."""
+    """One run folder as a row of the table. A field is None when its value is not known."""
 
     folder: str
     state: str
     step: int | None = None
     max_steps: int | None = None
-    pass_at_1: float | None = None  # of the last validation
+    pass_at_1: float | None = None  # value at the last validation
     standard_error: float | None = None
     first_pass_at_1: float | None = None
-    samples_per_s: float | None = None  # of the last steps
-    hours: float | None = None  # of all steps so far
-    gpus: int | None = None  # 0: on CPU
+    samples_per_s: float | None = None  # mean of the last steps
+    hours: float | None = None  # sum over all steps so far
+    gpus: int | None = None  # 0: a run on CPU
     nodes: int | None = None
-    last_sign_s: float | None = None  # seconds ago
+    last_sign_s: float | None = None  # seconds since a file changed
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code 0. Raises DataError for a folder that is not there."""
+    """Print a table of runs, or JSON, and return exit code 0.
+
+    Raises DataError for a missing folder.
+    """
     parser = command_parser("runs", "Run folders: state, step, pass@1, throughput, cost.", EXAMPLES)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="where to look (default: runs)")
     parser.add_argument("--json", action="store_true", help="one JSON array, for programs")
@@ -69,20 +72,23 @@ def main(argv: Sequence[str]) -> int:
         if not folder.is_dir():
             raise DataError(f"{folder} is no folder: write where run folders are, brorl runs FOLDER")
         for run in run_folders(folder):
-            found.append(summary(run, time.time()))
+            found.append(summarize_run(run, time.time()))
     if options.json:
         sys.stdout.write(json.dumps([asdict(run) for run in found]) + "\n")
         return 0
     console = Console()
     if found:
-        console.table(HEADER, [cells(run) for run in found], text_columns=(0, 1))
+        console.table(HEADER, [table_cells(run) for run in found], text_columns=(0, 1))
     else:
         console.line(f"no run below {', '.join(map(str, folders))}")
     return 0
 
 
 def run_folders(folder: Path) -> Iterator[Path]:
-    """Run folders at or below a folder, by name. Nothing inside a run is another."""
+    """Yield the run folders at or below a folder, sorted by name.
+
+    It does not look inside a run folder.
+    """
     for path, names, files in os.walk(folder):
         here = Path(path)
         num_signs = sum(name in files for name in SIGNS)
@@ -94,11 +100,14 @@ def run_folders(folder: Path) -> Iterator[Path]:
         names[:] = sorted(name for name in names if not name.startswith(".")) if depth < MAX_DEPTH else []
 
 
-def summary(
+def summarize_run(
     folder: Path,
     now: float,
 ) -> RunSummary:
-    """A run as far as its files tell. Never raises for what they hold."""
+    """Return one run folder's summary.
+
+    Unreadable contents never raise. They make the state "unreadable" with the reason. `now`: seconds since 1970.
+    """
     try:
         return _summary(folder, now)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
@@ -152,7 +161,7 @@ def _state(
 
 
 def _devices(folder: Path) -> tuple[int | None, int | None]:
-    """Nodes and GPUs of a run."""
+    """Return the numbers of nodes and of all GPUs of a run, or None for both."""
     path = folder / "config.yaml"
     if not path.exists():
         return None, None
@@ -168,7 +177,7 @@ def _number(
     row: Row,
     name: str,
 ) -> float | None:
-    """None for what is no number there."""
+    """Return a metric's finite number in a row, or None."""
     value: Any = row.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None
@@ -183,20 +192,20 @@ def _mean(
     return sum(known) / len(known) if known else None
 
 
-def cells(run: RunSummary) -> list[str]:
-    """The line of a table."""
+def table_cells(run: RunSummary) -> list[str]:
+    """Return the table cells of one run, as `brorl runs` prints them."""
     step = "" if run.step is None else f"{run.step:,}/{'?' if run.max_steps is None else f'{run.max_steps:,}'}"
     score = "" if run.pass_at_1 is None else f"{run.pass_at_1:.1%}"
     if run.standard_error is not None:
         score += f" ± {run.standard_error:.1%}"
     first = "" if run.first_pass_at_1 is None else f"{run.first_pass_at_1:.1%}"
     rate = "" if run.samples_per_s is None else f"{run.samples_per_s:,.0f}"
-    sign = "" if run.last_sign_s is None else f"{age(run.last_sign_s)} ago"
+    sign = "" if run.last_sign_s is None else f"{format_duration(run.last_sign_s)} ago"
     return [run.folder, run.state, step, score, first, rate, _cost(run), sign]
 
 
 def _cost(run: RunSummary) -> str:
-    """Hours of all GPUs, or of all nodes where there are none."""
+    """Return the hours of all GPUs, or of all nodes for a run on CPU, as text."""
     if run.hours is None or run.gpus is None or run.nodes is None:
         return ""
     if run.gpus:

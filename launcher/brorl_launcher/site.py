@@ -1,8 +1,7 @@
-"""Site settings, which a cluster wants to know of a job beside the training's own: a small YAML, and the
-command line over it.
+"""Read and check site settings, which describe a cluster: a small YAML with the command line over it.
 
-`conf/site/example.yaml` shows all of them. Values go into `#SBATCH` lines and shell text, so each is checked before it
-gets there.
+`conf/site/example.yaml` shows all of them. The values go into `#SBATCH` lines and shell text, so each one is checked
+first.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from nemo_brorl.config.declare import declaration, setting
 from nemo_brorl.config.load import shipped_folder
 from nemo_brorl.core.errors import ConfigError
 
-SITE_VARIABLE = "BRORL_SITE"  # names the site where --site does not
+SITE_VARIABLE = "BRORL_SITE"  # name of the site, where --site is absent
 GPU_REQUESTS = ("gres", "gpus_per_node", "none")
 
-MAX_SIGNAL_S = 65535  # Slurm's
+MAX_SIGNAL_S = 65535  # Slurm's limit
 
 
 @dataclass
 class Site:
-    """One cluster, as its users are allowed to use it. None: the option is not given, the cluster's own default
-    holds."""
+    """One cluster as its users may use it. A setting that is None keeps the cluster's default."""
 
     partition: str | None = setting(
         None, "as `sinfo` lists them; several, with commas between: whichever is free first"
@@ -86,7 +84,7 @@ class Site:
 
 
 class _SiteLoader(yaml.SafeLoader):
-    """YAML as people write it: 24:00:00 is text, not 86,400."""
+    """A YAML loader that reads 24:00:00 as text, not as 86,400."""
 
 
 _SiteLoader.yaml_implicit_resolvers = {}
@@ -98,10 +96,10 @@ _SiteLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\
 
 
 def load_site(name: str | None, given: Mapping[str, Any]) -> Site:
-    """The site's YAML (a file, or NAME for conf/site/NAME.yaml; None: $BRORL_SITE, else none at all) with `given` laid
-    over it.
+    """Return the site settings of a YAML, with the settings `given` on the command line over them.
 
-    Raises ConfigError for a missing file, an unknown key, a wrong value.
+    `name` is a file, or NAME for conf/site/NAME.yaml. None stands for $BRORL_SITE, or for no file where that is unset.
+    Raises ConfigError for a missing file, an unknown key or a wrong value.
     """
     name = name or os.environ.get(SITE_VARIABLE)
     settings = _read(name) if name else {}
@@ -111,7 +109,7 @@ def load_site(name: str | None, given: Mapping[str, Any]) -> Site:
         known = ", ".join(field.name for field in dataclasses.fields(Site))
         raise ConfigError(f"{origin}: there is no site setting {', '.join(sorted(unknown))}; there are {known}")
     try:
-        # Without interpolations: `${HOME}` in a shell line is the shell's.
+        # Interpolation is off: `${HOME}` in a shell line is for the shell.
         merged = OmegaConf.merge(OmegaConf.structured(Site), literal(settings), literal(given))
         site = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
@@ -124,7 +122,7 @@ def load_site(name: str | None, given: Mapping[str, Any]) -> Site:
 
 
 def site_file(name: str) -> Path:
-    """Where a site is written down. Raises ConfigError with the names there are."""
+    """Return the path of a site's YAML. Raises ConfigError with the names of conf/site."""
     shipped = shipped_folder() / "site"
     for path in (Path(name).expanduser(), shipped / f"{name.removesuffix('.yaml')}.yaml"):
         if path.is_file():
@@ -158,7 +156,7 @@ CONSTRAINT = re.compile(r"[\w.&|*,\[\]()!-]+")
 VARIABLE = re.compile(r"[A-Za-z_]\w*")
 OPTION = re.compile(r"--[a-z][\w-]*(=[^\n]+)?")
 
-# setting -> what its text must look like, and what to write instead
+# setting: the pattern of its text, and what to set instead
 TEXTS: dict[str, tuple[re.Pattern[str], str]] = {
     "partition": (WORDS, "a partition of `sinfo -s`, or several separated by commas"),
     "account": (WORD, "an account of `sacctmgr show associations user=$USER`"),
@@ -176,7 +174,7 @@ TEXTS: dict[str, tuple[re.Pattern[str], str]] = {
 
 
 def wrong_values(site: Site) -> Iterator[str]:
-    """What Slurm or the shell would not take, each with what to write instead."""
+    """Yield an error text for each value that Slurm or the shell would refuse, with what to set instead."""
     for name, (pattern, instead) in TEXTS.items():
         value = getattr(site, name)
         if value is not None and not pattern.fullmatch(value):
@@ -220,7 +218,7 @@ def _wrong_container(site: Site) -> Iterator[str]:
 
 
 def seconds_of(time: str) -> int:
-    """Seconds of a time that `TIME` matches."""
+    """Return the seconds of a time limit in Slurm's form, which `TIME` must match."""
     days, _, rest = time.rpartition("-")
     numbers = [int(part) for part in rest.split(":")] + [0, 0]
     return int(days or 0) * 86_400 + numbers[0] * 3_600 + numbers[1] * 60 + numbers[2]

@@ -1,5 +1,4 @@
-"""Slurm's own commands, where there are any: what is in the queue, what has become of a job, submit one. Nothing else
-calls them."""
+"""Run Slurm's commands: query the queue and ended jobs, and submit jobs. No other module runs them."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from pathlib import Path
 
 from nemo_brorl.core.errors import ResourceError
 
-TIMEOUT_S = 60.0  # a controller that is busy answers late; one that is down says so itself
-# id, state, elapsed, limit, start, nodes, their names, reason (which may hold anything)
+TIMEOUT_S = 60.0  # a busy controller answers late; a stopped one is reported at once
+# id, state, elapsed, limit, start, node count, node names, reason (any text)
 QUEUE_FIELDS = "%i|%T|%M|%l|%S|%D|%N|%r"
 UNREACHABLE = re.compile(
     r"Could not establish a configuration|Unable to contact slurm controller|Unable to establish controller",
@@ -35,21 +34,21 @@ ENDED = (
 
 
 class UnreachableError(ResourceError):
-    """Slurm's commands are here, and what they ask does not answer."""
+    """Slurm's commands exist on this machine, but its controller does not answer."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """A job as the queue or the accounting shows it."""
+class SlurmJob:
+    """A job as Slurm's queue or accounting reports it."""
 
     id: str
-    state: str  # PENDING, RUNNING, COMPLETING, … as Slurm writes it
+    state: str  # Slurm's name: PENDING, RUNNING, COMPLETING, …
     elapsed: str = ""  # D-HH:MM:SS
     limit: str = ""
-    start: str = ""  # when it began, or is expected to
+    start: str = ""  # actual or expected start
     num_nodes: str = ""
-    nodes: str = ""  # node[0-7]; "" while it waits
-    reason: str = ""  # why it waits, or ended
+    nodes: str = ""  # node[0-7]; "" while it is pending
+    reason: str = ""  # Slurm's reason for the state
 
     @property
     def has_ended(self) -> bool:
@@ -61,15 +60,17 @@ class Job:
 
 
 def has_slurm(command: str = "sbatch") -> bool:
-    """Whether this machine can talk to a Slurm."""
+    """Return whether this machine has a Slurm command, by default `sbatch`."""
     return shutil.which(command) is not None
 
 
 def _call(
     command: Sequence[str], stdin: str | None = None, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's commands. Raises ResourceError when it is not there, UnreachableError when Slurm does not
-    answer."""
+    """Run one of Slurm's commands and return its result.
+
+    Raises ResourceError when the command does not exist, UnreachableError when Slurm does not answer.
+    """
     try:
         result = subprocess.run(
             command,
@@ -96,15 +97,18 @@ def _call(
 
 
 def _environment() -> dict[str, str]:
-    """Without the user's own formats of answers; SBATCH_… stays, it is how many users name their account."""
+    """Return the environment without the user's own output formats.
+
+    SBATCH_ variables stay, because many users name their account there.
+    """
     prefixes = ("SQUEUE_", "SINFO_", "SACCT_")
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
 
 
 def test_only(script: str) -> str:
-    """What Slurm says to a job script without running it: when and where it would start.
+    """Return Slurm's estimate of when and where a job script would start, without submitting it.
 
-    Raises ResourceError with Slurm's own words when it would not be accepted.
+    Raises ResourceError with Slurm's message when it would refuse the job.
     """
     result = _call(["sbatch", "--test-only"], stdin=script)
     said = result.stderr.strip() or result.stdout.strip()
@@ -123,10 +127,9 @@ def submit(
     arguments: Sequence[str],
     variables: Mapping[str, str],
 ) -> str:
-    """Submit a job script, to start once job `after` has ended, however it did; `variables` are added to the
-    environment it is given.
+    """Submit a job script, to start after job `after` has ended in any way, and return the job's id.
 
-    Returns the job's id. Raises ResourceError.
+    `variables` are added to the environment of the job. Raises ResourceError.
     """
     dependency = [] if after is None else [f"--dependency=afterany:{after}"]
     result = _call(["sbatch", "--parsable", *dependency, str(script), *arguments], variables=variables)
@@ -138,21 +141,24 @@ def submit(
     return identity
 
 
-def queued(ids: Sequence[str]) -> dict[str, Job]:
-    """Those of these jobs that wait or run, by id. Raises ResourceError when Slurm cannot be asked."""
+def queued_jobs(ids: Sequence[str]) -> dict[str, SlurmJob]:
+    """Return those of the given jobs that are queued or running, by id.
+
+    Raises ResourceError when Slurm does not answer.
+    """
     if not ids:
         return {}
     result = _call(["squeue", "--noheader", f"--format={QUEUE_FIELDS}", f"--jobs={','.join(ids)}"])
-    if result.returncode and "Invalid job id" in result.stderr:  # Slurm's answer when all are forgotten
+    if result.returncode and "Invalid job id" in result.stderr:  # Slurm's error when it has no record of any
         return {}
     if result.returncode:
         raise ResourceError(f"squeue: {result.stderr.strip() or result.returncode}")
-    jobs = [Job(*line.strip().split("|", 7)) for line in result.stdout.splitlines() if line.count("|") >= 7]
+    jobs = [SlurmJob(*line.strip().split("|", 7)) for line in result.stdout.splitlines() if line.count("|") >= 7]
     return {job.id: job for job in jobs if not job.has_ended}
 
 
-def accounted(ids: Sequence[str]) -> dict[str, Job]:
-    """What accounting, where there is any, or the controller's own memory says of jobs that have ended."""
+def ended_jobs(ids: Sequence[str]) -> dict[str, SlurmJob]:
+    """Return the records of the given jobs that the controller, or else the accounting, has, by id."""
     found = {}
     for identity in ids:
         job = _remembered(identity)
@@ -163,15 +169,15 @@ def accounted(ids: Sequence[str]) -> dict[str, Job]:
         return found
     fields = "JobID,State,Elapsed,Timelimit,Start,NNodes,NodeList,ExitCode"
     result = _call(["sacct", "-X", "--noheader", "--parsable2", f"--format={fields}", f"--jobs={','.join(rest)}"])
-    jobs = [Job(*line.split("|", 7)) for line in result.stdout.splitlines() if line.count("|") >= 7]
+    jobs = [SlurmJob(*line.split("|", 7)) for line in result.stdout.splitlines() if line.count("|") >= 7]
     return found | {job.id: job for job in jobs}
 
 
-def _remembered(identity: str) -> Job | None:
+def _remembered(identity: str) -> SlurmJob | None:
     shown = show_job(identity)
     if not shown:
         return None
-    return Job(
+    return SlurmJob(
         identity,
         state=shown.get("JobState", ""),
         elapsed=shown.get("RunTime", ""),
@@ -184,22 +190,22 @@ def _remembered(identity: str) -> Job | None:
 
 
 def show_job(identity: str) -> dict[str, str]:
-    """The fields of `scontrol show job`; none when Slurm does not know the job any more, or there is no Slurm."""
+    """Return the fields of `scontrol show job`, empty when Slurm has no record of the job or there is no Slurm."""
     if not has_slurm("scontrol"):
         return {}
     result = _call(["scontrol", "--oneliner", "show", "job", identity])
     if result.returncode:
         return {}
     fields = {}
-    for field in re.split(r"\s+(?=[A-Za-z][\w:/]*=)", result.stdout.strip()):  # values may hold spaces
+    for field in re.split(r"\s+(?=[A-Za-z][\w:/]*=)", result.stdout.strip()):  # values may contain spaces
         name, equals, value = field.partition("=")
         if equals:
             fields[name] = value
     return fields
 
 
-def submitted_as(identity: str) -> str:
-    """The command line that submitted a job, from accounting; "" where it is not known."""
+def submit_command_line(identity: str) -> str:
+    """Return the command line that submitted a job, from accounting, or an empty text."""
     if not has_slurm("sacct"):
         return ""
     return _call(
@@ -207,8 +213,8 @@ def submitted_as(identity: str) -> str:
     ).stdout.strip()
 
 
-def partitions() -> list[str]:
-    """Names of this cluster's partitions; none where Slurm cannot be asked."""
+def partition_names() -> list[str]:
+    """Return the names of this cluster's partitions, empty when Slurm cannot be queried."""
     if not has_slurm("sinfo"):
         return []
     result = _call(["sinfo", "--noheader", "--format=%R"])
@@ -216,7 +222,7 @@ def partitions() -> list[str]:
 
 
 def node_names(nodes: str) -> list[str]:
-    """`node[0-3]` as single names, in Slurm's order. Raises ResourceError."""
+    """Return the single names of a node list such as `node[0-3]`, in Slurm's order. Raises ResourceError."""
     result = _call(["scontrol", "show", "hostnames", nodes])
     if result.returncode or not result.stdout.split():
         raise ResourceError(f"scontrol show hostnames {nodes}: {result.stderr.strip() or 'no names'}")

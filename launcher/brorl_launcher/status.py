@@ -1,5 +1,4 @@
-"""`brorl status` says what a run is doing, how far it is, whom it waits for. It reads the run folder, and asks Slurm
-where it is."""
+"""Show what a run is doing, how far it is and what it waits for, from its folder and from Slurm: `brorl status`."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ from pathlib import Path
 from brorl_launcher import slurm
 from brorl_launcher.command_line import command_parser
 from brorl_launcher.find_run import Target, find_target, newest_log
-from brorl_launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunState, read_run
+from brorl_launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunStatus, read_run
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.step_time import step_seconds
 
 SHOWN_ROWS = 5
-OLD_S = 60.0  # a heartbeat is written every 5 s
-CLEAR = "\033[H\033[2J"  # a terminal's screen
+OLD_S = 60.0  # the driver writes its heartbeat every 5 s
+CLEAR = "\033[H\033[2J"  # escape codes that clear a terminal
 EXAMPLES = """examples:
   brorl status /shared/runs/first
   brorl status 4711                 the run of a job
@@ -28,7 +27,7 @@ EXAMPLES = """examples:
   brorl status runs/brorl_cpu       a run without Slurm
 """
 
-WAITS = {  # why a job waits, as Slurm says it
+WAITS = {  # meaning of Slurm's reasons for a pending job
     "Resources": "it is the next one: waiting for nodes",
     "Priority": "other jobs go first",
     "Dependency": "waits for an earlier job of the chain",
@@ -36,18 +35,21 @@ WAITS = {  # why a job waits, as Slurm says it
     "ReqNodeNotAvail": "nodes that it may use are down, drained or reserved: `sinfo -R` says why",
     "PartitionTimeLimit": "its time is above the partition's limit: `scontrol show partition` has it; submit with a "
     "shorter --time",
-    "PartitionNodeLimit": "it asks for more nodes than the partition gives to a job",
-    "JobHeldUser": "held: `scontrol release` lets it go",
+    "PartitionNodeLimit": "it requests more nodes than the partition allows for a job",
+    "JobHeldUser": "held: `scontrol release` releases it",
     "JobHeldAdmin": "held by the administrators",
     "DependencyNeverSatisfied": "will never start: cancel it",
     "Licenses": "waiting for a licence",
-    "Reservation": "waiting for its reservation to begin",
+    "Reservation": "waiting for its reservation to start",
     "launch failed requeued held": "a node could not start it: `scontrol release` tries again",
 }
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the status once, or again and again. Returns the exit code. Raises BroRLError."""
+    """Print the status of a run once, or repeatedly with --watch, and return the exit code.
+
+    Raises BroRLError.
+    """
     parser = command_parser("status", "What a run is doing, how far it is, and how long it will take.", EXAMPLES)
     parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
     parser.add_argument(
@@ -77,28 +79,31 @@ def main(argv: Sequence[str]) -> int:
         time.sleep(options.watch)
 
 
-def is_going_on(target: Target, run: RunState | None, now: float) -> bool:
-    """Whether there is anything to watch: a job in the queue, or a heartbeat."""
-    if run is not None and _beats(run, now):
+def is_going_on(target: Target, run: RunStatus | None, now: float) -> bool:
+    """Return whether the run has a job in the queue or a fresh heartbeat."""
+    if run is not None and _is_heartbeat_fresh(run, now):
         return True
     return any(not job.has_ended for job in target.jobs)
 
 
-def _beats(run: RunState, now: float) -> bool:
-    """Whether the driver writes a heartbeat."""
+def _is_heartbeat_fresh(run: RunStatus, now: float) -> bool:
+    """Return whether the run's driver has written its heartbeat within the last OLD_S seconds."""
     beat = run.heartbeat
     return beat is not None and beat.state in ("running", "stalled") and now - beat.written_at < OLD_S
 
 
-def describe(target: Target, run: RunState | None, now: float) -> list[str]:
-    """The lines of a status."""
+def describe(target: Target, run: RunStatus | None, now: float) -> list[str]:
+    """Return the lines of a run's status.
+
+    `run` is None when the run folder is unknown. `now`: seconds since 1970.
+    """
     folder = "its folder is not known: it has not read its settings yet, or was not submitted from here"
     if target.run is not None:
         folder = str(target.run)
     lines = [_line("run", folder), *_job_lines(target)]
     if run is None:
         return lines
-    lines += [_line("now", text) for text in _now(target, run, now)]
+    lines += [_line("now", text) for text in _activity_lines(target, run, now)]
     lines += _progress_lines(run)
     if run.rows:
         lines += ["", *step_table(run.rows[-SHOWN_ROWS:])]
@@ -114,14 +119,14 @@ def _job_lines(target: Target) -> list[str]:
     name = "job"
     for job in target.jobs:
         lines.append(_line(name, job_text(job, target.restarts.get(job.id, 0))))
-        name = ""  # of those below the first
+        name = ""  # only the first job gets a label
     for note in target.notes:
         lines.append(_line("slurm", note))
     return lines
 
 
-def job_text(job: slurm.Job, restarts: int) -> str:
-    """A job as one line."""
+def job_text(job: slurm.SlurmJob, restarts: int) -> str:
+    """Return a job's state, nodes, times and number of requeues as one line."""
     text = f"{job.id} {job.state}"
     if job.is_running:
         text += f" on {job.nodes}, {job.elapsed} of {job.limit}"
@@ -140,8 +145,8 @@ def job_text(job: slurm.Job, restarts: int) -> str:
     return text
 
 
-def why_it_waits(job: slurm.Job) -> str:
-    """Slurm's reason, and what it means where that is known."""
+def why_it_waits(job: slurm.SlurmJob) -> str:
+    """Return Slurm's reason why a job is pending, followed by its meaning where that is known."""
     reason = job.reason.strip("()")
     for key, meaning in WAITS.items():
         if reason.startswith(key):
@@ -149,26 +154,26 @@ def why_it_waits(job: slurm.Job) -> str:
     return reason
 
 
-def _now(target: Target, run: RunState, now: float) -> list[str]:
-    """Lines on what the run does at the moment, as far as its heartbeat or its log says."""
+def _activity_lines(target: Target, run: RunStatus, now: float) -> list[str]:
+    """Return lines about the run's current activity, from its heartbeat or its log."""
     if run.is_finished:
         return [f"finished: step {run.checkpoint} has its checkpoint"]
     beat = run.heartbeat
     texts = []
-    if beat is not None and _beats(run, now):
+    if beat is not None and _is_heartbeat_fresh(run, now):
         texts.append(_beat_text(beat))
         if beat.late:
             texts.append(f"late: {', '.join(beat.late)}")
         return texts
     if beat is not None:
-        silence = age(now - beat.written_at)
+        silence = format_duration(now - beat.written_at)
         if beat.state == "ended":
             texts.append(f"the driver ended {silence} ago")
         elif beat.state == "failed":
             texts.append(f"the driver ended with an error {silence} ago")
         else:
-            gone = "it is gone, or its disk is"
-            texts.append(f"no sign of the driver for {silence}, when it was at {beat.stage}: {gone}")
+            lost = "the driver has exited, or its disk is lost"
+            texts.append(f"no heartbeat for {silence}, last stage {beat.stage}: {lost}")
     log = newest_log(target)
     began = any(job.is_running for job in target.jobs)
     if log is not None and (began or beat is None):
@@ -179,32 +184,33 @@ def _now(target: Target, run: RunState, now: float) -> list[str]:
 def _beat_text(beat: HeartbeatFile) -> str:
     detail = f" ({beat.detail})" if beat.detail else ""
     stalled = ", STALLED" if beat.state == "stalled" else ""
-    return f"{beat.stage}{detail} for {age(beat.stage_s)}, moved {age(beat.silent_s)} ago{stalled}"
+    progress = f"last progress {format_duration(beat.silent_s)} ago"
+    return f"{beat.stage}{detail} for {format_duration(beat.stage_s)}, {progress}{stalled}"
 
 
-def _progress_lines(run: RunState) -> list[str]:
+def _progress_lines(run: RunStatus) -> list[str]:
     lines = []
     if run.step is not None:
         last = "?" if run.max_steps is None else f"{run.max_steps:,}"
         text = f"{run.step:,} of {last}"
         if run.step_s:
-            text += f", {age(run.step_s)} a step{shares(run.rows)}"
+            text += f", {format_duration(run.step_s)} a step{largest_stage_shares(run.rows)}"
         lines.append(_line("step", text))
     validations = [row for row in run.rows if row.get("validation/pass_at_1") is not None]
     if validations:
         row = validations[-1]
         lines.append(_line("validation", f"pass@1 {row['validation/pass_at_1']:.1%} after step {row['step']}"))
     if run.remaining_s and not run.is_finished:
-        lines.append(_line("remaining", f"about {age(run.remaining_s)} of training at this pace"))
+        lines.append(_line("remaining", f"about {format_duration(run.remaining_s)} of training at this pace"))
     saved = "none yet" if run.checkpoint is None else f"step {run.checkpoint:,}"
     if run.checkpoint_age_s is not None:
-        saved += f", {age(run.checkpoint_age_s)} ago"
+        saved += f", {format_duration(run.checkpoint_age_s)} ago"
     lines.append(_line("checkpoint", saved))
     return lines
 
 
-def shares(rows: Sequence[Row]) -> str:
-    """Where the time of the last steps goes: the largest three stages."""
+def largest_stage_shares(rows: Sequence[Row]) -> str:
+    """Return the three stages with the largest shares of the step time, as text, over the given rows."""
     sums = dict.fromkeys(SHOWN_PARTS, 0.0)
     total = 0.0
     for row in rows:
@@ -220,7 +226,7 @@ def shares(rows: Sequence[Row]) -> str:
 
 
 def step_table(rows: Sequence[Row]) -> list[str]:
-    """The last steps, a line each."""
+    """Return a table of steps, one line for each row of metrics."""
     cells = []
     for row in rows:
         cells.append(
@@ -240,8 +246,8 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def age(seconds: float) -> str:
-    """A duration as a person says it."""
+def format_duration(seconds: float) -> str:
+    """Return a duration in seconds as text, such as 45 s, 3 h 20 min or 2 d 4 h."""
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f} s"
     if seconds < 90:
@@ -256,7 +262,7 @@ def age(seconds: float) -> str:
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that is not empty."""
+    """Return the last line of a log that is not empty."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(size - 4096, 0))
@@ -264,7 +270,7 @@ def last_line(path: Path) -> str:
     return end.splitlines()[-1].strip() if end else "(empty)"
 
 
-def _as_json(target: Target, run: RunState | None) -> str:
+def _as_json(target: Target, run: RunStatus | None) -> str:
     state = None
     if run is not None:
         state = {

@@ -1,5 +1,4 @@
-"""`brorl submit` renders a job and hands it to Slurm, alone or as a chain, or submits again what is frozen in a run
-folder."""
+"""Render a job and submit it to Slurm, alone or as a chain, or resubmit a frozen one: `brorl submit`."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from brorl_launcher import slurm
 from brorl_launcher.command_line import job_parser, read_request
 from brorl_launcher.find_run import refuse_live
 from brorl_launcher.job_script import CHAIN_VARIABLE
-from brorl_launcher.launch_folder import Folders, note_job
+from brorl_launcher.launch_folder import Folders, record_job
 from brorl_launcher.render import make_job
 from brorl_launcher.run_state import read_run
 from nemo_brorl.core.errors import ConfigError, ResourceError
@@ -24,16 +23,23 @@ EXAMPLES = """examples:
   brorl submit --again /shared/runs/first               with the settings and the code that are frozen there
   brorl submit --again /shared/runs/first trainer.max_steps=3000
 
-A chain is K jobs, each of which starts when the one before it has ended, however it did. Each goes on from the last
-checkpoint; once the run has its last step, those that are left end at once.
+A chain is K jobs, each of which starts when the one before it has ended in any way. Each resumes from the last
+checkpoint. Once the run has its last step, the remaining jobs end at once.
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Submit, and say where to look. Returns the exit code. Raises BroRLError."""
+    """Submit one or more jobs, print how to follow them, and return the exit code.
+
+    Raises BroRLError.
+    """
     parser = job_parser("submit", "Render a job as `render` does, and submit it to Slurm.", EXAMPLES)
     parser.add_argument(
-        "--chain", type=int, default=1, metavar="K", help="submit K jobs that go on one after the other (default: 1)"
+        "--chain",
+        type=int,
+        default=1,
+        metavar="K",
+        help="submit K jobs, each of which resumes the run after the one before (default: 1)",
     )
     parser.add_argument(
         "--again",
@@ -53,12 +59,15 @@ def main(argv: Sequence[str]) -> int:
     else:
         folders, arguments = _written_job(options, parser), tuple(options.overrides)
     ids = submit_chain(folders, options.chain, arguments)
-    sys.stdout.write(where_to_look(folders, ids))
+    sys.stdout.write(next_commands(folders, ids))
     return 0
 
 
 def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Folders:
-    """The launch that --again names. Raises ConfigError or CheckpointError."""
+    """Return the folders of the launch that `--again RUN` names.
+
+    Raises ConfigError when there is none or the run is finished, CheckpointError when a job of the run is live.
+    """
     folders = Folders(options.again.expanduser().absolute())
     if not folders.script.is_file():
         raise ConfigError(
@@ -84,9 +93,10 @@ def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -
 
 
 def submit_chain(folders: Folders, number: int, arguments: Sequence[str]) -> list[str]:
-    """Submit `number` jobs, each to start after the one before. Returns their ids.
+    """Submit `number` jobs, each to start after the one before, and return their ids.
 
-    Raises ResourceError when Slurm refuses one; those before it stay submitted, are noted, and the message names them.
+    Raises ResourceError when Slurm refuses one. The jobs before it stay submitted and recorded, and the message names
+    them.
     """
     ids: list[str] = []
     for _ in range(number):
@@ -96,13 +106,13 @@ def submit_chain(folders: Folders, number: int, arguments: Sequence[str]) -> lis
         except ResourceError as error:
             kept = f" {', '.join(ids)} are submitted and stay: `scancel {' '.join(ids)}` takes them back" if ids else ""
             raise ResourceError(f"{error}{kept}") from error
-        note_job(folders, job, after, arguments)
+        record_job(folders, job, after, arguments)
         ids.append(job)
     return ids
 
 
-def where_to_look(folders: Folders, ids: Sequence[str]) -> str:
-    """What to type next."""
+def next_commands(folders: Folders, ids: Sequence[str]) -> str:
+    """Return the lines that tell how to follow or cancel the submitted jobs."""
     run = folders.run
     rows = [
         ("job", ids[0] if len(ids) == 1 else f"{ids[0]}, then {', '.join(ids[1:])}"),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from brorl_launcher import attach
-from brorl_launcher.attach import grow, last_lines
+from brorl_launcher.attach import last_lines, read_appended_text
 from brorl_launcher.job.ray_node import session_name
-from brorl_launcher.launch_folder import Folders, note_job
+from brorl_launcher.launch_folder import Folders, record_job
 from brorl_launcher.packages import code_root
 
 from nemo_brorl.core.errors import ConfigError, ResourceError
@@ -28,7 +28,7 @@ def run(tmp_path: Path, slurm: FakeSlurm) -> Path:
     (folder / "logs").mkdir()
     (folder / "logs" / "slurm-101.log").write_text("one\ntwo\nthree\n")
     (folder / "launch" / "job.sbatch").write_text("export BRORL_RUN=x\n")
-    note_job(Folders(folder), "101", None, [])
+    record_job(Folders(folder), "101", None, [])
     slurm.queue("101|RUNNING|0:10|4:00:00|N/A|3|node[2-4]|None")
     slurm.hostnames("node2", "node3", "node4")
     return folder
@@ -52,7 +52,7 @@ def test_following_ends_with_the_job(
             file.write("four\n")
         return next(answers)
 
-    assert "".join(grow(log, goes_on, poll_s=0.0, ask_s=0.0)) == "four\nfour\n"
+    assert "".join(read_appended_text(log, goes_on, poll_s=0.0, ask_s=0.0)) == "four\nfour\n"
 
 
 def test_a_log_that_was_cut_is_read_from_its_start(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_log_that_was_cut_is_read_from_its_start(tmp_path: Path) -> None:
             log.write_text("new\n")
         return next(answers)
 
-    assert "".join(grow(log, goes_on, poll_s=0.0, ask_s=0.0)) == "new\n"
+    assert "".join(read_appended_text(log, goes_on, poll_s=0.0, ask_s=0.0)) == "new\n"
 
 
 def test_a_run_that_has_no_log_yet_says_what_its_job_waits_for(run: Path, slurm: FakeSlurm) -> None:

@@ -1,4 +1,4 @@
-"""docs/cluster.md explains every setting of a site."""
+"""docs/howto/cluster.md explains every setting of a site."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from brorl_launcher.packages import code_root
 from brorl_launcher.site import Site
 
-PAGE = (code_root() / "docs" / "cluster.md").read_text(encoding="utf-8")
+PAGE = (code_root() / "docs" / "howto" / "cluster.md").read_text(encoding="utf-8")
 
 
 def test_every_setting_of_a_site_is_explained() -> None:

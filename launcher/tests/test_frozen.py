@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from brorl_launcher.code_snapshot import CodeSnapshot, Revision
 from brorl_launcher.frozen import absolute_paths, check_yaml, freeze, shell_command
-from brorl_launcher.launch_folder import Folders, note_job, read_jobs
-from brorl_launcher.packages import PLACES, code_root
+from brorl_launcher.launch_folder import Folders, read_jobs, record_job
+from brorl_launcher.packages import FOLDER_OF_PACKAGE, code_root
 
 from nemo_brorl.config.data import DomainConfig
 from nemo_brorl.config.load import load_config
@@ -143,7 +143,7 @@ def test_new_files_too_large_to_be_code_are_refused(tmp_path: Path, checkout: Pa
 
 def installed_package(root: Path) -> Path:
     """A folder of installed packages with ours in it."""
-    for folder in (*PLACES, "nemo_brorl/core", "nemo_brorl/__pycache__"):
+    for folder in (*FOLDER_OF_PACKAGE, "nemo_brorl/core", "nemo_brorl/__pycache__"):
         (root / folder).mkdir(parents=True)
         (root / folder / "a.py").write_text("a = 1\n")
     (root / "another_package.py").write_text("b = 1\n")
@@ -156,7 +156,7 @@ def check_copy(folders: Folders) -> None:
         "nemo_brorl", "launcher", "lab", "graders", "conf", "REVISION",
     }  # fmt: skip
     assert {path.name for path in (folders.code / "nemo_brorl").iterdir()} == {"a.py", "core"}
-    for package, place in PLACES.items():
+    for package, place in FOLDER_OF_PACKAGE.items():
         assert (folders.code / place / package / "a.py").is_file()
 
 
@@ -171,9 +171,9 @@ def test_a_package_that_is_installed_inside_somebody_s_repository_is_copied(tmp_
 
 def test_a_second_launch_keeps_the_first_one(tmp_path: Path, checkout: Path) -> None:
     folders = freeze_run(tmp_path / "run", BroRLConfig(), checkout)
-    note_job(folders, "1", None, [])
+    record_job(folders, "1", None, [])
     freeze_run(tmp_path / "run", BroRLConfig(), checkout)
-    note_job(folders, "2", "1", ["trainer.max_steps=3"])
+    record_job(folders, "2", "1", ["trainer.max_steps=3"])
     assert [path.name for path in folders.all_launches()] == ["launch_1", "launch"]
     assert folders.job_ids() == ["1", "2"]
 
@@ -229,7 +229,7 @@ def test_python_takes_the_frozen_code_and_its_revision(tmp_path: Path) -> None:
         "import nemo_brorl.training.run_folder as a, brorl_launcher.slurm as b; print(a.__file__); "
         "print(b.__file__); print(a.code_revision())"
     )
-    path = os.pathsep.join(str(folders.code / place) for place in PLACES.values())
+    path = os.pathsep.join(str(folders.code / place) for place in FOLDER_OF_PACKAGE.values())
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     said = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=code_root(), env=environment

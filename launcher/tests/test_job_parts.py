@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from brorl_launcher.job import settings
 from brorl_launcher.job.ray_ports import NUM_PORTS, RayPorts, check_ports, interface_address, own_address
-from brorl_launcher.job.ray_watch import failure_event, missing_nodes, what_is_wrong
+from brorl_launcher.job.ray_watch import cluster_fault, failure_event, missing_nodes
 
 
 def node(name: str, address: str, gpus: float = 8.0, alive: bool = True, **more: Any) -> dict[str, Any]:
@@ -93,12 +93,12 @@ def test_hosts_under_other_names_count_as_nodes() -> None:
 
 def test_nodes_need_addresses_and_gpus_of_their_own() -> None:
     two = [node("node0", "10.0.0.1"), node("node1", "10.0.0.2")]
-    assert what_is_wrong(two, 2, 8) == ""
-    assert "addresses of their own, they have 10.0.0.1, 10.0.0.1" in what_is_wrong(
+    assert cluster_fault(two, 2, 8) == ""
+    assert "addresses of their own, they have 10.0.0.1, 10.0.0.1" in cluster_fault(
         [two[0], node("node1", "10.0.0.1")], 2, 8
     )
     assert (
-        what_is_wrong([two[0], node("node1", "10.0.0.2", gpus=7)], 2, 8) == "trainer.gpus_per_node=8, but node1 has 7"
+        cluster_fault([two[0], node("node1", "10.0.0.2", gpus=7)], 2, 8) == "trainer.gpus_per_node=8, but node1 has 7"
     )
 
 

@@ -69,16 +69,16 @@ def deaf_host() -> Iterator[int]:
 def test_a_host_that_answers_nobody_is_told_from_one_where_nothing_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_watch, "PROBE_S", 0.2)
     with deaf_host() as port:
-        assert ray_watch.silence("127.0.0.1", port) == "timed out"
-    assert ray_watch.silence("127.0.0.1", port) == ""
-    assert ray_watch.silence("no-such-host.invalid", port) == ""
+        assert ray_watch.unreachable_reason("127.0.0.1", port) == "timed out"
+    assert ray_watch.unreachable_reason("127.0.0.1", port) == ""
+    assert ray_watch.unreachable_reason("no-such-host.invalid", port) == ""
 
 
 def test_a_node_that_is_lost_before_it_has_joined_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_watch, "PROBE_S", 0.2)
     monkeypatch.setattr(ray_watch, "KNOCK_S", 0.0)
     events: Queue[str] = Queue()
-    with deaf_host() as port, ray_watch.Knocks(["127.0.0.1"], port, events.put):
+    with deaf_host() as port, ray_watch.HostProbes(["127.0.0.1"], port, events.put):
         event = events.get(timeout=60)
     assert event == "lost 127.0.0.1 does not answer (timed out), and has not joined Ray"
 

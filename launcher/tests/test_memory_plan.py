@@ -134,7 +134,7 @@ def test_a_sleeping_engine_gives_its_cache_and_weights_to_the_policy() -> None:
     weights = 2 * 1_777_088_000 / GIB
     assert at_update["cache"] - at_update["discard"] == pytest.approx(weights)
     assert at_update["off"] > share
-    assert plans["off"].devices[0].worst == "update"
+    assert plans["off"].devices[0].worst_moment == "update"
 
 
 def test_memory_that_torch_keeps_is_counted_where_the_policy_does_not_give_it_back() -> None:
@@ -142,7 +142,7 @@ def test_memory_that_torch_keeps_is_counted_where_the_policy_does_not_give_it_ba
     awake = planned("brorl_64gpu", "generation.sleep=off").devices[0]
     kept = awake.peak("publish", "policy") - sleeping.peak("publish", "policy")
     freed = sum(
-        part.at("update") for part in awake.terms if part.name in ("activations", "backward pass", "fragmentation")
+        part.gib_at("update") for part in awake.terms if part.name in ("activations", "backward pass", "fragmentation")
     )
     assert kept == pytest.approx(freed)
     assert kept > 30

@@ -16,8 +16,7 @@ SMALL = Case("brorl_64gpu")
 ONE, TWO, THREE = (replace(SMALL, num_layers=number) for number in (1, 2, 3))
 AGAIN = replace(SMALL, overrides=FULL, num_layers=1)
 WIDE = Case("brorl_7b", KEEP_ALL, num_layers=2)
-MIXTURE = Case("brorl_qwen3_30b_a3b", num_layers=4)  # two in each stage
-CASES = (ONE, TWO, THREE, AGAIN, WIDE, MIXTURE)
+CASES = (ONE, TWO, THREE, AGAIN, WIDE)
 Found = dict[Case, dict[str, float]]
 
 
@@ -37,7 +36,7 @@ def test_the_planner_is_within_15_percent_of_all_layers_of_the_main_recipe(found
     assert agrees(SMALL, with_all_layers(SMALL, found[TWO], found[THREE]))
 
 
-@pytest.mark.parametrize("case", [AGAIN, WIDE, MIXTURE], ids=["computed again", "tensor parallel", "mixture"])
+@pytest.mark.parametrize("case", [AGAIN, WIDE], ids=["computed again", "tensor parallel"])
 def test_the_planner_is_within_15_percent_of_the_tensors_of_an_update(case: Case, found: Found) -> None:
     assert agrees(case, found[case])
 

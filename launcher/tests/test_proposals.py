@@ -8,12 +8,12 @@ from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.proposals import (
     HEADROOM_GIB,
     MOST_UTILIZATION,
-    advice,
+    advice_to_fit,
     fewest_nodes,
-    propose,
+    format_override_value,
+    propose_layouts,
     remedies,
     with_changes,
-    written,
 )
 from brorl_launcher.planner.workload import ASSUMED
 
@@ -37,12 +37,18 @@ def test_changes_make_a_copy() -> None:
 
 
 def test_values_are_written_as_hydra_reads_them() -> None:
-    assert [written(value) for value in (None, True, 0.8, 16384, "full")] == ["null", "true", "0.8", "16384", "full"]
+    assert [format_override_value(value) for value in (None, True, 0.8, 16384, "full")] == [
+        "null",
+        "true",
+        "0.8",
+        "16384",
+        "full",
+    ]
 
 
 def test_proposals_keep_all_rules_fit_with_room_to_spare_and_are_no_slower() -> None:
     plan = planned("policy.model=qwen2.5-7b", "trainer.num_nodes=2")
-    found = propose(plan.config, plan.hardware, ASSUMED, plan.shape, 3)
+    found = propose_layouts(plan.config, plan.hardware, ASSUMED, plan.shape, 3)
     assert len(found) == 3
     for proposal in found:
         config = proposal.plan.config
@@ -63,7 +69,7 @@ def test_layouts_of_disaggregated_roles_keep_the_engines_devices() -> None:
     plan = planned(
         "generation.placement=disaggregated", "generation.num_engines=32", "generation.sleep=off", "trainer.num_nodes=8"
     )
-    found = propose(plan.config, plan.hardware, ASSUMED, plan.shape, 2)
+    found = propose_layouts(plan.config, plan.hardware, ASSUMED, plan.shape, 2)
     assert found
     for proposal in found:
         generation = proposal.plan.config.generation
@@ -78,7 +84,7 @@ def test_single_changes_that_help_are_listed_and_only_those() -> None:
     assert all(
         "gpu_memory_utilization" not in overrides for overrides in found
     )  # the engines are asleep when memory is short
-    assert advice(plan).startswith("what would fit: policy.tokens_per_micro_batch=16384; or ")
+    assert advice_to_fit(plan).startswith("what would fit: policy.tokens_per_micro_batch=16384; or ")
 
 
 def test_too_large_a_share_for_engines_is_told_the_largest_that_fits() -> None:
@@ -96,7 +102,7 @@ def test_too_large_a_share_for_engines_is_told_the_largest_that_fits() -> None:
 def test_too_few_nodes_are_told_how_many_it_takes(model: str, nodes: int) -> None:
     plan = planned(f"policy.model={model}", "trainer.num_nodes=1", "trainer.gpus_per_node=4")
     assert not plan.fits
-    assert propose(plan.config, plan.hardware, ASSUMED, plan.shape, 1) == []
+    assert propose_layouts(plan.config, plan.hardware, ASSUMED, plan.shape, 1) == []
     more = fewest_nodes(plan, ASSUMED)
     assert more is not None
     assert more.plan.fits

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_launcher.runs import cells, main, run_folders, summary
+from brorl_launcher.runs import main, run_folders, summarize_run, table_cells
 
 from nemo_brorl.core.errors import DataError
 
@@ -48,7 +48,7 @@ def beat(folder: Path, state: str, ago: float = 5.0) -> None:
 def test_the_state_is_what_the_heartbeat_last_said_and_when(tmp_path: Path, state: str, ago: float, said: str) -> None:
     run = make_run(tmp_path / "run")
     beat(run, state, ago)
-    assert summary(run, NOW).state == said
+    assert summarize_run(run, NOW).state == said
 
 
 def test_a_run_whose_last_step_has_its_checkpoint_is_finished(tmp_path: Path) -> None:
@@ -57,27 +57,27 @@ def test_a_run_whose_last_step_has_its_checkpoint_is_finished(tmp_path: Path) ->
     marker.parent.mkdir(parents=True)
     marker.touch()
     beat(run, "ended", 9999.0)
-    assert summary(run, NOW).state == "finished"
+    assert summarize_run(run, NOW).state == "finished"
 
 
 def test_a_run_without_a_heartbeat_has_not_begun_or_has_crashed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    assert summary(run, NOW).state == "crashed"
+    assert summarize_run(run, NOW).state == "crashed"
     (run / "metrics.jsonl").unlink()
-    assert summary(run, NOW).state == "not begun"
+    assert summarize_run(run, NOW).state == "not begun"
 
 
 def test_numbers_of_a_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rows=4, gpus=8)
     beat(run, "running")
-    found = summary(run, NOW)
+    found = summarize_run(run, NOW)
     assert (found.step, found.max_steps, found.pass_at_1, found.first_pass_at_1) == (4, 20, 0.5, 0.25)
     assert (found.hours, found.gpus, found.samples_per_s) == (2.0, 16, 500.0)
-    assert cells(found)[:7] == [str(run), "running", "4/20", "50.0% ± 2.0%", "25.0%", "500", "32.0 GPU h"]
+    assert table_cells(found)[:7] == [str(run), "running", "4/20", "50.0% ± 2.0%", "25.0%", "500", "32.0 GPU h"]
 
 
 def test_without_gpus_the_cost_is_in_hours_of_nodes(tmp_path: Path) -> None:
-    assert cells(summary(make_run(tmp_path / "run", rows=4), NOW))[6] == "4.00 node h"
+    assert table_cells(summarize_run(make_run(tmp_path / "run", rows=4), NOW))[6] == "4.00 node h"
 
 
 BROKEN: dict[str, Any] = {

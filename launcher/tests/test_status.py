@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from brorl_launcher import status
 from brorl_launcher.find_run import Target, find_target, run_of_script
-from brorl_launcher.launch_folder import Folders, note_job
+from brorl_launcher.launch_folder import Folders, record_job
 from brorl_launcher.run_state import MARKER, last_rows, read_run
-from brorl_launcher.slurm import Job
-from brorl_launcher.status import age, job_text, shares
+from brorl_launcher.slurm import SlurmJob
+from brorl_launcher.status import format_duration, job_text, largest_stage_shares
 
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
@@ -82,7 +82,7 @@ def test_a_local_run_without_slurm(tmp_path: Path, no_slurm: None, capsys: pytes
     beat(run, late=["engine 3 on node2"])
     text = shown(run, capsys)
     assert f"run        {run}\n" in text
-    assert "now        generate (1,024 of 4,096 rollouts) for 32 s, moved 1.0 s ago\n" in text
+    assert "now        generate (1,024 of 4,096 rollouts) for 32 s, last progress 1.0 s ago\n" in text
     assert "now        late: engine 3 on node2\n" in text
     # collect, which holds generate and reward, and what follows it: 6 + 1 + 2.5 + 0.5
     assert "step       3 of 20, 10 s a step (generate 55%, update 25%, log_prob 10%)\n" in text
@@ -104,9 +104,9 @@ def test_what_a_real_heartbeat_says(tmp_path: Path, no_slurm: None, capsys: pyte
 def test_a_stall_and_a_silence_are_said(tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "run")
     beat(run, state="stalled", silent_s=700.0)
-    assert "moved 11 min ago, STALLED" in shown(run, capsys)
+    assert "last progress 11 min ago, STALLED" in shown(run, capsys)
     beat(run, ago=3600.0)
-    assert "no sign of the driver for 1 h 0 min, when it was at generate" in shown(run, capsys)
+    assert "no heartbeat for 1 h 0 min, last stage generate" in shown(run, capsys)
     beat(run, state="ended", ago=120.0)
     assert "the driver ended 2 min ago" in shown(run, capsys)
 
@@ -129,8 +129,8 @@ def test_a_run_beyond_its_written_settings_does_not_know_its_end(
 
 def test_the_last_job_s_arguments_say_where_the_run_ends(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [make_row(25)])
-    note_job(Folders(run), "101", None, [])
-    note_job(Folders(run), "102", None, ["trainer.seed=1", "trainer.max_steps=40"])
+    record_job(Folders(run), "101", None, [])
+    record_job(Folders(run), "102", None, ["trainer.seed=1", "trainer.max_steps=40"])
     assert read_run(run).max_steps == 40
 
 
@@ -147,7 +147,7 @@ def test_the_jobs_of_a_run_with_slurm_s_reasons_in_words(
 ) -> None:
     run = make_run(tmp_path / "run")
     for job, after in (("101", None), ("102", "101")):
-        note_job(Folders(run), job, after, [])
+        record_job(Folders(run), job, after, [])
     slurm.queue(
         "101|RUNNING|3:12:44|4:00:00|2030-01-01T00:00:00|8|node[0-7]|None",
         "102|PENDING|0:00|4:00:00|N/A|8||Dependency",
@@ -166,8 +166,8 @@ def test_jobs_that_have_ended_are_asked_for_one_by_one(
     tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path / "run")
-    note_job(Folders(run), "101", None, [])
-    assert "slurm      remembers nothing of 101" in shown(run, capsys)
+    record_job(Folders(run), "101", None, [])
+    assert "slurm      has no record of 101" in shown(run, capsys)
     slurm.remember(
         101,
         "JobId=101 JobState=FAILED Reason=NonZeroExitCode RunTime=00:01:02 TimeLimit=04:00:00 ExitCode=2:0 "
@@ -188,7 +188,7 @@ def test_a_job_s_number_leads_to_its_run(tmp_path: Path, slurm: FakeSlurm) -> No
     assert run_of_script("/x/slurm/brorl_64gpu.sh") is None
     assert find_target("7").run == run
     assert find_target("8").run is None
-    with pytest.raises(ConfigError, match="9: Slurm does not know this job"):
+    with pytest.raises(ConfigError, match="9: Slurm has no record of this job"):
         find_target("9")
 
 
@@ -213,7 +213,7 @@ def test_a_job_of_a_script_is_found_by_what_it_has_noted(
 def test_what_is_neither_a_run_nor_a_job_is_refused(tmp_path: Path, no_slurm: None) -> None:
     for name, message in (
         (str(tmp_path), "is no run folder"),
-        ("nowhere", "write a run folder, or the number"),
+        ("nowhere", "Pass a run folder, or the number"),
         ("17", "no Slurm on this machine"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -248,17 +248,17 @@ def test_only_the_end_of_a_long_metrics_file_is_read(tmp_path: Path) -> None:
 
 
 def test_how_a_job_is_said() -> None:
-    assert job_text(Job("1", "PENDING", start="2030-01-01T10:00:00", reason="(Priority)"), 1) == (
+    assert job_text(SlurmJob("1", "PENDING", start="2030-01-01T10:00:00", reason="(Priority)"), 1) == (
         "1 PENDING (Priority: other jobs go first), expected to start 2030-01-01T10:00:00, requeued once"
     )
     assert (
-        job_text(Job("1", "PENDING", start="N/A", reason="QOSMaxCpuPerUserLimit"), 0)
+        job_text(SlurmJob("1", "PENDING", start="N/A", reason="QOSMaxCpuPerUserLimit"), 0)
         == "1 PENDING (QOSMaxCpuPerUserLimit)"
     )
 
 
 def test_durations_as_people_say_them() -> None:
-    assert [age(seconds) for seconds in (-3, 2.34, 59, 95, 3_700, 90_000)] == [
+    assert [format_duration(seconds) for seconds in (-3, 2.34, 59, 95, 3_700, 90_000)] == [
         "0.0 s",
         "2.3 s",
         "59 s",
@@ -269,7 +269,7 @@ def test_durations_as_people_say_them() -> None:
 
 
 def test_shares_without_timed_steps_are_empty() -> None:
-    assert shares([{"step": 0, "time/validate_s": 3.0}]) == ""
+    assert largest_stage_shares([{"step": 0, "time/validate_s": 3.0}]) == ""
 
 
 def test_checkpoints_are_marked_as_training_marks_them() -> None:

@@ -48,10 +48,10 @@ def test_a_step_takes_as_long_as_its_bytes_or_its_operations() -> None:
     speed = EngineSpeed(weight_bytes=80, expert_bytes=0, expert_share=1, token_bytes=1, flops=10, context_flops=0,
                         bandwidth=10,
                         matrix_flops=1, step_s=0, rollout_s=0)  # fmt: skip
-    assert speed.step(1, 20) == 10  # (80 + 20) / 10 bytes, 10 operations
-    assert speed.step(8, 20) == 80  # (80 + 160) / 10, 80 operations
+    assert speed.step_seconds(1, 20) == 10  # (80 + 20) / 10 bytes, 10 operations
+    assert speed.step_seconds(8, 20) == 80  # (80 + 160) / 10, 80 operations
     mixture = EngineSpeed(0, 128, 0.5, 0, 0, 0, 1, 1, 0, 0)
-    assert [mixture.step(batch, 0) for batch in (1, 2, 50)] == [
+    assert [mixture.step_seconds(batch, 0) for batch in (1, 2, 50)] == [
         64,
         96,
         pytest.approx(128),
@@ -133,7 +133,7 @@ def test_the_papers_rollouts_take_about_as_long_as_they_did() -> None:
     assumed."""
     config = load_config("brorl_64gpu")
     plan = make_plan(config, configured_hardware(config))
-    assert plan.work.sampled / plan.time.of("generate") == pytest.approx(72.4, rel=0.5)
+    assert plan.work.sampled / plan.time.stage_seconds("generate") == pytest.approx(72.4, rel=0.5)
 
 
 def test_what_is_computed_anew_takes_its_share_of_a_forward_pass() -> None:

@@ -1,7 +1,7 @@
 """Compute advantages: one number per rollout from the rewards of a batch's groups, one pure function an algorithm.
 
 `algorithm.advantage` names one of `ADVANTAGES`, or a function of your own as `package.module:function`
-(docs/extending.md). Each function takes the groups of a batch and the section `algorithm`, and returns one float32
+(docs/howto/extend.md). Each function takes the groups of a batch and the section `algorithm`, and returns one float32
 array [N] per group, with N rollouts. R is the shaped reward of a rollout.
 
 A group has a gradient only where its rewards disagree. Dynamic sampling and packing ask `disagree` for that.
@@ -39,7 +39,7 @@ class GroupRewards:
     lengths: Int32  # [N] sampled tokens of the responses
 
     def select(self, rollouts: Int64) -> GroupRewards:
-        """Return the rewards and lengths of some rollouts, given by their indices."""
+        """Return the rewards and lengths of those rollouts of the group whose indices are given."""
         return GroupRewards(self.raw[rollouts], self.shaped[rollouts], self.lengths[rollouts])
 
     @property

@@ -1,6 +1,6 @@
 """Compute losses: pure functions from the tokens of one micro-batch to a summed loss and summed metrics.
 
-`algorithm.loss` names one of `LOSSES`, or a function of your own as `package.module:function` (docs/extending.md). A
+`algorithm.loss` names one of `LOSSES`, or a function of your own as `package.module:function` (docs/howto/extend.md). A
 loss computes an objective per token and passes it to `finish`, which adds what all losses share: importance weights,
 the limit of `algorithm.loss_params.covariance`, the KL term and the entropy bonus.
 

@@ -58,7 +58,7 @@ class Levels(NamedTuple):
     keys: UInt64  # [N, levels], equal where rollouts agree up to the level's end; unused in the last level
 
     def with_columns(self, num: int) -> Levels:
-        """Return these levels with empty ones added, `num` in all."""
+        """Return the levels with empty ones appended, `num` in all."""
         missing = ((0, 0), (0, num - self.ends.shape[1]))
         return Levels(np.pad(self.ends, missing, mode="edge"), np.pad(self.keys, missing))
 
@@ -98,10 +98,10 @@ class RolloutSpan:
     """
 
     def __init__(self, items: Sequence[Item], lengths: Int64, is_new: Bool) -> None:
-        """Take rollouts with arrays [n, levels].
+        """Take consecutive rollouts, and arrays [n, levels] over them.
 
-        `lengths` are the tokens of a rollout on each level. `is_new` says where the rollout before it does not share
-        the level.
+        `lengths` are the tokens of a rollout on each level. `is_new` is True where the rollout before it does not share
+        them.
         """
         self.items = items
         new = (lengths * is_new).sum(axis=1)
@@ -116,11 +116,11 @@ class RolloutSpan:
         self._costs = np.cumsum(costs)
 
     def bounds(self, num_parts: int) -> list[int]:
-        """Return the bounds of `num_parts` non-empty parts of nearly equal cost, [num_parts + 1]."""
+        """Return the bounds of `num_parts` non-empty parts of the rollouts with nearly equal cost, [num_parts + 1]."""
         return [0, *self._marks(num_parts).tolist(), len(self.items)]
 
     def tokens(self, num_parts: int) -> Int64:
-        """Return the tokens of each of `num_parts` parts, [num_parts].
+        """Return the number of tokens in each of `num_parts` parts of the rollouts, [num_parts].
 
         A part counts a copy of its own of what its first rollout shares with the part before.
         """
@@ -129,11 +129,11 @@ class RolloutSpan:
         return self._ends[ends] - self._ends[starts] + self._shared[starts]
 
     def tokens_between(self, low: int, high: int) -> int:
-        """Return the tokens of the part [low, high) of the rollouts."""
+        """Return the number of tokens in the rollouts [low, high), shared ones counted once."""
         return int(self._ends[high] - self._ends[low] + self._shared[low])
 
     def filled(self, limit: int) -> list[int]:
-        """Return the bounds of the fewest contiguous parts of at most `limit` tokens.
+        """Return the bounds of the fewest contiguous parts of the rollouts that have at most `limit` tokens each.
 
         A longer rollout is a part alone.
         """
@@ -146,7 +146,7 @@ class RolloutSpan:
         return bounds
 
     def filled_evenly(self, num_parts: int) -> list[int]:
-        """Return the bounds of exactly `num_parts` contiguous parts whose largest part has the fewest tokens."""
+        """Return the bounds of `num_parts` contiguous parts of the rollouts whose largest has the fewest tokens."""
         low = 1
         high = int(self._ends[-1])
         # Bisect for the smallest limit that needs no more parts.
@@ -164,7 +164,7 @@ class RolloutSpan:
         return bounds
 
     def _marks(self, num_parts: int) -> Int64:
-        """Return the inner bounds of `num_parts` parts of nearly equal cost, each with at least one rollout."""
+        """Return the inner bounds of `num_parts` non-empty parts of the rollouts with nearly equal cost."""
         num = len(self.items)
         assert num >= num_parts, f"{num} rollouts cannot fill {num_parts} parts"
         shares = self._costs[-1] * np.arange(1, num_parts) / num_parts

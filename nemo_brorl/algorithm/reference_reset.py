@@ -44,7 +44,10 @@ class ReferenceResets:
         self.num_stalled = 0  # validations in a row without a new best, since the last reset
 
     def note_validation(self, pass_at_1: float) -> None:
-        """Count a validation with this pass@1. A score equal to the best one is no new best."""
+        """Count a validation with this pass@1, for the patience of reference resets.
+
+        Equalling the best score is no new best.
+        """
         if pass_at_1 > self.best_pass_at_1:
             self.best_pass_at_1, self.num_stalled = pass_at_1, 0
         else:
@@ -66,21 +69,21 @@ class ReferenceResets:
         return None
 
     def note_reset(self, step: int) -> None:
-        """Count a reset of the reference after `step`."""
+        """Count a reset of the KL term's reference after `step`."""
         self.num_resets += 1
         self.last_step, self.num_stalled = step, 0
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Return the number of resets and the steps since the last one, or no metric where no reset is configured."""
+        """Return the number of reference resets and the steps since the last one, or nothing if none is configured."""
         if not (self.config.interval or self.config.patience or self.config.kl_above is not None):
             return {}
         return {"reference/resets": float(self.num_resets), "reference/steps_since_reset": float(step - self.last_step)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters as a JSON-able dict."""
+        """Return the counters of reference resets as a JSON-able dict."""
         return {name: getattr(self, name) for name in ("num_resets", "last_step", "best_pass_at_1", "num_stalled")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the counters that `state_dict` returned."""
+        """Continue from counters of reference resets that `state_dict` returned."""
         for name in self.state_dict():
             setattr(self, name, state[name])

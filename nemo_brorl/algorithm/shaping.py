@@ -2,7 +2,7 @@
 
 Raw rewards decide which groups are informative, and metrics called reward are raw. Only advantages use shaped rewards.
 A shaping function takes and returns the rewards of one group [N]. Lengths are numbers of sampled tokens.
-`rewards.shaping.function` adds one of your own, as `package.module:function` (docs/extending.md).
+`rewards.shaping.function` adds one of your own, as `package.module:function` (docs/howto/extend.md).
 """
 
 from __future__ import annotations

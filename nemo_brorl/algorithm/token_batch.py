@@ -67,7 +67,7 @@ class LossSums:
 
 @dataclass(frozen=True)
 class MiniBatchSize:
-    """Size of a whole mini-batch over all ranks."""
+    """Numbers of tokens, responses and turns in a whole mini-batch, over all ranks."""
 
     num_tokens: int  # sampled tokens
     num_sequences: int  # responses

@@ -23,10 +23,13 @@ class ActorTransport(Protocol):
     """
 
     def now(self) -> float:
-        """Return seconds of a clock that never goes back."""
+        """Return the time in seconds of a clock that never goes back."""
 
     def wait(self, references: Sequence[Any], timeout_s: float = 0.0) -> list[Any]:
-        """Return the references that have resolved. An empty list means that none did within `timeout_s` seconds."""
+        """Return those references to actor calls that have resolved.
+
+        An empty list means that none has within `timeout_s` seconds.
+        """
 
     def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
         """Return the results of references in order, all within `timeout_s` seconds.
@@ -38,18 +41,18 @@ class ActorTransport(Protocol):
         """Return a reference that has already resolved to `value`."""
 
     def kill(self, actor: Any) -> None:
-        """End an actor at once, whatever it is doing."""
+        """End an actor's process at once, whatever it is doing."""
 
 
 class RayTransport:
-    """The transport to actors of an initialised Ray."""
+    """The transport to actors of an initialised Ray, as ActorTransport describes it."""
 
     def now(self) -> float:
         """Return the seconds of this machine's monotonic clock."""
         return time.monotonic()
 
     def wait(self, references: Sequence[Any], timeout_s: float = 0.0) -> list[Any]:
-        """Return the references that have resolved, without fetching their values."""
+        """Return those references to actor calls that have resolved, without fetching their values."""
         if not references:
             return []
         waiting = list(references)
@@ -64,7 +67,7 @@ class RayTransport:
         return resolved
 
     def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Return results or exceptions of references in order. Without failures this is one call to Ray."""
+        """Return the results or exceptions of actor calls, in order. Without failures this is one call to Ray."""
         if not references:
             return []
         deadline = time.monotonic() + timeout_s

@@ -35,7 +35,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class RolePlan:
-    """The bundles of a run, and which process is in which."""
+    """GPU bundles of a run, and which policy rank or engine is in which."""
 
     nodes: tuple[tuple[int, ...], ...]  # number of GPUs of each bundle on each node
     policy: tuple[Bundle, ...]  # bundle of each policy rank
@@ -183,7 +183,7 @@ class CpuPlaces(Places):
         alive = [node for node in ray.nodes() if node["Alive"]]
         if len(alive) < num_nodes:
             raise ResourceError(
-                f"the Ray cluster has {len(alive)} nodes, trainer.num_nodes={num_nodes}: on one machine write 1, on "
+                f"the Ray cluster has {len(alive)} nodes, trainer.num_nodes={num_nodes}: on one machine set 1, on "
                 "several start them as a job (slurm/brorl_cpu.sh)"
             )
         alive.sort(key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))

@@ -96,16 +96,16 @@ class RayCluster:
         return self
 
     def check_gpus(self) -> None:
-        """Raise ResourceError when the cluster has fewer GPUs than configured."""
-        wanted = self.config.gpus_per_node * self.config.num_nodes
-        if wanted == 0:
+        """Raise ResourceError when the Ray cluster has fewer GPUs than configured."""
+        num_configured = self.config.gpus_per_node * self.config.num_nodes
+        if num_configured == 0:
             return
-        found = int(ray.cluster_resources().get("GPU", 0))
-        if found < wanted:
+        num_available = int(ray.cluster_resources().get("GPU", 0))
+        if num_available < num_configured:
             self.close()
             raise ResourceError(
-                f"the cluster has {found} GPUs, trainer.num_nodes × trainer.gpus_per_node asks for {wanted}:"
-                " set them to what is there, or trainer.gpus_per_node=0 to run on CPU"
+                f"the cluster has {num_available} GPUs, trainer.num_nodes × trainer.gpus_per_node asks for "
+                f"{num_configured}: set them to what is there, or trainer.gpus_per_node=0 to run on CPU"
             )
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class RayCluster:
         return lost
 
     def _connect(self, before: Collection[psutil.Process]) -> None:
-        """Connect to the cluster, or start one, with the errors of `start_ray`.
+        """Connect to the Ray cluster, or start one, with the errors of `start_ray`.
 
         `before` are the processes that are not Ray's.
         """
@@ -191,7 +191,7 @@ class RayCluster:
             del os.environ[HEAPS]
 
     def _options(self) -> dict[str, Any]:
-        """Return the arguments of `ray.init`."""
+        """Return the arguments of `ray.init` for this run."""
         options: dict[str, Any] = {
             "namespace": f"brorl-{os.getpid()}",
             "log_to_driver": os.environ.get("BRORL_ACTOR_LOGS") == "1",
@@ -221,7 +221,7 @@ class RayCluster:
         self._end_process(WHAT_IS_LOST.format(name))
 
     def _end_process(self, message: str) -> None:
-        """Print the message and end this process and all that Ray started, at once."""
+        """Print an error message, and end this process and all that Ray started, at once."""
         sys.stderr.write(f"\nerror: {message}\n")
         sys.stderr.flush()
         end_processes(with_descendants(self._processes), 0.0)

@@ -19,7 +19,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.answers import AnswerFile, nearest_other
-from nemo_brorl.evaluation.asking import ask, missing
+from nemo_brorl.evaluation.asking import sample_prompts, unanswered_prompts
 from nemo_brorl.evaluation.benchmarks import Benchmark, read_benchmarks
 from nemo_brorl.evaluation.identity import identity_of, weights_digest
 from nemo_brorl.evaluation.results import as_json, folder_of, results_of, write
@@ -70,7 +70,7 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
         if not sample_missing(config, model_folder, benchmarks, files, samples, stop, console):
             answers = output / "evaluations"
             console.line(f"stopped: the answers so far are in {answers}; the same command resumes")
-            if stop.goes_on_later:
+            if stop.will_resume:
                 return SAVED
             raise KeyboardInterrupt
         model = settings.checkpoint or config.policy.model
@@ -140,13 +140,13 @@ def sample_missing(
     stop: StopRequest,
     console: Console,
 ) -> bool:
-    """Sample the prompts that have no answers yet; return False when told to stop before all have some."""
+    """Sample the prompts that have no answers yet; return False if a stop was requested before all have some."""
     from nemo_brorl.commands.wiring import make_sampler, ready_actors
 
     is_complete = True
     for benchmark in benchmarks:
         file = files[benchmark.name]
-        num_left = len(missing(benchmark, file))
+        num_left = len(unanswered_prompts(benchmark, file))
         num_done = len(benchmark.prompts) - num_left
         if num_left:
             is_complete = False
@@ -160,7 +160,7 @@ def sample_missing(
     with ready_actors(config, model_folder, verifiers, with_policy=False, with_answers=True) as actors:
         stop.install()  # again, because starting Ray replaces the handlers
         sampler = make_sampler(config, actors, console)
-        return ask(benchmarks, files, sampler, stop, samples)
+        return sample_prompts(benchmarks, files, sampler, stop, samples)
 
 
 def answer_file(

@@ -58,7 +58,7 @@ NEMO_TRACKERS = ("wandb", "dllogger", "clearml", "neptune")  # trackers that exp
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run as NeMo sees it: its folder and loggers."""
+    """A training run as NeMo's exp_manager sees it: run folder and loggers."""
 
     log_dir: Path  # the run folder
     loggers: list[Logger]  # TensorBoard, W&B: `log_metrics(metrics, step)`, then `finalize("success")`

@@ -13,7 +13,7 @@ from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.trainer import BroRLTrainer
 
 
-def say_instructions(inputs: wiring.Inputs, console: Console) -> None:
+def print_instructions(inputs: wiring.Inputs, console: Console) -> None:
     """Print the instruction that is added to questions so that the model knows where to write its answer."""
     inputs.prompts.peek(NUM_PROMPTS)
     for verifier, instruction in inputs.prompts.instructions.items():
@@ -25,7 +25,7 @@ def say_instructions(inputs: wiring.Inputs, console: Console) -> None:
 
 def look_at_questions(config: BroRLConfig, inputs: wiring.Inputs, console: Console) -> None:
     """Print the instructions added to questions, and test constant answers. Raises the errors of `try_constants`."""
-    say_instructions(inputs, console)
+    print_instructions(inputs, console)
     wiring.try_constants(config)
 
 
@@ -41,7 +41,7 @@ def rehearse(
     rehearsed = rehearsal.rehearse(config, inputs.prompts.peek(NUM_PROMPTS), sampler, should_stop)
     if should_stop():
         return
-    rehearsal.tell(config, rehearsed, inputs.tokenizer.decode, console, actors.policy)
+    rehearsal.print_rehearsal(config, rehearsed, inputs.tokenizer.decode, console, actors.policy)
 
 
 def rehearse_once(

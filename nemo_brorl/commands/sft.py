@@ -108,7 +108,7 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, le
             trainer.fit()
     seconds = time.monotonic() - start
     console.line(f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (Hugging Face format); {seconds:.0f} s")
-    return SAVED if stop.goes_on_later and trainer.step_number < lessons.num_steps else 0
+    return SAVED if stop.will_resume and trainer.step_number < lessons.num_steps else 0
 
 
 def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLConfig, Path]:

@@ -27,7 +27,7 @@ def try_out(config: BroRLConfig, line: CommandLine) -> int:
     from nemo_brorl.commands import rehearse, wiring  # imports Ray, so only for valid settings
 
     inputs = wiring.read_inputs(config, model_folder)
-    rehearse.say_instructions(inputs, console)
+    rehearse.print_instructions(inputs, console)
     with wiring.ready_actors(config, model_folder, inputs.verifiers, with_policy=False) as actors:
         console.line(f"ready after {time.monotonic() - start:.1f} s")
         rehearse.rehearse(config, inputs, actors, wiring.make_sampler(config, actors, console), console)

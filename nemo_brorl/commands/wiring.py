@@ -55,7 +55,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of training that can be checked before anything expensive starts."""
+    """Inputs of training (tokenizer, prompts, verifier names), which are checked before anything expensive starts."""
 
     model_folder: Path
     tokenizer: ChatTokenizer
@@ -252,7 +252,7 @@ def trainer_parts(
     run_folder: Path,
     console: Console,
 ) -> Parts:
-    """Return the services that the training loop uses."""
+    """Return the services that the training loop uses: policy, engines, evaluator, checkpoints and observers."""
     observers = run_observers(
         config,
         run_folder,

@@ -122,7 +122,7 @@ class AlgorithmConfig:
         "parameters of the advantage. All have train_rollouts: rollouts of a group that are trained on, "
         "those with the largest variance of rewards (PODS), default all N; and rare_success_exponent: a "
         "group's weight is (1 - share of correct rollouts) ** this. An advantage of your own may have "
-        "more (docs/extending.md)",
+        "more (docs/howto/extend.md)",
     )
     pass_at_k: int = setting(8, "k of the advantage pass_at_k", at_least=1)
     loss: str = setting("ppo_clip", "policy loss", choices=(*REINFORCEMENT_LOSSES, FUNCTION))
@@ -130,7 +130,7 @@ class AlgorithmConfig:
         {},
         "parameters of the loss. All have covariance: Clip-Cov or KL-Cov, which limit updates of tokens "
         "that reduce entropy (docs/explanation/theory.md). A loss of your own may have more "
-        "(docs/extending.md)",
+        "(docs/howto/extend.md)",
     )
     aggregation: str = setting(
         "token_mean",

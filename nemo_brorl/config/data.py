@@ -25,7 +25,7 @@ SOURCES = ("reasoning_gym", *FILE_WORDS, "environment")
 
 @dataclass
 class TaskStageConfig:
-    """A stage of a task's curriculum, with settings from some question on."""
+    """Settings of a Reasoning Gym task from some question on, as one stage of its curriculum."""
 
     from_question: int = setting(
         MISSING, "index of the first question with these settings, counted over all tasks of the source", at_least=1
@@ -35,7 +35,7 @@ class TaskStageConfig:
 
 @dataclass
 class TaskConfig:
-    """One Reasoning Gym task in a mixture of tasks."""
+    """Settings of one Reasoning Gym task in a mixture of tasks."""
 
     name: str = setting(MISSING, 'Reasoning Gym task; "*": every task that is not listed by name, sharing the weight')
     weight: float = setting(1.0, "share of the questions, relative to the sum of all weights", above=0)
@@ -54,7 +54,7 @@ class TaskConfig:
     )
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the task that is set at `where`."""
+        """Yield a message for every error in the task's settings; `where` is the key that holds them."""
         starts = [stage.from_question for stage in self.stages]
         if starts != sorted(set(starts)):
             yield f"{where}: its stages begin at {starts}; set from_question in ascending order"
@@ -71,7 +71,7 @@ class TaskConfig:
 
 @dataclass
 class ColumnsConfig:
-    """Paths of a row's fields (`reward_model.ground_truth`, see docs/data.md); null: the path of data.preset."""
+    """Paths of a row's fields (`reward_model.ground_truth`, see docs/howto/data.md); null: the path of data.preset."""
 
     prompt: str | None = setting(None, "path of the prompt: text, or a list of messages with role and content")
     answer: str | None = setting(
@@ -88,7 +88,7 @@ class ColumnsConfig:
 
 @dataclass
 class SourceConfig:
-    """One source of questions."""
+    """Settings of one source of questions: files, Reasoning Gym tasks, or an environment."""
 
     source: str = setting("reasoning_gym", "kind of source; dataset: folder of a Hugging Face dataset", choices=SOURCES)
     tasks: list[TaskConfig] = setting([], "Reasoning Gym tasks, for source=reasoning_gym")
@@ -107,13 +107,13 @@ class SourceConfig:
     environment: str | None = setting(
         None, "environment that replies to the model over several turns: a name or package.module:Class; null: one turn"
     )
-    environment_settings: dict[str, Any] = setting({}, "settings of the environment (docs/environments.md)")
+    environment_settings: dict[str, Any] = setting({}, "settings of the environment (docs/howto/environments.md)")
     max_bad_rows: int = setting(
         0, "most rows that may be unusable, repeated questions included; they are left out", at_least=0
     )
 
     def unnamed(self, where: str) -> Iterator[str]:
-        """Yield a message for everything that the source set at `where` leaves out, with what to set."""
+        """Yield a message for every setting that this source of questions lacks; `where` is the key that holds it."""
         if self.source == "reasoning_gym":
             if not self.tasks:
                 yield (
@@ -130,7 +130,7 @@ class SourceConfig:
             yield f"{where}.source={self.source} needs {where}.path: set the path of {FILE_WORDS[self.source]}"
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the source that is set at `where`."""
+        """Yield a message for every error in this source of questions; `where` is the key that holds it."""
         if self.verifier is not None and self.columns.verifier is not None:
             yield (
                 f"{where}.verifier={self.verifier} and {where}.columns.verifier={self.columns.verifier} both say who "
@@ -138,7 +138,7 @@ class SourceConfig:
             )
 
     def missing(self, where: str) -> Iterator[str]:
-        """Yield a message for every missing setting and missing file of the source that is set at `where`."""
+        """Yield a message for every missing setting or file of this source; `where` is the key that holds it."""
         yield from self.unnamed(where)
         words, kind = FILE_WORDS.get(self.source), "folder" if self.source == "dataset" else "file"
         for name in ("path", "held_out_path"):
@@ -149,7 +149,7 @@ class SourceConfig:
 
 @dataclass
 class DomainConfig(SourceConfig):
-    """A source of questions in a mixture."""
+    """Settings of one source of questions in a mixture."""
 
     name: str = setting(MISSING, "name of the domain in metrics and prompts")
     weight: float = setting(1.0, "share of the prompts, relative to the sum of all weights", at_least=0)
@@ -159,7 +159,7 @@ class DomainConfig(SourceConfig):
 
 @dataclass
 class DataConfig(SourceConfig):
-    """Sources and form of the prompts."""
+    """Sources of the prompts, and the form in which the model gets them."""
 
     source: str = setting(
         "reasoning_gym",
@@ -185,7 +185,7 @@ class DataConfig(SourceConfig):
     )
 
     def sources(self) -> list[tuple[str, SourceConfig]]:
-        """Return every source that prompts are drawn from, each with the setting that holds it."""
+        """Return every source of questions with weight, each with the settings key that holds it."""
         if self.source != "mixture":
             return [("data", self)]
         asked: list[tuple[str, SourceConfig]] = []

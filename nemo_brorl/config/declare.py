@@ -44,7 +44,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Declaration:
-    """A setting's metadata beside type and default."""
+    """Metadata of a setting: meaning, range or choices, and whether it may change."""
 
     meaning: str = ""  # "" where the name says everything
     range: Range | None = None
@@ -54,7 +54,7 @@ class Declaration:
 
     @property
     def allowed(self) -> str:
-        """Range or choices in words, or "" where the type says everything."""
+        """Range or choices of the setting in words, or "" where its type says everything."""
         if self.range is not None:
             return str(self.range)
         return ", ".join(choice or "null" for choice in self.choices)
@@ -109,7 +109,7 @@ def section(kind: type, *, may_change: bool = False) -> Any:
 
 
 def declaration(field: dataclasses.Field[Any]) -> Declaration:
-    """Return the declaration of a settings field."""
+    """Return the declaration in a settings field's metadata."""
     declared: Declaration = field.metadata[DECLARATION]
     return declared
 
@@ -132,9 +132,9 @@ def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
 
 
 def wrong_params(where: str, kind: type, given: object) -> Iterator[str]:
-    """Yield a message for every error in the parameters that the mapping at setting `where` gives.
+    """Yield a message for every error in a mapping of parameters, which the setting `where` holds.
 
-    `kind`: dataclass of the parameters.
+    `kind` is the dataclass that declares the parameters.
     """
     if not isinstance(given, Mapping):
         yield f"{where}={given}: set a mapping of {', '.join(field.name for field in dataclasses.fields(kind))}"

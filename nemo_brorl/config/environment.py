@@ -20,34 +20,34 @@ from nemo_brorl.core.errors import ConfigError
 
 Section = TypeVar("Section")
 
-_num_asks = 0
-_answers: dict[str, FromEnvironment] = {}
+_num_reads = 0
+_values: dict[str, FromEnvironment] = {}
 
 
 def _ask(*arguments: str) -> str | None:
     """Resolve `${oc.env:KEY}` and `${oc.env:KEY,DEFAULT}`, and count the call."""
-    global _num_asks
-    _num_asks += 1
+    global _num_reads
+    _num_reads += 1
     found = oc.env(*arguments)
     # A default is written in the settings, so it is no secret. Hiding it would garble messages with the same word.
     if found is not None and str(arguments[0]) in os.environ:
         asked = ",".join(map(str, arguments))
         written = f"${{oc.env:{asked}}}"
-        _answers[written] = FromEnvironment(found, written)
+        _values[written] = FromEnvironment(found, written)
     return found
 
 
 OmegaConf.register_new_resolver("oc.env", _ask, replace=True)
 
 
-def asks() -> int:
+def num_reads() -> int:
     """Return how often settings have read the environment so far."""
-    return _num_asks
+    return _num_reads
 
 
-def answers() -> list[FromEnvironment]:
+def values_read() -> list[FromEnvironment]:
     """Return the values that settings have read from the environment so far."""
-    return list(_answers.values())
+    return list(_values.values())
 
 
 def marked(config: Section, node: Any) -> Section:
@@ -68,7 +68,7 @@ def _marked(
     node: Any,
     written: str,
 ) -> Any:
-    """Return a marked copy of a setting or section.
+    """Return a copy of a setting or section, with texts from environment variables as `FromEnvironment`.
 
     `written` is its unresolved text, or "" if it is not from the environment.
     """
@@ -98,11 +98,11 @@ def _marked_parts(
     unresolved: Any = OmegaConf.to_container(node, resolve=False)
     found: dict[Any, Any] = {}
     for key, value in parts.items():
-        num_asked = asks()
-        part = node[key]  # resolved here
+        num_asked = num_reads()
+        part = node[key]  # this access resolves interpolations
         # An element of a value that came from the environment as a whole has no text of its own.
         own = f"{written}.{key}" if written else ""
-        if asks() > num_asked:
+        if num_reads() > num_asked:
             own = str(unresolved[key])
         found[key] = _marked(value, part, own)
     return found

@@ -38,7 +38,7 @@ class BenchmarkConfig(SourceConfig):
     system_prompt: str | None = setting(None, 'system prompt; null: data.system_prompt; "": none')
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the benchmark that is set at `where`."""
+        """Yield a message for every error in the benchmark's settings; `where` is the key that holds them."""
         yield from super().violations_at(where)
         if self.held_out_path is not None:
             yield (
@@ -55,7 +55,7 @@ class BenchmarkConfig(SourceConfig):
 
 @dataclass
 class EvaluationConfig:
-    """Validation and evaluation on held-out prompts or benchmarks (docs/evaluation.md)."""
+    """Validation and evaluation on held-out prompts or benchmarks (docs/howto/evaluate.md)."""
 
     num_prompts: int = setting(256, "number of held-out prompts", at_least=1)
     first_prompt: int = setting(
@@ -92,7 +92,10 @@ class EvaluationConfig:
     output: str | None = setting(None, "folder of the results; null: the run folder", may_change=True)
 
     def selected(self) -> list[tuple[str, BenchmarkConfig]]:
-        """Return the benchmarks to run, each with its setting's name; empty: the held-out prompts of `data`."""
+        """Return the benchmarks to run, each with the settings key that holds it.
+
+        Empty: the held-out prompts of `data` are used.
+        """
         asked = []
         for index, benchmark in enumerate(self.benchmarks):
             if not self.only or benchmark.name in self.only:

@@ -52,7 +52,7 @@ INSTEAD = {
     "parity.num_prompts": "leave it out, it is NUM_PROMPTS of training/parity.py",
     "parity.responses_per_prompt": "leave it out, it is RESPONSES_PER_PROMPT of training/parity.py",
     "policy.least_shared_tokens": "set policy.min_shared_tokens",
-    "rewards.second_opinion": "set data.verifier=composite with a judge (docs/verifiers.md)",
+    "rewards.second_opinion": "set data.verifier=composite with a judge (docs/howto/judges.md)",
     "rewards.stages": "leave it out, options of verifiers do not change in a run",
     "rewards.watch": "set trainer.observers=[{name: 'brorl_lab.observers.reward_watch:reward_watch'}]",
     "rollouts.allocation": "leave it out, every prompt gets rollouts.num_per_prompt",

@@ -33,7 +33,7 @@ _FIXED_ARGUMENTS = ("block_size", "enable_prefix_caching", "logprobs_mode", "wor
 
 @dataclass
 class GenerationConfig:
-    """The vLLM engines."""
+    """Settings of the vLLM engines."""
 
     num_engines: int | None = auto(
         "number of engines; auto: one per tensor_parallel_size GPUs; on CPU one per core, as memory allows",
@@ -85,7 +85,7 @@ class GenerationConfig:
         True, "keep one copy of the current weights in the object store, for restarted engines"
     )
     engine_args: dict[str, Any] = setting(
-        {}, "further arguments of vLLM's EngineArgs, for example kv_cache_dtype=fp8 (docs/gpu.md)"
+        {}, "further arguments of vLLM's EngineArgs, for example kv_cache_dtype=fp8 (docs/howto/one_gpu.md)"
     )
     timeout_s: float = setting(
         600.0, "seconds without progress, or of starting, after which an engine is replaced", above=0, may_change=True
@@ -109,6 +109,13 @@ class GenerationConfig:
                 f"generation.max_num_batched_tokens={batch} is less than one token for each of "
                 f"generation.max_num_seqs={sequences} responses: set {sequences} or more"
             )
+
+    def largest_graph(self, max_num_seqs: int) -> int:
+        """Return how many sequences the largest CUDA graph of an engine decodes; 0: engines run without graphs."""
+        if self.enforce_eager:
+            return 0
+        compilation = dict(self.engine_args.get("compilation_config") or {})
+        return int(compilation.get("max_cudagraph_capture_size", max_num_seqs))
 
     @property
     def is_quantised(self) -> bool:

@@ -31,7 +31,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from nemo_brorl.config.environment import answers, asks, marked
+from nemo_brorl.config.environment import marked, num_reads, values_read
 from nemo_brorl.config.former_settings import instead_of
 from nemo_brorl.config.help_pages import help_page
 from nemo_brorl.config.rules import check_rules
@@ -137,7 +137,7 @@ def load_run_config(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLCon
 
 
 class HydraArguments(NamedTuple):
-    """A command line in the form that Hydra takes."""
+    """A configuration's folder and name with checked overrides, in the form that Hydra takes."""
 
     folder: Path
     config_name: str
@@ -159,7 +159,7 @@ def hydra_arguments(config_name: str, overrides: Sequence[str], config_path: Pat
 def _schema() -> DictConfig:
     """Return all settings at their defaults, registered with Hydra as SCHEMA_NAME. Created once."""
     schema = OmegaConf.structured(BroRLConfig)
-    OmegaConf.set_struct(schema.exp_manager, False)  # NeMo's keys stand beside ours
+    OmegaConf.set_struct(schema.exp_manager, False)  # allows NeMo's logger keys next to ours
     ConfigStore.instance().store(name=SCHEMA_NAME, node=schema)
     return schema
 
@@ -171,18 +171,18 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
     unknown, of a wrong type, or required and missing.
     """
     # OmegaConf does not say which values came from an interpolation; a counter in the resolver does
-    num_asked = asks()
+    num_asked = num_reads()
     try:
         merged = OmegaConf.merge(_schema(), composed)
         _gather_loggers(merged.exp_manager)
         config = OmegaConf.to_object(merged)
         assert isinstance(config, BroRLConfig), f"composed to {type(config)}"
         # Marking walks every setting: only where one was read from the environment
-        if asks() > num_asked:
+        if num_reads() > num_asked:
             config = marked(config, merged)
     except OmegaConfBaseException as error:
         # `from None`: the chain of exceptions would print the secret that `hidden` takes out
-        raise ConfigError(hidden(explain(error, None), answers())) from None
+        raise ConfigError(hidden(explain(error, None), values_read())) from None
     return config
 
 
@@ -198,7 +198,7 @@ def _gather_loggers(section: DictConfig) -> None:
 
 
 def to_yaml(config: BroRLConfig) -> str:
-    """Return all settings as YAML for `config.yaml` of the run folder, with environment variables unresolved."""
+    """Return all settings as YAML text for `config.yaml` of the run folder, with environment variables unresolved."""
     tree: Any = OmegaConf.to_container(OmegaConf.structured(as_written(config)), resolve=False)
     return OmegaConf.to_yaml(OmegaConf.create(with_loggers_beside(tree)))
 
@@ -230,7 +230,7 @@ def find_config(config_name: str, config_path: Path | None) -> tuple[Path, str]:
 
 
 def _checked_override(text: str, folder: Path) -> str:
-    """Return an override in the form for Hydra. Raises ConfigError for wrong syntax and unknown keys."""
+    """Return a command-line override in the form for Hydra. Raises ConfigError for wrong syntax and unknown keys."""
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
@@ -251,11 +251,11 @@ def _checked_override(text: str, folder: Path) -> str:
     if key in settings() and settings()[key].declared.is_auto and override.value() == "auto":
         return f"{key}=null"
     plain = text.lstrip("+")
-    return f"++{plain}" if is_free else plain  # Hydra adds names to a mapping only when told to
+    return f"++{plain}" if is_free else plain  # Hydra needs ++ to add a name to a mapping
 
 
 def is_section(key: str) -> bool:
-    """Return whether `key` names a section of settings."""
+    """Return whether `key` names a section of settings, such as policy.optim."""
     return _without_indices(key) in SECTIONS
 
 
@@ -265,10 +265,7 @@ def is_key(key: str) -> bool:
 
 
 def is_free_form(key: str) -> bool:
-    """Return whether `key` is, or lies in, a mapping with free keys.
-
-    For example, `exp_manager.wandb_logger_kwargs.project` lies in one.
-    """
+    """Return whether `key` belongs to a mapping with free keys, as `exp_manager.wandb_logger_kwargs.project` does."""
     path = f"{_without_indices(key)}."
     if path.startswith(LOGGER_PATHS):
         return True
@@ -305,7 +302,7 @@ def near_matches(key: str) -> list[str]:
 
 
 def wrong_syntax(text: str, error: Exception) -> str:
-    """Return the error message for an override that does not parse."""
+    """Return the error message for a command-line override that does not parse."""
     if "=" not in text:
         near = near_matches(text)
         example = next((name for name in near if name in settings()), "trainer.max_steps")
@@ -335,7 +332,7 @@ def explain(error: Exception, file: Path | None) -> str:
 
 
 def wrong_section(key: str) -> str:
-    """Return the error message for a section that was given a single value."""
+    """Return the error message for a settings section that was given a single value."""
     first = SECTIONS[_without_indices(key)].settings[:3]
     names = ", ".join(setting.path.rpartition(".")[2] for setting in first)
     return f"{key} is a section with settings of its own ({names}, ...): it cannot be given a single value"

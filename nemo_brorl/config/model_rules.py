@@ -41,7 +41,7 @@ def _raise_all(model: str, found: list[str]) -> None:
 
 
 def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
-    """Yield one message for every setting that does not fit the model."""
+    """Yield one message for every setting that does not fit the shape of the model."""
     yield from policy_misfits(config.policy, shape, config.trainer.num_gpus > 0)
     yield from _heads("generation.tensor_parallel_size", config.generation.tensor_parallel_size, shape)
     limit = max_model_len(config)
@@ -54,7 +54,7 @@ def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
 
 
 def policy_misfits(policy: PolicyConfig, shape: ModelShape, on_gpu: bool) -> Iterator[str]:
-    """Yield one message for every setting of the policy that does not fit the model."""
+    """Yield one message for every setting of the policy that does not fit the shape of the model."""
     yield from _tensor_parallel(policy, shape)
     yield from _pipeline_parallel(policy, shape)
     yield from _experts(policy, shape)
@@ -153,7 +153,7 @@ def _stages_without_experts(policy: PolicyConfig, moe: MoeShape) -> Iterator[str
 
 
 def _fp8(policy: PolicyConfig, shape: ModelShape, on_gpu: bool) -> Iterator[str]:
-    """Yield one message for every FP8 setting that does not fit the model."""
+    """Yield one message for every FP8 setting that does not fit the shape of the model."""
     if policy.fp8 is None:
         return
     if policy.num_bf16_layers >= shape.num_layers:

@@ -17,7 +17,7 @@ OF_ENDPOINTS = tuple(field.name for field in dataclasses.fields(EndpointConfig) 
 
 
 class NamedVerifier(NamedTuple):
-    """A verifier's name, its options, and the setting that holds them."""
+    """A verifier that the settings name, its options, and the settings key that holds them."""
 
     where: str
     name: str
@@ -25,7 +25,7 @@ class NamedVerifier(NamedTuple):
 
 
 def all_sources(config: BroRLConfig) -> Iterator[tuple[str, SourceConfig]]:
-    """Yield every source of questions with its setting's name, including benchmarks and sources without weight."""
+    """Yield every source of questions with its settings key, including benchmarks and sources without weight."""
     yield "data", config.data
     for index, domain in enumerate(config.data.domains):
         yield f"data.domains.{index}", domain
@@ -40,7 +40,7 @@ def named_verifiers(config: BroRLConfig) -> Iterator[NamedVerifier]:
 
 
 def _with_parts(where: str, name: str | None, options: Mapping[str, Any]) -> Iterator[NamedVerifier]:
-    """Yield a verifier and those that its options combine (`parts`)."""
+    """Yield a named verifier, and the verifiers in its option `parts`."""
     if name is not None:
         yield NamedVerifier(where, name, options)
     parts = options.get("parts")
@@ -53,7 +53,7 @@ def _with_parts(where: str, name: str | None, options: Mapping[str, Any]) -> Ite
 
 
 def services_are_set_as_endpoints(config: BroRLConfig) -> Iterator[str]:
-    """Yield a message for every wrong address, and every verifier option that belongs to the endpoint's settings."""
+    """Yield a message for every wrong address of a service, and every verifier option that its endpoint must set."""
     endpoints = {endpoint.name for endpoint in config.rewards.services.endpoints}
     for where, name, options in named_verifiers(config):
         if is_address(name):

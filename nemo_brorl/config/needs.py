@@ -1,6 +1,6 @@
 """Compose the messages of rules that say "this setting needs that one".
 
-The rules themselves are code beside the sections, for example in `policy_rules.py`.
+The rules themselves are in modules such as `policy_rules.py`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ def _now(run: BroRLConfig, name: str) -> str:
 
 
 def _taken_back(run: BroRLConfig, name: str) -> str:
-    """Return the setting with a value that requires nothing: its default, or false if the default is the cause."""
+    """Return a setting with a value that requires no other setting.
+
+    It is the default, or false if the default is the cause.
+    """
     default = settings()[name].default
     return f"{name}=false" if default == "true" == _now(run, name) else f"{name}={default}"

@@ -45,7 +45,7 @@ class ParallelLayout:
 
     @property
     def sequence_ranks(self) -> int:
-        """Number of ranks that share the tokens of activations between matrix products."""
+        """Number of ranks over which sequence parallelism splits activations; 1: it is off."""
         return self.tensor if self.sequence_parallel else 1
 
     @property
@@ -65,7 +65,7 @@ class ParallelLayout:
 
 
 def layout_of(config: BroRLConfig) -> ParallelLayout:
-    """Return the parallel layout that a configuration sets."""
+    """Return the policy's parallel layout from a run's configuration."""
     policy = config.policy
     return ParallelLayout(
         tensor=policy.tensor_model_parallel_size,

@@ -22,7 +22,7 @@ NUMBER_BYTES = {"fp32": 4, "bf16": 2}
 
 @dataclass(frozen=True)
 class PolicyBytes:
-    """Bytes of one rank's state, used by the plans for GPU, host and disk."""
+    """Bytes of a policy rank's weights, gradients and optimizer state, for the plans of GPU, host and disk."""
 
     weights: float
     fp8_copies: float
@@ -94,7 +94,7 @@ def backward_bytes(
     stage: int,
     tokens: float,
 ) -> float:
-    """Return the bytes that a backward pass needs beside the kept activations.
+    """Return the bytes that a policy rank's backward pass needs on top of the kept activations.
 
     It starts with the log-probs, on the last stage. Then it holds recomputed activations and gradients, one layer at a
     time.
@@ -114,7 +114,7 @@ def backward_bytes(
 
 
 def _kinds_of_layers(shape: ModelShape) -> Sequence[bool]:
-    """Return whether each layer has experts."""
+    """Return for each layer of the model whether it has experts."""
     return shape.moe.is_moe_layer if shape.moe else (False,) * shape.num_layers
 
 
@@ -124,7 +124,7 @@ def log_prob_bytes(
     layout: ParallelLayout,
     tokens: float,
 ) -> float:
-    """Return the bytes that computing log-probs needs.
+    """Return the bytes that a policy rank needs to compute log-probs and their gradient.
 
     They are the hidden states of the last layer and those of tokens that predict, with their gradient. For each chunk
     there are the gradient's sum in fp32, a tile of logits in fp32, and its gradient in the policy's precision. The

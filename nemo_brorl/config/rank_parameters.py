@@ -11,7 +11,7 @@ from nemo_brorl.core.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class Parameters:
-    """Number of parameters on one rank."""
+    """Number of model parameters on one policy rank."""
 
     dense: int  # parameters replicated over ParallelLayout.replicas
     experts: int  # parameters replicated over ParallelLayout.expert_replicas

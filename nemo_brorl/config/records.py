@@ -11,7 +11,7 @@ from nemo_brorl.config.declare import setting
 
 @dataclass
 class StoreConfig:
-    """Rollout store: every group of every step as Parquet files in the run folder (docs/store.md)."""
+    """Rollout store: every group of every step as Parquet files in the run folder (docs/reference/run_directory.md)."""
 
     enabled: bool = setting(True, "store the groups of every step")
     keep_steps: int | None = setting(None, "number of newest steps that are kept; null: all", at_least=1)
@@ -24,7 +24,7 @@ class StoreConfig:
 
 @dataclass
 class TimelineConfig:
-    """Timeline of each step, as trace files in the run folder (docs/timeline.md)."""
+    """Timeline of each step, as trace files in the run folder (docs/howto/look_at_a_run.md)."""
 
     enabled: bool = setting(True, "write a trace file for every step")
     keep_steps: int = setting(20, "number of newest steps whose trace is kept", at_least=1)
@@ -32,7 +32,7 @@ class TimelineConfig:
 
 @dataclass
 class ProfileConfig:
-    """Profiles of policy ranks, in the run folder's profiles/ (docs/timeline.md)."""
+    """Profiles of policy ranks, in the run folder's profiles/ (docs/howto/look_at_a_run.md)."""
 
     kind: str = setting(
         "off",

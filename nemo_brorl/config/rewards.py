@@ -48,14 +48,14 @@ class ShapingConfig:
     repetition_ngram: int = setting(16, "tokens of an n-gram for repetition_penalty", at_least=1)
     cosine: CosineLengthConfig = section(CosineLengthConfig)
     function: str | None = setting(
-        None, "shaping function of your own, applied last (docs/extending.md)", choices=(None, FUNCTION)
+        None, "shaping function of your own, applied last (docs/howto/extend.md)", choices=(None, FUNCTION)
     )
     function_params: dict[str, Any] = setting({}, "parameters of the shaping function, by name")
 
 
 @dataclass
 class CodeConfig:
-    """Resource limits of the programs that the verifier `code` runs (docs/sandbox.md)."""
+    """Resource limits of the programs that the verifier `code` runs (docs/reference/sandbox.md)."""
 
     test_timeout_s: float = setting(
         4.0,
@@ -76,7 +76,7 @@ class CodeConfig:
 
 @dataclass
 class OwnVerifierConfig:
-    """A verifier outside the package that takes parameters."""
+    """Settings of a verifier of your own, outside the package, that takes parameters."""
 
     name: str = setting(MISSING, "verifier function, as package.module:function")
     params: dict[str, Any] = setting({}, "parameters of the verifier function, by name")
@@ -84,7 +84,7 @@ class OwnVerifierConfig:
 
 @dataclass
 class EndpointConfig:
-    """A scoring service, or a language model that judges, with the format of its replies (docs/verifiers.md)."""
+    """A scoring service, or a language model that judges, with the format of its replies (docs/howto/judges.md)."""
 
     name: str = setting(MISSING, "name of the endpoint, for data.verifier and compositions")
     url: str = setting(MISSING, "address of a service, or base of a judge's OpenAI-compatible API: https://HOST/v1")
@@ -115,11 +115,11 @@ class EndpointConfig:
 
     @property
     def is_judge(self) -> bool:
-        """True for a language model, False for a scoring service."""
+        """True if the endpoint is a language model that judges, False if it is a scoring service."""
         return self.model is not None
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the endpoint that is set at `where`."""
+        """Yield a message for every error in the endpoint's settings; `where` is the key that holds them."""
         if not self.name or is_address(self.name) or is_import_path(self.name):
             yield f"{where}.name={self.name!r}: set a plain name, for example judge"
         wrong = wrong_address(self.url)
@@ -136,7 +136,7 @@ class EndpointConfig:
 
 @dataclass
 class ServicesConfig:
-    """Verifiers behind a network (docs/verifiers.md). Limits of requests apply to each of `num_workers` processes."""
+    """Verifiers behind a network (docs/howto/judges.md). Limits of requests apply to each of `num_workers`."""
 
     endpoints: list[EndpointConfig] = setting(
         [], "scoring services and judges. Data and stored runs can name only these"
@@ -177,7 +177,7 @@ class ServicesConfig:
 
 @dataclass
 class EnvironmentsConfig:
-    """Limits of environments (docs/environments.md)."""
+    """Time and size limits of environments (docs/howto/environments.md)."""
 
     step_timeout_s: float = setting(10.0, "most seconds for one step", above=0)
     episode_timeout_s: float = setting(300.0, "most seconds for all steps of an episode", above=0)
@@ -189,7 +189,7 @@ class EnvironmentsConfig:
 
 @dataclass
 class RewardsConfig:
-    """Verification of responses, which gives their rewards."""
+    """Settings of verification, which gives responses their rewards."""
 
     num_workers: int = setting(1, "processes that verify responses", at_least=1, may_change=True)
     timeout_s: float = setting(5.0, "most seconds for one response", above=0)
@@ -198,7 +198,7 @@ class RewardsConfig:
     )
     constant_answers: str = setting(
         "warn",
-        "action before a run starts if a task gives rewards for one of twenty constant answers (docs/data.md)",
+        "action before a run starts if a task gives rewards for one of twenty constant answers (docs/howto/data.md)",
         choices=("warn", "refuse", "off"),
         may_change=True,
     )
@@ -214,10 +214,11 @@ class RewardsConfig:
         choices=("sum", "last"),
     )
     verifiers: list[OwnVerifierConfig] = setting(
-        [], "verifiers of your own that rows name, or that take parameters (docs/extending.md)"
+        [], "verifiers of your own that rows name, or that take parameters (docs/howto/extend.md)"
     )
     environment_variables: list[str] = setting(
-        [], "environment variables that your own verifiers, environments and agents can read (docs/verifiers.md)"
+        [],
+        "environment variables that your own verifiers, environments and agents can read (docs/reference/verifiers.md)",
     )
     environments: EnvironmentsConfig = section(EnvironmentsConfig)
     shaping: ShapingConfig = section(ShapingConfig)

@@ -13,7 +13,7 @@ from nemo_brorl.config.declare import section, setting
 
 @dataclass
 class StageConfig:
-    """One stage of a schedule of N."""
+    """One stage of a schedule of N, the rollouts per prompt."""
 
     num_per_prompt: int = setting(MISSING, "N of this stage", at_least=2)
     num_steps: int | None = setting(None, "steps of a stage under kind=staged; null: until the end", at_least=1)
@@ -40,7 +40,7 @@ class PlateauConfig:
 
 @dataclass
 class ScheduleConfig:
-    """Schedule of N over a run."""
+    """Schedule of N, the rollouts per prompt, over a run."""
 
     kind: str = setting(
         "constant",
@@ -89,12 +89,12 @@ class PromptPoolConfig:
         "function that makes the prompt pool, as package.module:function, for example "
         "brorl_lab.prompt_pool:retiring_pool; null: every prompt is sampled",
     )
-    params: dict[str, Any] = setting({}, "parameters of that function, by name")
+    params: dict[str, Any] = setting({}, "parameters of the function that makes the prompt pool, by name")
 
 
 @dataclass
 class RolloutsConfig:
-    """Number of rollouts, and how they are sampled."""
+    """Number of rollouts, and how they are sampled and cut."""
 
     num_per_prompt: int = setting(512, "number of rollouts per prompt, N in BroRL", at_least=2)
     prompts_per_step: int = setting(16, "prompts that a step trains on", at_least=1, may_change=True)
@@ -139,7 +139,10 @@ class RolloutsConfig:
     schedule: ScheduleConfig = section(ScheduleConfig)
 
     def stage_sizes(self) -> list[tuple[int, int]]:
-        """Return N and prompts per step of every stage; under a sample budget, prompts shrink as N grows."""
+        """Return N (rollouts per prompt) and prompts per step for every stage of the schedule.
+
+        Under a sample budget, prompts shrink as N grows.
+        """
         numbers = [stage.num_per_prompt for stage in self.schedule.stages]
         if self.schedule.kind == "constant":
             numbers = [self.num_per_prompt]
@@ -154,7 +157,7 @@ class RolloutsConfig:
         return sizes
 
     def stage_samples(self) -> list[int]:
-        """Return the rollouts in one update, N × prompts, for every stage."""
+        """Return the rollouts in one update, N × prompts, for every stage of the schedule."""
         return [num * prompts for num, prompts in self.stage_sizes()]
 
     def violations(self) -> Iterator[str]:
@@ -174,7 +177,7 @@ class DynamicSamplingConfig:
     enabled: bool = setting(True, "train on informative groups only, those whose rewards differ; false: on every group")
     fill: str = setting(
         "full",
-        "when a step's sampling ends, for P = rollouts.prompts_per_step. full: after P informative "
+        "rule that ends a step's sampling. With P = rollouts.prompts_per_step: full: after P informative "
         "groups; samples: after P groups, and more only while none is informative; at_least: after P "
         "groups, and more until min_groups are informative",
         choices=("full", "samples", "at_least"),
@@ -198,5 +201,5 @@ class DynamicSamplingConfig:
 
     @property
     def least_range(self) -> float | None:
-        """Smallest range of raw rewards of a group that is trained on. None: all groups are."""
+        """Smallest range of raw rewards for which a group is trained on. None: all groups are trained on."""
         return self.min_reward_range if self.enabled else None

@@ -45,7 +45,7 @@ def violations(config: BroRLConfig) -> Iterator[str]:
 
 
 def check_demonstrations(config: BroRLConfig) -> None:
-    """Raise ConfigError if demonstrations call a calculator and `data.environment` is not the calculator."""
+    """Raise ConfigError if `sft.demonstrations.calling_rate` is set without `data.environment=calculator`."""
     if config.sft.demonstrations.calling_rate is not None and config.data.environment != "calculator":
         why = "demonstrates calls of a calculator"
         _raise_all([needs(config, "sft.demonstrations.calling_rate", why, "data.environment=calculator")], config)
@@ -61,7 +61,7 @@ def _raise_all(messages: Iterable[str], config: BroRLConfig) -> None:
 
 
 def questions_are_there(config: BroRLConfig) -> Iterator[str]:
-    """Yield a message for missing data files and for benchmarks without questions.
+    """Yield a message for missing data files, and for benchmarks on held-out questions if none are held out.
 
     With benchmarks, `evaluate` never opens the training data. Training checks its files when it opens them.
     """

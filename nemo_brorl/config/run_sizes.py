@@ -18,7 +18,7 @@ FP32_PARITY, BF16_PARITY = 1e-3, 0.05  # nats; by the coarser precision of polic
 
 @dataclass(frozen=True)
 class RunSizes:
-    """Sizes that follow from the settings, with values for every `null`."""
+    """Sizes of a run that follow from its settings, with a value for every `null`."""
 
     num_nodes: int
     gpus_per_node: int  # 0: everything on CPU
@@ -51,7 +51,7 @@ class RunSizes:
 
     @property
     def num_ranks(self) -> int:
-        """Number of policy ranks, each an actor."""
+        """Number of the policy's ranks, each a Ray actor."""
         return self.data_parallel * self.model_parallel
 
     @classmethod

@@ -52,7 +52,7 @@ def check_same_run(config: BroRLConfig) -> bool:
 
 
 def _unresolved(config: BroRLConfig) -> dict[str, Any]:
-    """Return settings by dotted name as a record has them, with interpolations unresolved."""
+    """Return a configuration's settings by dotted name, with interpolations unresolved, as run folders record them."""
     tree: Any = OmegaConf.to_container(OmegaConf.structured(config), resolve=False)
     return dict(leaves(with_loggers_beside(tree)))
 

@@ -61,7 +61,7 @@ class BroRLConfig:
 
 @dataclass(frozen=True)
 class Setting:
-    """One leaf of the settings tree."""
+    """A setting: one leaf of the settings tree, such as policy.optim.lr."""
 
     path: str  # for example "policy.optim.lr"; settings of a list's elements look like "data.tasks[].name"
     annotation: str  # type as declared: "float", "str | None"
@@ -71,7 +71,7 @@ class Setting:
 
     @property
     def is_mapping(self) -> bool:
-        """True for a mapping with free keys."""
+        """True if the setting is a mapping with free keys."""
         return self.annotation.startswith("dict[")
 
 
@@ -87,13 +87,13 @@ class SettingSection:
 
 @cache
 def groups() -> tuple[SettingSection, ...]:
-    """Return every section of the configuration, outer before inner, in order of declaration."""
+    """Return every section of a run's settings, outer before inner, in order of declaration."""
     return tuple(_walk(BroRLConfig, "", may_change=False))
 
 
 @cache
 def settings() -> dict[str, Setting]:
-    """Return every setting by its dotted path."""
+    """Return every setting of a run by its dotted path."""
     found = {}
     for group in groups():
         found.update({setting.path: setting for setting in group.settings})

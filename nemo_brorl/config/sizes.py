@@ -35,7 +35,7 @@ MEAN_PROMPT_SHARE = 1 / 8  # mean share of the longest prompt; all responses of 
 GPU_MICRO_BATCH_TOKENS = 32768
 GPU_BESIDE_GIB = 4.0  # contexts, communicators, log-probs' tiles, a sleeping engine (the planner's README)
 GPU_ROUND_TOKENS = 1024
-GPU_SHARES = (0.2, 0.85)  # smallest and largest share of a GPU for an engine beside the policy
+GPU_SHARES = (0.2, 0.85)  # smallest and largest share of a GPU for an engine that shares it with the policy
 GPU_SHARE_ALONE = 0.9
 
 RANKS, ENGINES = "policy.data_parallel_size", "generation.num_engines"
@@ -62,7 +62,7 @@ def resolve_sizes(
     machine: Machine,
     with_policy: bool = True,
 ) -> tuple[BroRLConfig, tuple[Size, ...]]:
-    """Return the settings with a number for every open size, and the chosen sizes with their reasons.
+    """Return the settings with a number for every size left to `auto`, and the chosen sizes with their reasons.
 
     `with_policy=False`: engines and verifiers alone, as in an evaluation.
     """
@@ -80,7 +80,7 @@ def resolve_sizes(
 
 
 class _Chosen:
-    """Settings in which open sizes are being filled in."""
+    """A run's settings while their open sizes (those that the user did not set) are filled in."""
 
     def __init__(self, config: BroRLConfig) -> None:
         self.given = config
@@ -88,12 +88,12 @@ class _Chosen:
         self.sizes: dict[str, Size] = {}  # chosen sizes by setting, in the order of choice
 
     def is_free(self, setting: str) -> bool:
-        """Return whether the user left the setting open."""
+        """Return whether the user left a setting open."""
         section, name = setting.split(".")
         return getattr(getattr(self.given, section), name) is None
 
     def fill_in(self, setting: str, value: float, reason: str) -> None:
-        """Set the number of a setting that the user left open."""
+        """Give a setting the chosen number, if the user left it open, and keep the reason."""
         if not self.is_free(setting):
             return
         section, name = setting.split(".")
@@ -104,7 +104,7 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class _CpuSizes:
-    """Sizes of a run on CPU that determine its memory."""
+    """Sizes of a run on CPU that determine how much memory it needs."""
 
     ranks: int
     engines: int
@@ -112,7 +112,7 @@ class _CpuSizes:
     cache: float  # GiB
 
     def write(self, chosen: _Chosen, wanted: _CpuSizes, machine: Machine, shape: ModelShape) -> None:
-        """Fill in the open sizes, each with its reason, also if it is less than wanted."""
+        """Fill these sizes into the settings that the user left open, each with the reason for its value."""
         cores = f"{machine.cores} cores"
         rank_cores = f"{cores}, {_cores_of_rank(shape)} a rank"
         enough = f"{CACHED_RESPONSES} responses of half length, or more"
@@ -142,7 +142,7 @@ def _fit_cpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
 
 
 def _wanted_on_cpu(config: BroRLConfig, shape: ModelShape, machine: Machine) -> _CpuSizes:
-    """Return the preferred sizes on CPU, ignoring memory."""
+    """Return the sizes preferred on CPU if memory were unlimited."""
     cores = max(1, min(MOST_RANKS, machine.cores))
     smallest = min(config.rollouts.stage_samples()) // config.algorithm.num_mini_batches
     processes = max(1, min(MOST_RANKS, machine.cores // _cores_of_rank(shape)))
@@ -206,7 +206,7 @@ def _fewest_ranks(config: BroRLConfig) -> int:
 
 
 def _halves(most: float, least: float) -> list[float]:
-    """Return `most`, its half, and so on down to `least`."""
+    """Return `most`, half of it, a quarter and so on, down to `least`."""
     values = []
     while most > least:
         values.append(most)
@@ -284,7 +284,7 @@ def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
 
 
 def _policy_state_gib(config: BroRLConfig, shape: ModelShape) -> float:
-    """Return the GiB of weights, gradients and optimizer share on the fullest rank."""
+    """Return the GiB of weights, gradients and optimizer share on the fullest policy rank."""
     layout = layout_of(config)
     fullest = 0.0
     for stage in {0, layout.pipeline - 1}:
@@ -294,12 +294,15 @@ def _policy_state_gib(config: BroRLConfig, shape: ModelShape) -> float:
 
 
 def _beside_gib(config: BroRLConfig, shape: ModelShape) -> float:
-    """Return the GiB beside policy and engine when both are loaded: contexts, weight buckets."""
+    """Return the GiB of GPU contexts and weight buckets, beyond a loaded policy and engine."""
     return policy_context_gib(layout_of(config)) + engine_context_gib(config) + bucket_gib(config, shape)
 
 
 def _fitting_tokens(config: BroRLConfig, shape: ModelShape, gib: float) -> int:
-    """Return the tokens of the largest micro-batch whose activations and backward pass fit, a multiple of 1024."""
+    """Return the tokens of the largest micro-batch whose activations and backward pass fit into `gib`.
+
+    The number is a multiple of 1,024, at most 32,768.
+    """
     layout = layout_of(config)
     for tokens in range(GPU_MICRO_BATCH_TOKENS, 0, -GPU_ROUND_TOKENS):
         needed = 0.0

@@ -43,11 +43,11 @@ class ExpManagerConfig:
     )
 
     def wants(self, tracker: str) -> bool:
-        """Return whether metrics go to a tracker."""
+        """Return whether the settings switch a tracker of metrics on."""
         return bool(self.loggers.get(f"create_{tracker}_logger", False))
 
     def arguments(self, tracker: str) -> dict[str, Any]:
-        """Return the arguments that are set for a tracker."""
+        """Return the arguments that the settings give a tracker of metrics."""
         return dict(self.loggers.get(f"{tracker}_logger_kwargs") or {})
 
     def violations(self) -> Iterator[str]:

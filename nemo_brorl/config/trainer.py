@@ -23,7 +23,7 @@ class ObserverConfig:
         "function that makes the observer, as package.module:function, for example "
         "brorl_lab.observers.coverage:coverage",
     )
-    params: dict[str, Any] = setting({}, "parameters of that function, by name")
+    params: dict[str, Any] = setting({}, "parameters of the function that makes the observer, by name")
 
 
 @dataclass
@@ -76,7 +76,7 @@ class TrainerConfig:
 
     @property
     def time_limit_s(self) -> float | None:
-        """Seconds of `time_limit`, whose format is checked; None: no limit."""
+        """Seconds of the setting `time_limit`, whose format was checked; None: no limit."""
         if self.time_limit is None:
             return None
         hours, minutes, seconds = (int(part) for part in self.time_limit.split(":"))

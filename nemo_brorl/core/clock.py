@@ -65,7 +65,7 @@ class StopRequest:
             self.deadline = time.monotonic() + time_limit_s
         self.grace_s = grace_s
         self.reason: str | None = None
-        self.goes_on_later = False  # True: the sender of the signal will start the run again
+        self.will_resume = False  # True: the sender of the signal will start the run again
         self.save_by: float | None = None  # time.monotonic()
         self.step_began = 0.0
         self.longest_step_s = 0.0
@@ -85,12 +85,12 @@ class StopRequest:
         self.longest_step_s = max(self.longest_step_s, step_s)
 
     def should_stop(self) -> bool:
-        """Return whether the run must stop now, before another step."""
+        """Return whether a signal or the time limit requires the run to stop before another step."""
         if self.reason is None and self.deadline is not None:
             expected_end = time.monotonic() + self.longest_step_s
             if expected_end > self.deadline:
                 self.reason = "the time limit is near"
-                self.goes_on_later = True
+                self.will_resume = True
         return self.reason is not None
 
     def check(self) -> None:
@@ -104,7 +104,7 @@ class StopRequest:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGUSR1:
             self._save_soon()
-        elif self.reason is not None and (number == signal.SIGINT or not self.goes_on_later):
+        elif self.reason is not None and (number == signal.SIGINT or not self.will_resume):
             # A SIGTERM after a SIGUSR1 means that the job's time is over. A save in progress may still finish.
             raise KeyboardInterrupt
         elif self.reason is None:
@@ -115,7 +115,7 @@ class StopRequest:
         if self.save_by is not None:
             return
         self.reason = "SIGUSR1"
-        self.goes_on_later = True
+        self.will_resume = True
         if self.grace_s is not None:
             self.save_by = time.monotonic() + self.grace_s / 2
         log.warning("SIGUSR1: saving soon, to be resumed later")

@@ -85,7 +85,7 @@ class Console:
             sys.stderr.flush()
 
     def stage(self, text: str) -> None:
-        """Show the text of a stage that has no count to show; on a terminal only."""
+        """Show a text, such as the name of a stage without a count, on a terminal only."""
         if self.draws_progress:
             self._draw(f"{text} ...", 0, None)
 
@@ -153,7 +153,7 @@ def draw_table(
     text_columns: Collection[int],
     styles: Mapping[str, str],
 ) -> None:
-    """Draw a table on the terminal with rich; cells that are too long are wrapped."""
+    """Draw a table on the terminal with rich; long cells are wrapped."""
     from rich import box
     from rich.console import Console as RichConsole
     from rich.table import Table
@@ -170,7 +170,7 @@ def draw_table(
 def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Collection[int] = (0,)
 ) -> list[str]:
-    """Return a table as aligned plain lines, with a rule under its header."""
+    """Return a table as aligned plain-text lines, with a rule under its header."""
     widths = [len(name) for name in header]
     for row in rows:
         for index, cell in enumerate(row):

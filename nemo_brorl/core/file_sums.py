@@ -13,7 +13,7 @@ from typing import Any
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import MALFORMED, write_atomically
 
-# Name of the file with the checksums of the files beside it.
+# Name of the file with the checksums of its folder's other files.
 SUMS = "checksums.json"
 # Bytes read at a time. crc32 releases the interpreter's lock.
 _PIECE_BYTES = 4 << 20
@@ -30,7 +30,7 @@ class FileSum:
 
 
 def file_sum(path: Path) -> FileSum:
-    """Return the size and crc32 of a file, which is read once, 4 MiB at a time. Raises OSError."""
+    """Return the size and crc32 of a file, reading it once in pieces of 4 MiB. Raises OSError."""
     piece = memoryview(bytearray(_PIECE_BYTES))
     total = 0
     crc32 = 0
@@ -88,7 +88,7 @@ def share_of(
     number: int,
     total: int,
 ) -> Sequence[str]:
-    """Return the names that member `number` of `total` checks; every name belongs to one member."""
+    """Return the names of files that member `number` of `total` checks; every name belongs to one member."""
     return sorted(names)[number::total]
 
 

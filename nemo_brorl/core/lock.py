@@ -85,7 +85,7 @@ def _acquire(folder: Path, watch_s: float) -> int:
 
 
 def _lock(descriptor: int, folder: Path) -> None:
-    """Lock the file, if its disk supports locks. Raises CheckpointError."""
+    """Lock the run folder's lock file, if its disk supports locks. Raises CheckpointError."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -99,7 +99,7 @@ def _lock(descriptor: int, folder: Path) -> None:
 
 
 def _check_gone(descriptor: int, folder: Path, watch_s: float) -> None:
-    """Raise CheckpointError when a driver of another machine still touches the lock file.
+    """Raise CheckpointError when a driver of another machine still touches the run folder's lock file.
 
     The lock of that driver may not be visible on this machine.
     """
@@ -156,7 +156,7 @@ def _write(descriptor: int, owner: Mapping[str, Any]) -> None:
 
 
 def _read(descriptor: int) -> dict[str, Any]:
-    """Return the contents of the lock file; {} if they cannot be read."""
+    """Return the contents of the run folder's lock file; {} if they cannot be read."""
     try:
         owner = json.loads(os.pread(descriptor, MAX_BYTES, 0))
         return {name: owner[name] for name in ("host", "pid", "command", "since", "boot")}

@@ -13,7 +13,7 @@ GPU_GIB = 79.6  # GiB of the smallest GPU that recipes are written for; used whe
 
 @dataclass(frozen=True)
 class Machine:
-    """Resources for a run: cores and free memory of one machine without GPUs, or the memory of a GPU."""
+    """Resources of a machine for a run: cores and free memory without GPUs, or the memory of a GPU."""
 
     cores: int
     free_gib: float | None  # None: unknown, so no size is reduced

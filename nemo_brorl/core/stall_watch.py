@@ -52,7 +52,7 @@ class _Stage(NamedTuple):
 
 
 class Heartbeat:
-    """Stages and signs of life.
+    """The run's current stage, and the time of its last progress.
 
     with heartbeat.stage("generate", engines.stalled, verifiers.stalled):  # stages nest, the innermost one counts
         heartbeat.beat("1,024 of 4,096 rollouts")                    # something moved
@@ -89,7 +89,7 @@ class Heartbeat:
             self.beat()
 
     def beat(self, detail: str = "") -> None:
-        """Record progress; `detail` says how far the stage is."""
+        """Record that the current stage of the run has made progress; `detail` says how far it is."""
         with self._lock:
             self._detail = detail
             self._moved_at = time.monotonic()
@@ -136,7 +136,7 @@ class StallWatch:
     It is a context manager: leave it last, after everything is closed. After `warning_s` without a beat it warns, names
     the late processes, and warns again whenever the silence has doubled. After `timeout_s` (None: never) it gives up
     the run. With every warning the thread calls the heartbeat's `on_stall`. The start of a run has its own limit, even
-    with progress: `start_timeout_s` until `note_started`.
+    with progress: `start_timeout_s` until `mark_started`.
     """
 
     def __init__(
@@ -202,8 +202,8 @@ class StallWatch:
         except BroRLError as error:  # for example of a full disk: the watch continues
             log.warning("%s", error)
 
-    def note_started(self) -> None:
-        """Lift the start's time limit, because everything is ready."""
+    def mark_started(self) -> None:
+        """Lift the time limit of the run's start, because everything is ready."""
         self.start_timeout_s = None
 
     def _start_is_late(self, standing: Standing) -> bool:
@@ -273,7 +273,7 @@ class StallWatch:
 
 
 def describe(standing: Standing, late: Sequence[str]) -> str:
-    """Return a one-line description of a stall."""
+    """Return a one-line description of a stalled run: stage, seconds without progress, late processes."""
     where = f"{standing.stage} ({standing.detail})" if standing.detail else standing.stage
     waits = f"; late: {', '.join(late)}" if late else ""
     return f"{where}: nothing has moved for {standing.silent_s:.0f} s{waits}"

@@ -1,7 +1,7 @@
 """Estimate how certain the mean of several values is.
 
-A mean over strata (for example benchmarks) gives each stratum equal weight, and their errors add up as independent. The
-interval is Student's. Beside it is that of a bootstrap within strata, which assumes no distribution.
+A mean over strata (for example benchmarks) gives each stratum equal weight, and their errors add up as independent.
+Estimates have two intervals: Student's, and that of a bootstrap within strata, which assumes no distribution.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def bootstrap_means(strata: Strata, num_resamples: int, seed: int) -> Float64:
 
 
 class Moments(NamedTuple):
-    """Mean, standard error and degrees of freedom of the mean of the strata's means."""
+    """Mean, standard error and degrees of freedom of a mean over strata."""
 
     mean: float
     error: float  # standard error; NaN where a stratum has one value
@@ -75,7 +75,7 @@ class Moments(NamedTuple):
 
 
 def moments_of(strata: Strata) -> Moments:
-    """Return mean, standard error and degrees of freedom of the mean of the strata's means.
+    """Return mean, standard error and degrees of freedom of the mean over strata of each stratum's mean.
 
     Several strata are combined by the formula of Welch and Satterthwaite.
     """
@@ -102,7 +102,10 @@ def moments_of(strata: Strata) -> Moments:
 
 
 def estimate_of(moments: Moments, means: Float64, confidence: float) -> Estimate:
-    """Return the estimate for a mean's moments and its bootstrap means."""
+    """Return the estimate of a mean, with its standard error, t interval and bootstrap interval.
+
+    `moments` give the standard error and the t interval, and `means` are the bootstrap's means.
+    """
     tail = 0.5 + confidence / 2
     low, high = np.quantile(means, [0.5 - confidence / 2, tail])
     if np.isnan(moments.error):
@@ -129,7 +132,7 @@ def estimate_json(found: Estimate) -> dict[str, Any]:
 
 
 def number_or_null(value: float) -> float | None:
-    """Return a number as JSON can hold it: None in place of NaN and infinity."""
+    """Return a number, or None in place of NaN and infinity, which JSON cannot hold."""
     if not np.isfinite(value):
         return None
     return float(value)

@@ -40,7 +40,7 @@ MAX_WORK = 200_000
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work as recorded by the process that did it."""
+    """A piece of work, such as a sampled chunk, as recorded by the process that did it."""
 
     name: str
     began_at: float  # start, in unix seconds of the process's own clock
@@ -52,7 +52,7 @@ class Work:
 
 @dataclass(frozen=True)
 class TimelineSpan:
-    """A piece of work on the driver's clock."""
+    """A piece of work, such as a sampled chunk, with its times on the driver's clock."""
 
     process: str  # "driver", "engine 0", "verifier 1", "policy rank 3"
     lane: str  # track of the process: "stages", "chunks 2", "weights"
@@ -85,8 +85,8 @@ class ClockOffset:
     low: float = -math.inf
     high: float = math.inf
 
-    def learn(self, exchange: Exchange) -> None:
-        """Narrow the bounds of the clock offset by one exchange."""
+    def add_exchange(self, exchange: Exchange) -> None:
+        """Narrow the bounds of a process's clock offset by one exchange of request and reply."""
         self.low = max(self.low, exchange.answered_at - exchange.known_at)
         self.high = min(self.high, exchange.received_at - exchange.asked_at)
 
@@ -157,7 +157,7 @@ class Timeline:
         if not self.is_on:
             return
         if exchange is not None:
-            self._clocks.setdefault(process, ClockOffset()).learn(exchange)
+            self._clocks.setdefault(process, ClockOffset()).add_exchange(exchange)
         for piece in work:
             if len(self._work) < MAX_WORK:
                 self._work.append((process, piece))
@@ -196,7 +196,7 @@ class Timeline:
 
 
 def top_stages(spans: Sequence[TimelineSpan]) -> list[TimelineSpan]:
-    """Return the driver's outermost stages by start; together they make up the step."""
+    """Return the driver's outermost timeline stages by start; together they make up the step."""
     found: list[TimelineSpan] = []
     stages = [span for span in spans if (span.process, span.lane) == (DRIVER, STAGES) and span.name != STEP]
     for stage in sorted(stages, key=_order):
@@ -218,12 +218,12 @@ def _span(process: str, work: Work, zero: float) -> TimelineSpan:
 
 
 def _order(span: TimelineSpan) -> tuple[float, float]:
-    """Return the sort key of a span: by start, and an enclosing span first."""
+    """Return the sort key of a timeline span: by start, and an enclosing span first."""
     return span.start_s, -span.seconds
 
 
 def _between(spans: Sequence[TimelineSpan], seconds: float) -> Iterator[TimelineSpan]:
-    """Yield spans that fill the driver's time between stages."""
+    """Yield timeline spans that fill the driver's time between stages."""
     reached = 0.0
     for stage in top_stages(spans):
         if stage.start_s - reached >= SHORTEST_S:
@@ -234,7 +234,10 @@ def _between(spans: Sequence[TimelineSpan], seconds: float) -> Iterator[Timeline
 
 
 def _in_lanes(spans: Iterable[TimelineSpan]) -> Iterator[TimelineSpan]:
-    """Yield the spans with concurrent ones moved to the first free lane of their process: "chunks 1", "chunks 2"."""
+    """Yield timeline spans, with concurrent ones moved to the first free lane of their process.
+
+    Such lanes are called "chunks 1", "chunks 2" and so on.
+    """
     busy_until: dict[str, list[float]] = {}  # ends of the lanes' last spans, by process
     for span in sorted(spans, key=_order):
         if span.lane != CHUNKS:

@@ -196,7 +196,7 @@ def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the chat template from its own file, or from tokenizer_config.json, where it may be a list."""
+    """Return a model's chat template, from its own file or from tokenizer_config.json, where it may be a list."""
     path = folder / "chat_template.jinja"
     if path.exists():
         return path.read_text(encoding="utf-8")

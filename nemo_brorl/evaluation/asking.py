@@ -16,19 +16,19 @@ from nemo_brorl.types import Prompt, ScoredGroup
 STAGE = "evaluate"
 
 
-def missing(benchmark: Benchmark, file: AnswerFile) -> list[Prompt]:
+def unanswered_prompts(benchmark: Benchmark, file: AnswerFile) -> list[Prompt]:
     """Return the benchmark's prompts that have no answers yet, in order."""
     return [prompt for prompt in benchmark.prompts if prompt.uid not in file.found]
 
 
-def ask(
+def sample_prompts(
     benchmarks: Sequence[Benchmark],
     files: Mapping[str, AnswerFile],
     sampler: Sampler,
     stop: StopRequest,
     samples: SampleFile | None = None,
 ) -> bool:
-    """Sample and score every prompt without answers; return False when told to stop before the end.
+    """Sample and score every prompt without answers; return False if a stop was requested before the end.
 
     Each prompt's answers are on disk as soon as its group closes.
     """
@@ -39,7 +39,7 @@ def ask(
     with closing(stream), sampler.stage(STAGE):
         for benchmark in benchmarks:
             file = files[benchmark.name]
-            for prompt in missing(benchmark, file):
+            for prompt in unanswered_prompts(benchmark, file):
                 stream.open(prompt, benchmark.num_samples, benchmark.sampling)
                 file_of[prompt.uid] = file
         while not stream.is_idle:
@@ -52,7 +52,7 @@ def ask(
             if stop.should_stop():
                 break
     sampler.console.clear()
-    return not any(missing(benchmark, files[benchmark.name]) for benchmark in benchmarks)
+    return not any(unanswered_prompts(benchmark, files[benchmark.name]) for benchmark in benchmarks)
 
 
 def _keep(group: ScoredGroup, file: AnswerFile, samples: SampleFile | None) -> None:

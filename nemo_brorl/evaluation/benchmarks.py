@@ -19,7 +19,7 @@ from nemo_brorl.config.lengths import HELD_OUT, BenchmarkLimits, benchmark_limit
 from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.prompts.asking import ask
+from nemo_brorl.prompts.asking import render_question
 from nemo_brorl.prompts.environment_source import DRAWN, DrawnSource, Episodes
 from nemo_brorl.prompts.file_source import open_questions
 from nemo_brorl.prompts.questions import Question
@@ -154,7 +154,7 @@ def _benchmark(
     for number, question in _questions(own, data.held_out_fraction):
         if question.has_episodes:
             question_check.check(question.tools)
-        asked = ask(question, system_prompt, data)
+        asked = render_question(question, system_prompt, data)
         token_ids = tokenizer.prompt_ids(asked.messages, system_prompt, question.tools)
         prompt = Prompt(
             uid=f"{own.name}/{number}",

@@ -71,7 +71,7 @@ class Scores:
 
 
 def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
-    """Return the results of one group of prompts, or of several, whose means get equal weight."""
+    """Return the results of prompts in one or several groups; the means of groups get equal weight."""
     every = list(chain.from_iterable(strata))
     sizes = [len(prompt.rewards) for prompt in every]
     fewest = min(sizes)
@@ -109,7 +109,10 @@ def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
 
 
 def _mean_count(counts: Sequence[tuple[int, ...] | None]) -> float | None:
-    """Return the mean over prompts of the mean over their trajectories, leaving out prompts without any."""
+    """Return the mean of a count, such as turns, over prompts and their trajectories.
+
+    Prompts without trajectories are left out.
+    """
     means: list[float] = []
     for of_prompt in counts:
         if of_prompt is not None:
@@ -122,7 +125,7 @@ def success(prompt: PromptAnswers) -> float:
     return float(np.mean(prompt.is_correct))
 
 
-def by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
+def group_by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
     """Group prompts by domain or task, in order of the names."""
     parts: defaultdict[str, list[PromptAnswers]] = defaultdict(list)
     for prompt in group:

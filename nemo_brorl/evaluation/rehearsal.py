@@ -80,7 +80,7 @@ def rehearse(
     return Rehearsed(in_order, NUM_ROLLOUTS * len(prompts), stream.num_tokens, stream.sampled_at - start)
 
 
-def tell(
+def print_rehearsal(
     config: BroRLConfig,
     rehearsed: Rehearsed,
     decode: Decode,
@@ -107,7 +107,7 @@ def tell(
 
 
 def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
-    """Return the line with the share of groups that will be informative at the run's N."""
+    """Return the line with the share of groups that the rehearsal expects to be informative at the run's N."""
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
     sizes = [len(group.rewards) for group in groups]
     num, _ = config.rollouts.stage_sizes()[0]
@@ -124,7 +124,7 @@ def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
 
 
 def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) -> str:
-    """Return the line with the estimated seconds of a step, at the speed of the rehearsal."""
+    """Return the line with a step's estimated rollouts and seconds, at the speed of the rehearsal."""
     groups = rehearsed.groups
     num, prompts = config.rollouts.stage_sizes()[0]
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
@@ -140,10 +140,10 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
     line += f"sampling about {sampling:,.0f} s at this speed"
     if policy is None:
         return f"{line}; `brorl plan` estimates training" if config.trainer.num_gpus else line
-    return f"{line}, training about {learning_s(config, groups, policy, mean):,.0f} s"
+    return f"{line}, training about {training_s(config, groups, policy, mean):,.0f} s"
 
 
-def learning_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
+def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
     """Return the estimated seconds of an update, from the time in which the policy scores a few responses.
 
     Each replica scores all of them. On a GPU, which a few would leave idle, they are repeated up to a full micro-batch.

@@ -23,7 +23,7 @@ from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.files import write_atomically
 from nemo_brorl.evaluation.answers import AnswerFile, PromptAnswers
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.evaluation.estimates import Scores, by, scores_of
+from nemo_brorl.evaluation.estimates import Scores, group_by, scores_of
 from nemo_brorl.evaluation.identity import short_id
 
 
@@ -52,7 +52,7 @@ def results_of(
     files: Mapping[str, AnswerFile],
     config: EvaluationConfig,
 ) -> Results:
-    """Return the results of benchmarks whose prompts all have answers."""
+    """Return all results of an evaluation, from benchmarks whose prompts all have answers."""
     answers = {}
     for benchmark in benchmarks:
         answers[benchmark.name] = ordered(benchmark, files[benchmark.name])
@@ -86,7 +86,7 @@ def as_json(
     files: Mapping[str, AnswerFile],
     config: EvaluationConfig,
 ) -> dict[str, Any]:
-    """Return the contents of evaluation.json."""
+    """Return an evaluation's results as the contents of evaluation.json."""
     first = files[benchmarks[0].name].identity
     mean_of_benchmarks = None
     if results.mean_of_benchmarks is not None:
@@ -113,7 +113,7 @@ def folder_of(
     model_folder: Path,
     files: Mapping[str, AnswerFile],
 ) -> Path:
-    """Return the folder of an evaluation, whose name identifies model and settings."""
+    """Return the folder of an evaluation's results, whose name identifies model and settings."""
     identities = [file.identity for file in files.values()]
     name = f"{model_folder.absolute().name}-{short_id(identities)}"
     return output / "evaluations" / name
@@ -159,6 +159,6 @@ def _scores_by(
     group: Sequence[PromptAnswers], key: Callable[[PromptAnswers], str], config: EvaluationConfig
 ) -> dict[str, Scores]:
     scores = {}
-    for name, part in by(group, key).items():
+    for name, part in group_by(group, key).items():
         scores[name] = scores_of([part], config)
     return scores

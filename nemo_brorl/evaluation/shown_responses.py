@@ -42,10 +42,9 @@ def shown_responses(groups: Sequence[ScoredGroup], decode: Decode) -> list[str]:
         reward, number, place = places[rank]
         group = groups[number]
         response = decode(response_ids(group, place))
-        lines.append(
-            f"  reward {reward:.2f} for {group.prompt.uid} ({group.prompt.task}): {why(group, place, response)}"
-        )
-        lines += quoted("asked", asked(group.prompt, decode))
+        reason = reward_reason(group, place, response)
+        lines.append(f"  reward {reward:.2f} for {group.prompt.uid} ({group.prompt.task}): {reason}")
+        lines += quoted("asked", question_text(group.prompt, decode))
         lines += quoted("said", response)
     return lines
 
@@ -75,14 +74,14 @@ def response_ids(group: ScoredGroup, place: int) -> list[int]:
     raise IndexError(f"the group of {group.prompt.uid} has no response {place}")
 
 
-def asked(prompt: Prompt, decode: Decode) -> str:
-    """Return the text of the question: the last message, or the whole prompt."""
+def question_text(prompt: Prompt, decode: Decode) -> str:
+    """Return the text of a prompt's question: its last message, or the whole prompt."""
     if prompt.messages:
         return prompt.messages[-1]["content"]
     return decode(prompt.token_ids)
 
 
-def why(group: ScoredGroup, place: int, response: str) -> str:
+def reward_reason(group: ScoredGroup, place: int, response: str) -> str:
     """Return the reason for a response's reward: the answer that the verifier extracted, and the reference."""
     prompt = group.prompt
     is_cut = not group.group.is_stopped[place]
@@ -105,7 +104,7 @@ def why(group: ScoredGroup, place: int, response: str) -> str:
 
 
 def quoted(title: str, text: str) -> list[str]:
-    """Return lines with a title and a text behind bars; of a long text only the end."""
+    """Return lines with a title and a text, each line of the text after a bar; a long text is cut to its end."""
     shown = inert(text.strip())
     if len(shown) > MAX_SHOWN:
         shown = f"… {shown[-MAX_SHOWN:]}"

@@ -83,7 +83,7 @@ def _count_of(value: float | None) -> str:
 
 
 def markdown(results: Results, record: Mapping[str, Any]) -> str:
-    """Return the text of evaluation.md."""
+    """Return an evaluation's results as the text of evaluation.md."""
     settings = next(iter(record["benchmarks"].values()))["settings"]
     lines = [
         f"# Evaluation of {results.model}",
@@ -139,14 +139,14 @@ def _value(found: Estimate | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a share as text in per cent."""
+    """Return a share as text in per cent, or a dash for None and NaN."""
     if value is None or np.isnan(value):
         return NONE
     return f"{value:.1%}"
 
 
 def interval(found: Estimate, sign: str = "") -> str:
-    """Return the bootstrap interval as text in percentage points; a dash for a single prompt."""
+    """Return a bootstrap interval as text in percentage points, or a dash for a single prompt."""
     if np.isnan(found.standard_error):
         return NONE
     low, high = found.bootstrap

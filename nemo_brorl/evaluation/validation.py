@@ -19,7 +19,7 @@ from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
 
 @dataclass(frozen=True)
 class TaskResult:
-    """Result of one task, or of all tasks together."""
+    """Validation result of one task, or of all tasks together."""
 
     num_prompts: int
     num_samples: int  # samples of each prompt
@@ -33,7 +33,7 @@ class TaskResult:
 
     @property
     def error_text(self) -> str:
-        """Standard error as a percentage; a dash for a single prompt."""
+        """Standard error of pass@1 as text in per cent; a dash for a single prompt."""
         if math.isnan(self.standard_error):
             return "–"
         return f"{self.standard_error:.1%}"
@@ -41,13 +41,13 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Results by task, and over all prompts."""
+    """Validation results of each task, and of all prompts."""
 
     overall: TaskResult
     tasks: dict[str, TaskResult]
 
     def metrics(self, prefix: str = "validation") -> dict[str, float]:
-        """Return the results as flat metrics, named prefix/name."""
+        """Return the validation results as flat metrics, named prefix/name."""
         overall = self.overall
         found = {
             f"{prefix}/pass_at_1": overall.pass_at_1,
@@ -70,7 +70,7 @@ class EvaluationResult:
 
 
 class Evaluator:
-    """Evaluator with fixed prompts, so that two evaluations differ by the weights alone."""
+    """Evaluator with fixed held-out prompts, so that two evaluations differ by the weights alone."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Evaluator:
         prompts: Sequence[Prompt],
         sampler: Sampler,
     ) -> None:
-        """Set prompts and sampling parameters; limits that `settings` leaves open come from `rollouts`."""
+        """Fix the prompts and sampling parameters; limits that `settings` leaves open come from `rollouts`."""
         self.prompts = list(prompts)
         self.num_samples = settings.samples_per_prompt
         max_tokens = settings.max_response_tokens or rollouts.max_response_tokens
@@ -102,7 +102,7 @@ def _by_task(groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:
 
 
 def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
-    """Return the result of scored groups of equal size."""
+    """Return the validation result of scored groups of equal size."""
     num_samples = groups[0].group.num_rollouts
     correct = []  # number of right samples in each group
     shares = []  # pass@1 of each group

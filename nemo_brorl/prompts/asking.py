@@ -53,7 +53,7 @@ def place_of_answer(verifier: str, payload: Mapping[str, Any], chosen: str) -> s
     return place if "math" in names and place in INSTRUCTIONS else None
 
 
-def ask(question: Question, system_prompt: str | None, config: DataConfig) -> RenderedQuestion:
+def render_question(question: Question, system_prompt: str | None, config: DataConfig) -> RenderedQuestion:
     """Return the conversation that asks a question, with an instruction about the answer's place if there is none."""
     messages = conversation(question.messages or question.text, system_prompt)
     place = place_of_answer(question.verifier, question.payload, config.answer_format)

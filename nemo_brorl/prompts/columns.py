@@ -20,18 +20,18 @@ _MARK = re.compile(r"(?:####|\banswer\s*(?:is|:|=))[ :]*", re.IGNORECASE)
 
 
 def column_of(path: str) -> str:
-    """Return the column in which a path starts."""
+    """Return the column in which a path such as `extra_info.index` starts."""
     column, _, _ = _bare(path).partition(".")
     return column
 
 
 def is_optional(path: str) -> bool:
-    """Return whether the value at a path may be missing (`PATH?`)."""
+    """Return whether the value at a path may be missing (the path ends in `?`)."""
     return path.endswith("?")
 
 
 def value_at(row: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path in a row, or ABSENT."""
+    """Return the value at a path such as `extra_info.index` in a row, or ABSENT."""
     value: Any = row
     for word in _bare(path).split("."):
         if isinstance(value, str):
@@ -52,9 +52,9 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 
 
 def final_answer(solution: str) -> Any:
-    """Return the final answer of a worked solution, or ABSENT if none is marked.
+    """Return the final answer of a worked solution: its boxes, or what follows its last mark; ABSENT if it has neither.
 
-    A short text without marks is an answer itself.
+    A text of at most 200 characters without a mark is an answer itself.
     """
     # Boxes come first, because a solution may say "the answer is" in between but boxes only its end.
     boxes = boxed_answers(solution)
@@ -84,7 +84,7 @@ def _as_json(text: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return a shortened text of the value at a path, for a message."""
+    """Return the value at a path as text, shortened to 80 characters, for an error message."""
     if value is ABSENT:
         return "missing"
     return f"{value!r:.80}"

@@ -19,10 +19,10 @@ DRAWN = "environment"  # name of the source whose tasks the environment draws
 
 
 class Episodes:
-    """Factory of questions with which the episodes of an environment start."""
+    """Factory that turns questions into the starts of an environment's episodes."""
 
     def __init__(self, config: SourceConfig) -> None:
-        """Create the environment once to check its settings. Raises ConfigError."""
+        """Check the environment's settings by creating it once. Raises ConfigError."""
         assert config.environment is not None, "an environment was asked for"
         self.name = config.environment
         self.settings = dict(config.environment_settings)
@@ -30,11 +30,11 @@ class Episodes:
         self.environment()
 
     def environment(self) -> Environment:
-        """Return a new environment for one episode."""
+        """Return a new instance of the environment, for one episode."""
         return make_environment(self.name, self.settings)
 
     def answering(self, asked: Question) -> Question:
-        """Return a question as the prompt and task of an episode. Raises DataError as `beginning`."""
+        """Return a question as the start of an episode. Raises DataError when the environment does not accept it."""
         question = self.beginning(asked.task, _task_of(asked))
         return replace(question, level=asked.level)
 
@@ -61,7 +61,7 @@ class Episodes:
 
 
 class AnsweredSource:
-    """The questions of another source, each as the task of an episode."""
+    """The questions of another source, each as the task of an environment's episode."""
 
     def __init__(self, episodes: Episodes, source: Source) -> None:
         self.episodes = episodes
@@ -74,7 +74,7 @@ class AnsweredSource:
 
     @property
     def levels(self) -> Mapping[str, TaskLevel]:
-        """Difficulty levels of the wrapped source's tasks."""
+        """Difficulty levels of the tasks of the wrapped source."""
         return self.source.levels
 
     @property
@@ -83,15 +83,15 @@ class AnsweredSource:
         return self.source.fingerprint
 
     def question(self, index: int) -> Question:
-        """Return the prompt and task of episode `index`.
+        """Return question `index` of the wrapped source as the start of an episode.
 
-        Raises DataError when the environment starts no episode with the source's question.
+        Raises DataError when the environment starts no episode with it.
         """
         return self.episodes.answering(self.source.question(index))
 
 
 class DrawnSource:
-    """Tasks that an environment draws itself."""
+    """A source of tasks that an environment draws itself."""
 
     fingerprint = ""
     levels: Mapping[str, TaskLevel] = {}
@@ -110,7 +110,7 @@ class DrawnSource:
         return size_of_drawn(self.split, self.held_out_fraction)
 
     def question(self, index: int) -> Question:
-        """Return the prompt and task of episode `index`.
+        """Return the start of an episode whose task the environment draws by seed and `index`.
 
         Raises DataError when the environment draws no task of this split.
         """

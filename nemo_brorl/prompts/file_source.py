@@ -42,7 +42,7 @@ class RowReader:
     options: Mapping[str, Any]  # options of the verifier
 
     def read(self, row: Row) -> Question | BadRow:
-        """Return the question in a row, or a BadRow with the reason why there is none."""
+        """Return the question in a row of a data file, or a BadRow with the reason why it has none."""
         if isinstance(row, BadRow):
             return row
         return question_of(row, self.formats, self.task, self.options)
@@ -50,7 +50,7 @@ class RowReader:
 
 @dataclass(frozen=True)
 class QuestionFile:
-    """Files whose rows have been checked once."""
+    """The questions in a source's data files, whose rows have been checked once."""
 
     tables: Tables
     reader: RowReader
@@ -66,7 +66,7 @@ class QuestionFile:
         return question
 
     def split(self, held_out_share: float) -> SplitFile:
-        """Hold out a share of the rows, chosen by the hash of their text.
+        """Hold out a share of the questions in the files, chosen by the hash of their text.
 
         If that would select no row, the one with the smallest hash is held out.
         """
@@ -79,7 +79,7 @@ class QuestionFile:
 
 
 class SplitFile(NamedTuple):
-    """The files of a source, and the rows that are held out."""
+    """The questions in a source's data files, split into training and held-out rows."""
 
     train: QuestionFile
     held_out: QuestionFile  # equals `train`, unless held-out questions have their own file
@@ -88,17 +88,17 @@ class SplitFile(NamedTuple):
 
 
 class FileSource:
-    """Rows of files, shuffled anew in each epoch."""
+    """A source of questions in files, with a new order in each epoch."""
 
     def __init__(self, file: QuestionFile, rows: Int64, seed: str) -> None:
-        """Select `rows` of the file, in an order that `seed` decides."""
+        """Select `rows` of the data files, in an order that `seed` decides."""
         self.file = file
         self.rows = rows
         self.seed = seed
 
     @property
     def size(self) -> int:
-        """Number of rows in one epoch."""
+        """Number of rows of the data files in one epoch."""
         return len(self.rows)
 
     @property
@@ -115,7 +115,7 @@ class FileSource:
         return digest.hexdigest()
 
     def question(self, index: int) -> Question:
-        """Return the question at `index` of the endless sequence of shuffled epochs."""
+        """Return the question at `index` in the endless sequence of shuffled epochs."""
         # Each epoch is another permutation, so that the position alone determines the row.
         epoch, position = divmod(index, self.size)
         key = hash_of(f"{self.seed}/{epoch}")

@@ -23,17 +23,17 @@ class RowTable(Protocol):
     columns: Sequence[str] | None  # None: each row has its own columns
 
     def __len__(self) -> int:
-        """Return the number of rows in the file."""
+        """Return the number of rows in the data file."""
 
     def read(self, start: int, stop: int) -> list[Row]:
-        """Return the rows [start, stop) of the file."""
+        """Return the rows [start, stop) of the data file."""
 
     def locate_row(self, index: int) -> str:
-        """Return the file and line of row `index`, for a message."""
+        """Return the file and line of row `index`, for an error message."""
 
 
 class Tables:
-    """Several files as one table, in order."""
+    """Several data files as one table of numbered rows, in order."""
 
     def __init__(self, parts: Sequence[RowTable]) -> None:
         self.parts = tuple(parts)
@@ -47,17 +47,17 @@ class Tables:
         return self._starts[-1]
 
     def row(self, index: int) -> Row:
-        """Return row `index`, counted over all files."""
+        """Return row `index` of the table, counted over all its files."""
         part, inside = self._find(index)
         return part.read(inside, inside + 1)[0]
 
     def locate_row(self, index: int) -> str:
-        """Return the file and line of row `index`, counted over all files, for a message."""
+        """Return the file and line of row `index`, counted over all files, for an error message."""
         part, inside = self._find(index)
         return part.locate_row(inside)
 
     def scan(self) -> Iterator[tuple[int, Row]]:
-        """Yield every row with its number, in order, reading 512 rows at a time."""
+        """Yield every row of the table with its number, in order, reading 512 rows at a time."""
         number = 0
         for part in self.parts:
             num_rows = len(part)

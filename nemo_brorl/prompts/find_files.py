@@ -21,7 +21,7 @@ NOT_ROWS = ("dataset_info.json", "dataset_infos.json", "state.json", "dataset_di
 
 
 def find_files(kind: str, path: str, dataset_split: str | None) -> list[Path]:
-    """Return the data files of a source, sorted. Raises DataError when there are none."""
+    """Return the data files of a source of questions, sorted. Raises DataError when there are none."""
     if kind == "dataset":
         return dataset_files(Path(path), dataset_split)
     return matching_files(path)

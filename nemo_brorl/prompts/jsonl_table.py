@@ -35,7 +35,7 @@ class JsonlTable:
         return len(self.spans)
 
     def read(self, start: int, stop: int) -> list[Row]:
-        """Return the rows [start, stop) of the file; a line that is not a JSON object is a BadRow."""
+        """Return the rows [start, stop) of the JSON file; a line that is not a JSON object is a BadRow."""
         rows = []
         for first, end in self.spans[start:stop].tolist():
             line = self._bytes[first:end]
@@ -75,7 +75,7 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
 
 
 def _spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the first byte, and the byte after the last, of every row."""
+    """Yield the byte range of every row in a file of JSON: first byte, and byte after the last."""
     is_array = ARRAY.match(data) is not None
     return _array_spans(data, path) if is_array else _line_spans(data)
 
@@ -95,7 +95,7 @@ def _line_spans(data: mmap.mmap | bytes) -> Iterator[tuple[int, int]]:
 
 
 def _array_spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the objects directly inside the outermost array."""
+    """Yield the byte ranges of the objects directly inside the outermost JSON array."""
     depth = 0
     first = 0
     for match in STRUCTURE.finditer(data):
@@ -113,7 +113,7 @@ def _array_spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int
 
 
 def parsed_row(line: bytes) -> Row:
-    """Return a line of JSON as a row, or a BadRow with the reason."""
+    """Return a line of JSON parsed as a row, or a BadRow with the reason why it is none."""
     try:
         row = json.loads(line)
     # RecursionError: hostile data may nest brackets without end.

@@ -21,7 +21,7 @@ WINDOW = 8  # fewest groups of a level before each decision
 
 
 class TaskLevel:
-    """Level that a task has reached, from 0, with the success counted on it."""
+    """Difficulty level that a generated task has reached, from 0, with the success counted on it."""
 
     def __init__(self, task: TaskConfig) -> None:
         self.task = task
@@ -30,14 +30,14 @@ class TaskLevel:
         self.correct = 0.0  # sum of the groups' shares of correct rollouts
 
     def record_rate(self, prompt: Prompt, rate: float) -> None:
-        """Count one group by its share of correct rollouts, if its prompt is of the current level."""
+        """Count one group by its share of correct rollouts, if its prompt is of the task's current level."""
         if prompt.level != self.reached:
             return
         self.num_groups += 1
         self.correct += rate
 
     def decide(self) -> str | None:
-        """Change the level if enough groups were counted and their success requires it, and return the reason.
+        """Change the task's level if enough groups were counted and their success requires it, and return the reason.
 
         None: the level stays.
         """

@@ -18,7 +18,7 @@ BLOCK = 4096  # draws in which every source has exactly its share, rounded to wh
 
 @dataclass(frozen=True)
 class Domain:
-    """One source of a mixture, with its weight and the settings of its prompts."""
+    """One source of questions in a mixture, with its weight and the settings of its prompts."""
 
     name: str  # "" for a source without a mixture
     source: Source
@@ -28,7 +28,7 @@ class Domain:
 
 
 class Mixture:
-    """Sources mixed in fixed shares, each with its own epochs.
+    """Sources of questions mixed in fixed shares, each with its own epochs.
 
     Block b of draws is shuffled by the seed and b.
     """
@@ -44,12 +44,12 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprints of all sources, joined."""
+        """Fingerprints of all sources in the mixture, joined."""
         fingerprints = [domain.source.fingerprint for domain in self.domains]
         return "/".join(fingerprints)
 
     def draw(self, position: int) -> tuple[int, int]:
-        """Return the domain's number and the domain's own draw index for the draw at `position`."""
+        """Return which domain of the mixture the draw at `position` comes from, and the domain's own draw index."""
         if len(self.domains) == 1:
             return 0, position
         block, place = divmod(position, BLOCK)
@@ -59,7 +59,7 @@ class Mixture:
         return number, before + int(ranks[place])
 
     def draws_before(self, position: int) -> list[int]:
-        """Return how many draws of each domain come before `position`."""
+        """Return how many draws of each domain of the mixture come before `position`."""
         if len(self.domains) == 1:
             return [position]
         block, place = divmod(position, BLOCK)
@@ -90,7 +90,10 @@ class Mixture:
 
 
 def _counts(domains: Sequence[Domain]) -> list[int]:
-    """Return each domain's draws in a block: its share of BLOCK, rounded by largest remainders to sum to BLOCK."""
+    """Return how many of `BLOCK` consecutive draws each domain of the mixture gets.
+
+    It is the domain's share of the weights, rounded by largest remainders so that the counts sum to BLOCK.
+    """
     weights = np.array([domain.weight for domain in domains])
     total = sum(weights)
     if total <= 0:

@@ -11,7 +11,10 @@ WORD = 2**64 - 1
 
 
 def permuted(index: int, size: int, key: int) -> int:
-    """Return the image of `index` under permutation number `key` (64 bits) of 0 … size - 1."""
+    """Return the row at position `index` of a shuffled epoch of `size` rows.
+
+    It is the image of `index` under permutation number `key` (64 bits) of 0 … size - 1.
+    """
     assert 0 <= index < size, f"index {index} is outside 0 … {size - 1}"
     # Two halves of as many bits as the largest index needs, rounded up to an even number.
     half = max(1, ((size - 1).bit_length() + 1) // 2)

@@ -16,7 +16,7 @@ SPLITS = ("train", "held_out")
 
 @dataclass(frozen=True)
 class Question:
-    """A question before tokenisation."""
+    """A question before tokenisation, with the data that its verifier needs."""
 
     task: str
     verifier: str
@@ -45,25 +45,28 @@ Row = dict[str, Any] | BadRow
 
 
 class Source(Protocol):
-    """Questions of one split. Question i depends on the seed and i alone, so a stream is resumed by its position."""
+    """Protocol of a source of questions of one split.
+
+    Question i depends on the seed and i alone, so a stream is resumed by its position.
+    """
 
     @property
     def size(self) -> int | None:
-        """Number of questions in one epoch. None: generated without end. 0: nothing is held out.
+        """Number of questions in one epoch of the source. None: generated without end. 0: nothing is held out.
 
         Questions `k · size` to `(k + 1) · size - 1` are each question once.
         """
 
     @property
     def fingerprint(self) -> str:
-        """Text that changes with the questions behind the indices; "" if settings alone determine them."""
+        """Text that changes when the source's questions change; "" if settings alone determine them."""
 
     @property
     def levels(self) -> Mapping[str, TaskLevel]:
-        """Difficulty levels by task, for tasks that have some."""
+        """Difficulty levels by task name, for tasks of the source that have some."""
 
     def question(self, index: int) -> Question:
-        """Return question `index` (0, 1, …, without end)."""
+        """Return question `index` (0, 1, …, without end) of the source."""
 
 
 def is_held_out(text: str, fraction: float) -> bool:

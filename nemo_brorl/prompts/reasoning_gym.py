@@ -41,14 +41,14 @@ NOT_IN_ALL_TASKS: dict[str, str] = {
 
 
 class _Page(NamedTuple):
-    """`PAGE_SIZE` consecutive questions of a task."""
+    """`PAGE_SIZE` consecutive questions of a Reasoning Gym task."""
 
     number: int
     dataset: Any
 
 
 class ReasoningGymSource:
-    """A weighted mixture of procedurally generated tasks."""
+    """A source of questions: a weighted mixture of Reasoning Gym's generated tasks."""
 
     fingerprint = ""
 
@@ -62,7 +62,10 @@ class ReasoningGymSource:
         verifier: str = VERIFIER,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Check the tasks' settings; `options` are added to every payload. Raises DataError or ConfigError."""
+        """Check the settings of the Reasoning Gym tasks; `options` are added to every payload.
+
+        Raises DataError or ConfigError.
+        """
         check_name(verifier)
         self.tasks = expanded(tasks)
         check_tasks(self.tasks)
@@ -190,12 +193,15 @@ def open_tasks(config: SourceConfig, held_out_fraction: float, split: str, seed:
 
 
 def num_stages(task: TaskConfig) -> int:
-    """Return how many settings a task goes through: its levels, or its stages and the settings before them."""
+    """Return how many settings a Reasoning Gym task goes through.
+
+    They are its levels, or its stages and the settings before them.
+    """
     return len(task.levels) or len(task.stages) + 1
 
 
 def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:
-    """Return a task's settings at a stage (0: before the first), or on a level."""
+    """Return a Reasoning Gym task's settings at a stage (0: before the first), or on a difficulty level."""
     if task.levels:
         return {**task.config, **task.levels[stage]}
     if stage == 0:
@@ -205,7 +211,7 @@ def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:
 
 
 def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
-    """Return the tasks with "*" replaced by every task of the installed version that is not listed.
+    """Return Reasoning Gym tasks with "*" replaced by every task of the installed version that is not listed.
 
     They share the weight of "*" equally.
     """

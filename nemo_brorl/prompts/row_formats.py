@@ -1,4 +1,4 @@
-"""Define row layouts, with presets for well-known files; docs/data.md names the origin of each."""
+"""Define row layouts, with presets for well-known files; docs/howto/data.md names the origin of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nemo_brorl.prompts.columns import column_of, is_optional
 
 @dataclass(frozen=True)
 class RowFormat:
-    """Paths of a row's fields."""
+    """Layout of a data file's rows: the paths of prompt, answer, payload, task and verifier."""
 
     prompt: str
     answer: str | None  # None: the verifier reads none
@@ -23,7 +23,7 @@ class RowFormat:
 
     @property
     def columns(self) -> set[str]:
-        """All columns that the format reads."""
+        """All columns of a data file that the row format reads."""
         own = [self.prompt, self.answer, self.task_path, self.verifier_path]
         if self.when:
             own.append(self.when[0])
@@ -32,7 +32,7 @@ class RowFormat:
 
     @property
     def required_columns(self) -> set[str]:
-        """Columns that every row of the format must have."""
+        """Columns that every row must have to be read in the format."""
         paths = [self.prompt, self.answer]
         if self.when:
             paths.append(self.when[0])
@@ -88,7 +88,10 @@ PRESETS: dict[str, tuple[RowFormat, ...]] = {
 
 
 def row_formats(config: SourceConfig) -> tuple[RowFormat, ...]:
-    r"""Return the preset's formats, changed by `columns` and `verifier`; an answer \"\" means none."""
+    """Return the row formats of a source's preset, changed by its `columns` and `verifier`.
+
+    An empty answer means that the verifier reads none.
+    """
     own = config.columns
     formats = []
     for preset in PRESETS[config.preset]:
@@ -106,7 +109,7 @@ def row_formats(config: SourceConfig) -> tuple[RowFormat, ...]:
 
 
 def columns_of(formats: Sequence[RowFormat]) -> list[str]:
-    """Return all columns that the given formats read, sorted."""
+    """Return all columns of a data file that the given row formats read, sorted."""
     columns: set[str] = set()
     for layout in formats:
         columns.update(layout.columns)

@@ -20,7 +20,7 @@ Fields = Mapping[str, Any]  # a row that could be read
 
 
 def is_wanted(row: Fields, only: Mapping[str, str]) -> bool:
-    """Return whether a row has the values of `only` at their paths."""
+    """Return whether a row has the values that `only` requires, by path."""
     there = {path: str(value_at(row, path)) for path in only}
     return there == only
 
@@ -31,7 +31,7 @@ def question_of(
     task: str,
     options: Mapping[str, Any],
 ) -> Question | BadRow:
-    """Return the question in a row, or a BadRow with the reason.
+    """Return the question in a row of a data file, or a BadRow with the reason why it has none.
 
     `task`: name for rows that name none. `options`: added to every payload. A row whose verifier no setting names is
     refused: then the run does not start, whatever `max_bad_rows` allows.
@@ -64,7 +64,7 @@ def question_of(
 
 
 def _layout_of(row: Fields, formats: Sequence[RowFormat]) -> RowFormat | BadRow:
-    """Return the first format that fits the row, or a BadRow."""
+    """Return the first row format that fits a row, or a BadRow with the reason why none does."""
     paths = []
     values = []
     for layout in formats:

@@ -36,16 +36,16 @@ class Section(NamedTuple):
     max_prompt_tokens: int
 
     def label(self) -> str:
-        """Return the start of a message about this section."""
+        """Return the prefix of messages about this source: "domain NAME: ", or "" without a mixture."""
         return f"domain {self.name}: " if self.name else ""
 
     def seed(self, seed: int) -> str:
-        """Return the section's own seed, so that domains that read one file are shuffled independently."""
+        """Return the seed of this source's order; domains that read one file are shuffled independently."""
         return f"{seed}/{self.name}" if self.name else f"{seed}"
 
 
 class Sources:
-    """The configured sources of questions. Files are read once, for both splits."""
+    """The sources of questions that the configuration sets. Files are read once, for both splits."""
 
     def __init__(self, config: DataConfig) -> None:
         """Read the data files of all sections.
@@ -89,7 +89,7 @@ class Sources:
         return Mixture(domains, f"{seed}/{name}")
 
     def _source(self, section: Section, split: str, seed: int) -> Source:
-        """Return a section's questions of a split, in episodes if it has an environment.
+        """Return a source's questions of a split, in episodes if it has an environment.
 
         Size 0: nothing is held out.
         """
@@ -103,7 +103,7 @@ class Sources:
         return AnsweredSource(Episodes(config), asked)
 
     def _asked(self, section: Section, split: str, seed: str) -> Source:
-        """Return a section's questions of a split, without its environment."""
+        """Return a source's questions of a split, without its environment."""
         config = section.config
         if section.name in self.files:
             return self._rows(section, split, f"{seed}/{split}")
@@ -113,7 +113,7 @@ class Sources:
         raise DataError(f"unknown data.source {config.source!r}; choose {known}")
 
     def _rows(self, section: Section, split: str, order: str) -> FileSource:
-        """Return a section's rows of a split; rows that one domain holds out are trained on in none."""
+        """Return a source's rows of a split; rows that any domain holds out are trained on in no domain."""
         file = self.files[section.name]
         if split == "held_out":
             return FileSource(file.held_out, file.held_out_rows, order)
@@ -127,7 +127,10 @@ class Sources:
 
 
 def make_source(config: DataConfig, split: str, seed: int) -> Mixture:
-    """Return the questions of one split. Raises the errors of `Sources` and `Sources.split`."""
+    """Return the questions of one split, mixed from all configured sources.
+
+    Raises the errors of `Sources` and `Sources.split`.
+    """
     return Sources(config).split(split, seed)
 
 

@@ -1,4 +1,4 @@
-"""Implement the PromptSource port: an endless stream of tokenised prompts, each handed out exactly once.
+"""Implement the PromptSource port: an endless stream of tokenised prompts, each taken exactly once.
 
 The stream is resumed by its position.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.prompts.asking import ask
+from nemo_brorl.prompts.asking import render_question
 from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.mixture import Domain, Mixture
 from nemo_brorl.scoring.turn_tokens import QuestionCheck
@@ -66,7 +66,7 @@ class PromptStream:
         return prompts
 
     def peek(self, num: int) -> list[Prompt]:
-        """Return the prompts that `take_prompts` would return, without moving the stream."""
+        """Return the next `num` prompts without moving the stream, so that `take_prompts` returns them, too."""
         state = self.state_dict()
         prompts = self.take_prompts(num)
         self.load_state_dict(state)
@@ -179,7 +179,7 @@ class PromptStream:
         if question.has_episodes:
             self.question_check.check(question.tools)
         place = f"{domain.name}/{index}" if domain.name else str(index)
-        asked = ask(question, domain.system_prompt, self.config)
+        asked = render_question(question, domain.system_prompt, self.config)
         if asked.instruction:
             self.instructions[question.verifier] = asked.instruction
         return Prompt(

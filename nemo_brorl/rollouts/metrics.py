@@ -16,7 +16,13 @@ from nemo_brorl.algorithm.pass_at_k import pass_at_k
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Int32, ScoredGroup
 
-SUCCESS_BUCKETS = ("0", "1", "2_to_5", "more", "all")  # at large N, hard prompts are in the first buckets
+SUCCESS_BUCKETS = (
+    "0",
+    "1",
+    "2_to_5",
+    "more",
+    "all",
+)  # numbers of correct rollouts; at large N, hard prompts are in the first
 MASS_BALANCE = (
     "unsampled_mass",
     "unsampled_mass_good_turing",
@@ -43,8 +49,8 @@ def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
     for group in groups:
         for scored in group.scored_chunks:
             finished.extend(scored.chunk.lengths.tolist())
-        for block in group.partial:
-            partial.extend(block.lengths.tolist())
+        for cut in group.partial:
+            partial.extend(cut.lengths.tolist())
     if not partial:
         return {}
     begun = finished + partial

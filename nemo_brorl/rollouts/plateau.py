@@ -77,7 +77,7 @@ class PlateauDetector:
         return f"no rise in {self.num_not_rising} validations in a row: {found} over the last {self.config.window}"
 
     def reset(self) -> None:
-        """Start over after a switch: earlier scores say nothing about the new stage."""
+        """Forget all validation scores, because a new stage of the schedule has started."""
         self.scores = []
         self.num_not_rising = 0
 

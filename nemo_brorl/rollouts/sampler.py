@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, closing
 
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.stall_watch import Heartbeat, Stalled
-from nemo_brorl.ports import Forecast, Generator, Verifier
+from nemo_brorl.ports import ChunkScorer, Forecast, Generator
 from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.rollouts.stream import RolloutStream
 from nemo_brorl.types import (
@@ -27,7 +27,7 @@ class Sampler:
     def __init__(
         self,
         generator: Generator,
-        verifier: Verifier,
+        verifier: ChunkScorer,
         console: Console,
         chunk_size: int,
         seed: int,

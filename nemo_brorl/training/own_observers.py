@@ -14,7 +14,7 @@ MakeObserver = Callable[[Path], Observer]  # run folder → observer
 
 
 def find_observers(settings: Sequence[ObserverConfig]) -> list[MakeObserver]:
-    """Return a function for each observer in the settings, which makes it. Raises ConfigError."""
+    """Return a factory for each observer that the settings name. Raises ConfigError."""
     found: list[MakeObserver] = []
     for index, observer in enumerate(settings):
         where = f"trainer.observers.{index}"

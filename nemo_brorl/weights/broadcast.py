@@ -32,13 +32,13 @@ class PublishedWeights:
         copies: Sequence[Any],
         version: int,
     ) -> PublishedWeights:
-        """Return the record of a sync with its kept copies. If one copy is None, no copy counts as kept."""
+        """Return the record of a weight sync with its kept copies. If one copy is None, no copy counts as kept."""
         buckets = None if None in copies else tuple(copies)
         return cls(tuple(manifest), buckets, version)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the kept copy takes in Ray's object store."""
+        """Bytes that the kept copy of the weights takes in Ray's object store."""
         if self.buckets is None:
             return 0
         return sum(info.num_bytes for info in self.manifest)
@@ -114,7 +114,7 @@ class WeightBroadcast:
         self._gather(self._submit("begin_weights", tuple(manifest)))
 
     def send(self, buckets: Iterable[Any]) -> tuple[Any, ...]:
-        """Forward the stream to the engines and return the copies for engines that start later.
+        """Forward the weight stream to the engines, and return the copies for engines that start later.
 
         The stream has StreamedBucket, or references alone, which are then their own copies. A KeptCopy is the copy of
         the bucket before it. Engines load one bucket while the next is taken from the stream.
@@ -175,7 +175,7 @@ class WeightBroadcast:
         return calls
 
     def _confirm(self, loading: dict[int, Any]) -> None:
-        """Wait until the engines have loaded a bucket, and count it."""
+        """Wait until the engines have loaded a weight bucket, and count it."""
         # In a collective only this count tells which engine is furthest behind.
         for engine in self._gather(loading):
             self._num_confirmed[engine] += 1

@@ -40,7 +40,7 @@ class WeightGroup:
         store: dist.Store,
         rank: int,
     ) -> None:
-        """Build the group and wait until all members have connected.
+        """Build the process group of a weight broadcast, and wait until all members have connected.
 
         `rendezvous.open_store` and `rendezvous.join` come before. `rank` 0 is the sender.
         """
@@ -68,7 +68,7 @@ class WeightGroup:
         self._broadcast(flat, self._timeout_s)
 
     def close(self) -> None:
-        """Leave the group without waiting for members that may have exited. Call nothing else after it."""
+        """Leave the broadcast group without waiting for members that may have exited. Call nothing else after it."""
         if self._is_nccl:
             self._group.abort()
 

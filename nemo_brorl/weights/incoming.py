@@ -42,7 +42,7 @@ def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
     files = sorted(model_folder.glob("*.safetensors"))
     if not files or not (model_folder / "config.json").is_file():
         raise ModelError(
-            f"{model_folder} is not a model folder: it needs config.json and *.safetensors; write a Hugging Face folder"
+            f"{model_folder} is not a model folder: it needs config.json and *.safetensors. Pass a Hugging Face folder."
         )
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
@@ -116,11 +116,11 @@ class IncomingWeights:
 
     @property
     def has_started(self) -> bool:
-        """True once a bucket of the stream has been accepted."""
+        """True once the first bucket of the weight sync has been accepted."""
         return self._num_tensors > 0
 
     def accept(self, bucket: WeightBucket | BucketNotice) -> None:
-        """Count a bucket as arrived.
+        """Count a weight bucket as arrived.
 
         Raises WeightSyncError when it is not the next part of the manifest, or when its bytes have changed. A notice
         has no bytes: the workers receive them and compare them with its checksum.
@@ -140,7 +140,7 @@ class IncomingWeights:
         self._checksum = zlib.crc32(packed, self._checksum)
 
     def finish(self, version: int) -> LoadReport:
-        """Return the report of what arrived. Raises WeightSyncError when the stream ended early."""
+        """Return the report of the weights that arrived. Raises WeightSyncError when the stream ended early."""
         if self._num_tensors < len(self._manifest):
             raise WeightSyncError(
                 f"weight stream ended after {self._num_tensors} of {len(self._manifest)} tensors; "

@@ -86,7 +86,7 @@ class NamedTensors(Protocol):
 
 
 def top_slot(name: str) -> Slot:
-    """Return the slot of a parameter outside the layers, by Megatron's name. Raises KeyError for an unknown name."""
+    """Return the slot of a Megatron parameter outside the layers. Raises KeyError for an unknown name."""
     return _TOP_SLOTS[name]
 
 
@@ -106,7 +106,7 @@ def layer_slot(
 
 
 def _expert_slot(suffix: str, first_expert: int) -> Slot | None:
-    """Return the slot of an expert's weight, or None for another parameter."""
+    """Return the slot of an expert's weight, or None for a parameter of another kind."""
     match = _LOCAL_EXPERT.fullmatch(suffix) or _GROUPED_EXPERT.fullmatch(suffix)
     if match is None:
         return None
@@ -121,7 +121,7 @@ def local_slots(
     shape: ModelShape,
     experts: dist.ProcessGroup,
 ) -> list[SlotParam]:
-    """Return every parameter of this rank with its slot.
+    """Return every Megatron parameter of this rank with its slot.
 
     `experts` is the group of ranks that hold consecutive experts.
     """

@@ -27,7 +27,7 @@ class SyncReport:
     num_attempts: int  # attempts; two when an engine was lost in a collective
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics `sync/…` of the step."""
+        """Return the metrics `sync/…` of a weight sync, for the step's row."""
         return {
             "sync/seconds": self.seconds,
             "sync/gib": self.num_bytes / _GIB,

@@ -92,7 +92,7 @@ def join(
 
 
 def sign_in_names(link: WeightLink) -> list[str]:
-    """Return the names with which all receiving workers sign in, in rank order."""
+    """Return the names with which an engine's workers sign in for a weight broadcast, in rank order."""
     if link.workers_per_receiver == 1:
         return list(link.receivers)
     names = []
@@ -107,7 +107,7 @@ def _late(
     names: Sequence[str],
     timeout_s: float,
 ) -> list[str]:
-    """Return the names of workers that have not signed in when the time is over."""
+    """Return the names of workers that have not signed in for the weight broadcast when the time is over."""
     deadline = time.monotonic() + timeout_s
     missing = list(names)
     while True:

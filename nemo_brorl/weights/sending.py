@@ -37,7 +37,7 @@ class HfExport:
         device: torch.device,
         groups: RankGroups,
     ) -> None:
-        """Gather from all ranks which parameters they hold. Collective over the ranks of `groups`."""
+        """Gather from all ranks which Megatron parameters they hold. Collective over the ranks of `groups`."""
         self.shape = shape
         self.device = device
         self.params: dict[str, SlotParam] = {}  # parameters of this rank by their first Hugging Face name
@@ -76,14 +76,14 @@ class HfExport:
             yield name, ready.pop(name).contiguous()
 
     def _tensors_of(self, name: str) -> dict[str, Tensor]:
-        """Return the Hugging Face tensors by name of the slot whose first tensor is `name`."""
+        """Return the Hugging Face tensors by name of the Megatron parameter whose first tensor is `name`."""
         slot = self.entries[name].slot
         shares = self._collect(name)
         wholes = unpack(slot.kind, shares, self.shape)
         return dict(zip(slot.names, wholes, strict=True))
 
     def _collect(self, name: str) -> list[Tensor]:
-        """Return all ranks' shares of one slot. Collective.
+        """Return all ranks' shares of one Megatron parameter. Collective.
 
         A share is broadcast over the expert-parallel ranks of its stage and then over the stages. Then the ranks that
         split the parameter gather their shares.

@@ -33,7 +33,7 @@ class RankGroups:
     pipeline: dist.ProcessGroup  # ranks that hold consecutive layers
 
     def splitting(self, slot: Slot) -> dist.ProcessGroup:
-        """Return the group of ranks that split the parameter of `slot`."""
+        """Return the group of ranks that split a Megatron parameter between them."""
         return self.expert_tensor if slot.is_expert else self.tensor
 
 
@@ -105,7 +105,7 @@ def unpack(
     locals_: Sequence[Tensor],
     shape: ModelShape,
 ) -> list[Tensor]:
-    """Return the whole Hugging Face tensors of a slot, joined from the Megatron tensors of all ranks that split it."""
+    """Return whole Hugging Face tensors, joined from the Megatron tensors of all ranks that split a parameter."""
     if kind == "copy":
         return [locals_[0]]
     if kind == "vocab":

@@ -139,7 +139,7 @@ class WeightStreams:
         self._num_sent = [0] * len(self._generators)  # buckets that each rank has finished
 
     def next_message(self, is_last_of_bucket: bool = False) -> Any:
-        """Return the reference to rank 0's next message.
+        """Return the reference to the next message in policy rank 0's weight stream.
 
         Raises WeightSyncError when it takes longer than the time limit, or when the stream has ended early.
         """
@@ -160,7 +160,10 @@ class WeightStreams:
         return reference
 
     def finish(self) -> None:
-        """Wait until all ranks have ended their streams. Raises WeightSyncError naming a rank that is late."""
+        """Wait until all policy ranks have ended their weight streams.
+
+        Raises WeightSyncError naming a rank that is late.
+        """
         deadline = time.monotonic() + self._timeout_s
         self._count(deadline)
         ended = [generator.completed() for generator in self._generators]
@@ -171,7 +174,7 @@ class WeightStreams:
         self._check_ended()
 
     def _check_ended(self) -> None:
-        """Raise the error of a rank whose stream has failed."""
+        """Raise the error of a policy rank whose weight stream has failed."""
         ended = []
         for number, generator in enumerate(self._generators):
             completed = generator.completed()
@@ -180,7 +183,7 @@ class WeightStreams:
         self._wait(ended, "weight_stream")
 
     def _late(self) -> str:
-        """Return a sentence that says which ranks are furthest behind."""
+        """Return a sentence that says which policy ranks are furthest behind in the weight stream."""
         self._count(deadline=0.0)
         fewest = min(self._num_sent)
         late = []
@@ -208,7 +211,7 @@ class WeightStreams:
 
 
 def _has_next(generator: Any, seconds: float) -> bool:
-    """Return whether a stream has its next message, or has ended, within this time."""
+    """Return whether a weight stream has its next message, or has ended, within this time."""
     timeout_s = max(0.0, seconds)
     ready, _ = ray.wait([generator], timeout=timeout_s, fetch_local=False)
     return bool(ready)

@@ -10,7 +10,8 @@ from tests.attacks.cases import TAGGED, Case
 
 FAMILY = "reasoning_gym"
 SEED = 5
-GRANTED = 0.05  # many tasks give 0.01 for a wrong answer, some 0.05, some a little for its length (docs/verifiers.md)
+# Many tasks give 0.01 for a wrong answer, some 0.05, some a little for its length (docs/reference/verifiers.md).
+GRANTED = 0.05
 NOT_ASKED = ("composite", "codeio")  # a mixture of the others; one that runs programs of its own to make questions
 # Answers without an idea, each of which may earn what a task grants for its form.
 CONSTANTS = (

@@ -1,4 +1,4 @@
-"""Attacks on the judge: 300 that are drawn, and all that have earned something once.
+"""Attacks on the judge: 160 that are drawn, and all that have earned something once.
 
 `python -m tests.attacks` tries more.
 """
@@ -12,7 +12,7 @@ import pytest
 from tests.attacks.generator import Attack, draw, kept_attacks
 from tests.attacks.trial import Arena, is_refused, report
 
-NUM_ATTACKS = 300
+NUM_ATTACKS = 160
 BATCH = 20
 # How the line of an attack begins that still succeeds -> why. Such attacks are not drawn here, and what is kept of them
 # is expected to fail.

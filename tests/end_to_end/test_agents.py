@@ -6,8 +6,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +19,7 @@ from nemo_brorl.core.timeline import BETWEEN, top_stages
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.response_arrays import turn_bounds
 from nemo_brorl.types import ChunkArrays
-from tests.support.commands import run
+from tests.support.commands import Command, run
 from tests.support.source_tree import CODE_PATH, ROOT
 
 pytestmark = pytest.mark.end_to_end
@@ -52,16 +50,13 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two steps by `python -m nemo_brorl`, and in `notes` beside it a line for each trajectory's agent."""
+    """A run of two steps, and in `notes` beside it a line for each trajectory's agent."""
     base = tmp_path_factory.mktemp("agents")
     (base / "noting_agent.py").write_text(NOTING.format(notes=str(base / "notes")))
     folder = base / "run"
-    subprocess.run(
-        [sys.executable, "-m", "nemo_brorl", "train", *SMALL, f"exp_manager.explicit_log_dir={folder}"],
-        env={**os.environ, "PYTHONPATH": f"{CODE_PATH}:{ROOT / 'examples'}:{base}"},
-        timeout=1200,
-        check=True,
-    )
+    path = f"{CODE_PATH}:{ROOT / 'examples'}:{base}"
+    command = Command("train", *SMALL, f"exp_manager.explicit_log_dir={folder}", variables={"PYTHONPATH": path})
+    assert command.wait() == 0, command.output[-2000:] + command.errors[-4000:]
     return folder
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from brorl_lab.metric_registry import undeclared
+from brorl_lab.metric_registry import undeclared_names
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nemo_brorl.commands.sft import read_lessons
@@ -136,7 +136,7 @@ def test_losses_are_those_of_a_plain_loop_on_the_same_batches(whole: Path) -> No
 def test_metrics_are_declared_and_the_validation_loss_falls(whole: Path) -> None:
     metrics = rows(whole)
     assert [row["step"] for row in metrics] == list(range(NUM_STEPS + 1))
-    assert undeclared(sorted(set().union(*metrics) - {"step"})) == []
+    assert undeclared_names(sorted(set().union(*metrics) - {"step"})) == []
     losses = [row["sft/val_loss"] for row in metrics if "sft/val_loss" in row]
     assert len(losses) == 3 and losses[-1] < losses[0]
 

@@ -17,7 +17,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 import torch
-from brorl_lab.metric_registry import undeclared
+from brorl_lab.metric_registry import undeclared_names
 from safetensors.torch import load_file
 
 from lab.tests.page.test_page import parts_of
@@ -97,7 +97,7 @@ def test_a_run_leaves_metrics_checkpoints_and_a_hugging_face_folder(whole: tuple
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in metrics] == [0, 1, 2, 3, 4]
     assert set(EXPECTED_METRICS) <= metrics[1].keys()
-    assert undeclared(sorted(set().union(*metrics) - {"step"})) == []
+    assert undeclared_names(sorted(set().union(*metrics) - {"step"})) == []
     assert "validation/pass_at_1" in metrics[4]
     assert metrics[3]["time/save_s"] > 0
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step_2", "step_4"]

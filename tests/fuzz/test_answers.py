@@ -14,7 +14,7 @@ from brorl_graders.verifiers.code.code import extract_program
 from brorl_graders.verifiers.math import library, notation, reading, statement, units, value
 from brorl_graders.verifiers.math.answer import USUAL, are_equal, key_of
 from brorl_graders.verifiers.registry import answer_reader
-from brorl_lab.page.details import bounded
+from brorl_lab.page.details import shorten
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +36,7 @@ READERS = (
 )
 FORMS = (
     answer.extract_answer, answer.without_thinking, answer.last_answer, answer.boxed_answers, final_answer, is_blank,
-    bounded, inert, notation.in_one_notation, notation.depth, value.read_number, reading.read, library.is_huge,
+    shorten, inert, notation.in_one_notation, notation.depth, value.read_number, reading.read, library.is_huge,
     statement.stated_answer, statement.is_bare, statement.is_prose, units.read_unit, value.read_value, key_of,
     safe_answer.is_literal, safe_answer.is_arithmetic, extract_program,
 )  # fmt: skip

@@ -90,7 +90,7 @@ class CardPolicy(FakePolicy):
         self.memory = CachingAllocator(card, "policy")
         self.gives_back = gives_back and RunSizes.from_config(plan.config).gives_memory_back
         for name in ("contexts, NCCL", *STATE):
-            self.memory.allocate(name, self.terms[name].at("start"))
+            self.memory.allocate(name, self.terms[name].gib_at("start"))
 
     def update(self, plan: Any) -> Any:
         self._work("update")
@@ -100,11 +100,11 @@ class CardPolicy(FakePolicy):
 
     def begin_save(self, folder: Path) -> None:
         """The largest gather of the optimizer's state: one key of all parameters, in fp32, as gradients are."""
-        self.memory.allocate("gathered", self.terms["gradients"].at("start"))
+        self.memory.allocate("gathered", self.terms["gradients"].gib_at("start"))
         self.memory.drop("gathered")
 
     def weight_stream(self) -> Iterator[StreamedBucket]:
-        self.memory.allocate("weight buckets", self.terms["weight buckets"].at("publish"))
+        self.memory.allocate("weight buckets", self.terms["weight buckets"].gib_at("publish"))
         yield StreamedBucket(None, None, 4)
         self.memory.drop("weight buckets")
 
@@ -121,12 +121,12 @@ class CardPolicy(FakePolicy):
 
     def onload(self) -> None:
         for name in OFFLOADED[self.config.policy.offload]:
-            self.memory.allocate(name, self.terms[name].at("update"))
+            self.memory.allocate(name, self.terms[name].gib_at("update"))
 
     def _work(self, moment: str) -> None:
         names = [name for name in self.terms if name not in (*STATE, "contexts, NCCL", "weight buckets")]
         for name in names:
-            self.memory.allocate(name, self.terms[name].at(moment))
+            self.memory.allocate(name, self.terms[name].gib_at(moment))
         self.memory.drop(*names)
 
 
@@ -198,7 +198,7 @@ class CardEngine(FakeGenerator):
         for name in names:
             if name not in self.mapped:
                 moment = "publish" if name == "sleep residual" else "start"
-                size = self.terms[name].at(moment)
+                size = self.terms[name].gib_at(moment)
                 self.card.change("engine", size)
                 self.mapped[name] = size
 

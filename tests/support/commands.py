@@ -104,6 +104,9 @@ def _enter(
     for name, number in (("output", 1), ("errors", 2)):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_APPEND), number)
     os.environ.update(variables or {})
+    for path in reversed((variables or {}).get("PYTHONPATH", "").split(os.pathsep)):
+        if path and path not in sys.path:
+            sys.path.insert(0, path)
     if variables and "LD_PRELOAD" in variables:
         program = [sys.executable, "-m", "nemo_brorl", *arguments]
         os.execve(sys.executable, program, os.environ)

@@ -47,7 +47,7 @@ def show_curves(folder: Path) -> None:
 
 def summarise(folder: Path) -> None:
     """The line of `brorl runs`."""
-    runs.cells(runs.summary(folder, now=0.0))
+    runs.table_cells(runs.summarize_run(folder, now=0.0))
 
 
 def describe(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""vLLM's own OpenAI-compatible server on this machine, started as docs/verifiers.md says: a judge that is a model."""
+"""vLLM's OpenAI-compatible server on this machine, started as docs/howto/judges.md says: a judge that is a model."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from brorl_lab.page.page import report
+from brorl_lab.page.page import render_report
 from brorl_lab.page.runs import open_runs
 
 from tests.support.browser import WINDOW
@@ -72,5 +72,5 @@ def hostile_runs(folder: Path) -> list[Path]:
 def put_report(runs: list[Path]) -> str:
     """Address of their report."""
     path = runs[0].parent / "report.html"
-    path.write_text(report(open_runs(runs), max_mib=5))
+    path.write_text(render_report(open_runs(runs), max_mib=5))
     return path.as_uri()

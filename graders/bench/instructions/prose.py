@@ -107,7 +107,10 @@ def prose(draw: Random) -> str:
 
 
 def dress_up(draw: Random, text: str) -> str:
-    """Draw a form in which a text may appear in a response; half of the texts are returned unchanged."""
+    """Draw a form in which a text may appear in a response, for example quoted or in a code block.
+
+    Half of the texts are returned unchanged.
+    """
     if draw.random() < 0.5:
         return text
     forms = [

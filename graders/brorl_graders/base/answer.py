@@ -17,7 +17,7 @@ _SAID = re.compile(r"####|\banswer(?:[*_]{0,2}[ \t]*[:=]|[ \t]+is\b[ \t]*:?)", r
 _AROUND = " \t*_$`\"'"  # removed around an answer: blanks, emphasis, dollars, quotes
 MAX_SAID = 400  # longest answer after "answer is", in characters
 MAX_GAP = 10  # characters between two boxes of one answer, as in `\boxed{1}$, $\boxed{2}`
-MAX_GAP_WITH_SEPARATOR = 70  # the same limit where a separator stands there (both limits are math-verify's)
+MAX_GAP_WITH_SEPARATOR = 70  # the same limit with a separator between them (both limits are math-verify's)
 MAX_BOXES = 64  # largest number of boxes in one answer
 
 
@@ -107,7 +107,7 @@ def boxed_answers(text: str) -> list[Box]:
 
 
 def _stand_together(between: str) -> bool:
-    """Return whether the text between two boxes makes them one answer."""
+    """Return whether two `\\boxed{}` with this text between them are one answer."""
     if len(between) < MAX_GAP:
         return True
     return len(between) < MAX_GAP_WITH_SEPARATOR and _SEPARATOR.search(between) is not None

@@ -8,8 +8,8 @@ A function that takes parameters declares them as a dataclass, the annotation of
 
     def my_advantage(groups, config, params: Params): ...
 
-Settings then give them by name, `algorithm.advantage_params={temperature: 3}`; types are checked and unknown names
-refused when the run starts.
+Settings then give them by name: `algorithm.advantage_params={temperature: 3}`. When the run starts, types are checked
+and unknown names refused.
 """
 
 from __future__ import annotations
@@ -94,9 +94,10 @@ def typed_params(
     declared: type,
     given: Mapping[str, Any],
 ) -> Any:
-    """Return an object of the dataclass `declared`, with the values `given` in `setting` for `name` over its defaults.
+    """Return an object of the dataclass `declared` with the parameters that a setting gives to the function `name`.
 
-    Raises ConfigError as `with_params` does.
+    The values `given` in `setting` replace the defaults of the dataclass. Raises ConfigError for an unknown field, a
+    value of another type, and a required field without a value.
     """
     try:
         return typed(declared, plain(dict(given)))

@@ -1,4 +1,4 @@
-"""The exception tree: a user's mistake is a `BroRLError`; anything else is a bug and keeps its traceback.
+"""The exception tree: a user's mistake is a `BroRLError`, and anything else is a bug with a traceback.
 
 The backend's own errors are in `nemo_brorl.core.errors` and derive from `BroRLError`, so one handler prints them all.
 """

@@ -57,7 +57,7 @@ def reference_text(payload: Payload) -> str | None:
 
 
 def score_and_reason(scored: Scored) -> tuple[float, str]:
-    """Return score and reason of a verifier's result; the reason is "" where the verifier returns a score alone."""
+    """Return score and reason of a verifier's result. The reason is "" where the verifier returns a score alone."""
     if isinstance(scored, tuple):
         score, reason = scored
         return float(score), str(reason)
@@ -86,7 +86,7 @@ def _is_answer(item: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a JSON value is a number; true and false are no numbers."""
+    """Return whether a JSON value is a number, which true and false are not."""
     if isinstance(value, bool):
         return False
     return isinstance(value, (int, float))

@@ -80,7 +80,7 @@ def scratch_root() -> Path:
 
 @cache
 def _root_of(named: str) -> Path:
-    """Choose the parent folder for a value of TMPDIR; the warning is logged once a process."""
+    """Choose the parent of private folders for a value of TMPDIR, and warn once a process when it cannot be used."""
     room = SOCKET_BYTES - RAY_SOCKET_BYTES - RAY_FOLDER_BYTES - len(f"/{_own_name()}")
     root = Path(named)
     if not root.is_absolute() or not os.access(root, os.W_OK | os.X_OK) or not root.is_dir():

@@ -13,7 +13,7 @@ SHARE_OF_TESTS = 0.8  # fraction of a response's deadline for its tests; the res
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A scoring service or a language model that judges responses, and how its replies are read (docs/verifiers.md)."""
+    """A scoring service or a judging language model, and the format of its replies (docs/howto/judges.md)."""
 
     name: str
     url: str  # address of a service, or base URL of a judge's OpenAI-compatible API: https://HOST/v1
@@ -55,7 +55,7 @@ class ServiceLimits:
 
 @dataclass(frozen=True)
 class CodeLimits:
-    """Limits of the programs that the verifier `code` runs (docs/sandbox.md)."""
+    """Limits of the programs that the verifier `code` runs (docs/reference/sandbox.md)."""
 
     test_timeout_s: float = 4.0  # seconds for one test
     memory_mib: int = 512  # address space of each process
@@ -74,7 +74,7 @@ def is_address(name: str) -> bool:
 
 
 def wrong_address(url: str) -> str | None:
-    """Say what is wrong with an address, or return None when it can be used."""
+    """Say what is wrong with the address of a service or judge, or return None when it can be used."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return f"{url!r} is no address; set one like http://HOST:PORT/PATH or https://…"

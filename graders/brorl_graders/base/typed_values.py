@@ -154,7 +154,7 @@ def _float(value: Any) -> float:
 
 
 def _number(value: Any, kinds: tuple[type, ...], convert: Callable[[Any], float], what: str) -> float:
-    """Convert a value, or the number in a text; true and false are no numbers. Raises ValueError."""
+    """Convert a number, or the number in a text, with `convert`. True and false are no numbers. Raises ValueError."""
     kind = type(value)
     if kind in kinds:
         with suppress(ValueError):

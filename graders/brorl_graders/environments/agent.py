@@ -133,7 +133,7 @@ class Agent(Environment):
         return Step(reward=reward, terminated=True, info=info)
 
     def close(self) -> None:
-        """End the episode's agent; an agent in a thread ends at its next request to the model."""
+        """End the episode's agent, or have it end at its next request to the model when it runs in a thread."""
         if self._conversation is not None:
             self._conversation.close()
         if self._work is not None:
@@ -241,9 +241,9 @@ def _retrieve_exception(work: asyncio.Task[Result]) -> None:
 class Verifiers(Agent):
     """An environment of the library `verifiers`, run as an agent with its own loop of turns and its own rubric.
 
-    Its tasks are rows of the environment's dataset. Any environment that `verifiers.load_environment` of versions below
-    0.4 loads will do (SingleTurnEnv, MultiTurnEnv, ToolEnv, …); 0.4 has dropped them. The library is no requirement of
-    this package: `pip install nemo_brorl[verifiers]`.
+    Its tasks are rows of the environment's dataset. Any environment will do that `verifiers.load_environment` loads
+    (SingleTurnEnv, MultiTurnEnv, ToolEnv, …) in versions below 0.4, which has dropped them. The library is no
+    requirement of this package: `pip install nemo_brorl[verifiers]`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The process in which episodes run; `processes/fork_server.py` forks it with the environments' modules loaded.
+"""The process in which episodes run, forked by `processes/fork_server.py` with the environments' modules loaded.
 
 It serves one owner over a socket and is killed when a step takes too long. A request is `(number, EpisodeStep, seconds,
 ended)`, where `ended` lists episodes to close. With `number` None there is no step. A reply is JSON: `[number,
@@ -117,7 +117,7 @@ class Server:
         self.reply(number, outcome)
 
     async def run_step(self, step: EpisodeStep) -> EpisodeOutcome:
-        """Run a step of an episode and return its outcome; an exception of the environment becomes the outcome's error.
+        """Run a step of an episode and return its outcome, which also reports an exception of the environment.
 
         An episode that is not in this process, or has other actions, is started again first.
         """
@@ -131,7 +131,7 @@ class Server:
             return self._fail_step(step, f"{type(error).__name__}: {error}")
 
     def forget(self, episodes: Iterable[str]) -> None:
-        """Close the episodes of these names and remove them; names of other processes' episodes are ignored."""
+        """Close those episodes of these names that run in this process, and remove them."""
         for name in episodes:
             episode = self.episodes.pop(name, None)
             if episode is not None:

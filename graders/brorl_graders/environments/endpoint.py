@@ -87,7 +87,10 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def assistant_message(action: Action, turn: int) -> Message:
-    """Return a turn of the model as an assistant message; a wrong tool call stays in the text, as in engines."""
+    """Return a turn of the model as an assistant message.
+
+    A wrong tool call stays in the text, as in engines.
+    """
     if not action.tool_calls:
         return {"role": "assistant", "content": action.text}
     calls = []
@@ -275,7 +278,7 @@ class Conversation:
             answered.set_result(make_completion(request, message, action, self.num_turns))
 
     def close(self) -> None:
-        """End the agent's conversation with the model; a waiting request gets a ConversationOverError."""
+        """End the agent's conversation with the model, and fail a waiting request with a ConversationOverError."""
         self.server.close(self)
         if not self._answer.done():
             self._answer.set_exception(ConversationOverError("the episode has ended"))

@@ -114,12 +114,12 @@ class EpisodeHost:
         return batch.all_outcomes()
 
     def end(self, episodes: Collection[str]) -> None:
-        """Close the episodes of these names; unknown names are ignored."""
+        """Close the episodes of these names, as far as they are known."""
         if not self._is_closed:
             self._post(([], list(episodes)))
 
     def close(self) -> None:
-        """End all episode processes; steps that are running fail."""
+        """End all episode processes, and fail the steps that are running."""
         self._is_closed = True
         self._inbox.ring()
         self._thread.join()
@@ -141,7 +141,7 @@ class EpisodeHost:
                 self._hand_out_turns()
                 self._receive()
                 self._check_deadlines()
-            except (BroRLError, OSError) as error:  # the fork server is gone, or cannot be started
+            except (BroRLError, OSError) as error:  # the fork server has exited or does not start
                 self._fail_everything(error)
         for process in list(self._processes.all):
             try:
@@ -158,7 +158,7 @@ class EpisodeHost:
             self._forget(ended)
 
     def _queue_turns(self, turns: Sequence[Turn]) -> None:
-        """Queue each turn for the process that has its episode, or else for any process of its kind."""
+        """Queue requested steps for the processes that have their episodes, or else for any process of their kind."""
         for turn in turns:
             try:
                 turn.kind = self._find_kind(turn.step)
@@ -224,7 +224,7 @@ class EpisodeHost:
                 del self._waiting[kind]
 
     def _requeue(self, turns: Iterable[Turn]) -> None:
-        """Queue these turns for any process of their kind, which then takes over their episodes."""
+        """Queue these steps for any process of their kind, which then takes over their episodes."""
         for turn in turns:
             self._processes.move_out(turn.step.episode)
             self._queue_of(turn.kind).append(turn)
@@ -318,7 +318,7 @@ class EpisodeHost:
             self._queue_of(turn.kind).append(turn)
 
     def _end(self, process: EpisodeProcess) -> None:
-        """Kill an episode process; the turns that wait for it move to other processes."""
+        """Kill an episode process, and queue the turns that wait for it for other processes."""
         waiting = process.waiting
         process.waiting = deque()
         self._processes.end(process)
@@ -357,7 +357,7 @@ class EpisodeHost:
         turn.batch.settle(turn.index, outcome)
 
     def _fail_everything(self, error: BroRLError | OSError) -> None:
-        """Fail all steps of episodes and stop the fork server; the next step starts a new one."""
+        """Fail all steps of episodes and stop the fork server, which the next step starts again."""
         if isinstance(error, OSError):
             error = ResourceError(f"the environments are gone: {error}")
         turns: list[Turn] = []
@@ -379,7 +379,10 @@ class EpisodeHost:
 
 
 def _templates(step: EpisodeStep) -> list[Template]:
-    """Return the verifier templates that must be loaded to score the step's task; empty for a task without verifier."""
+    """Return the verifiers, with settings, that must be loaded to score an episode's task.
+
+    There are none for a task without verifier.
+    """
     if "verifier" not in step.task:
         return []
     return templates(step.task["verifier"], step.task.get("payload", {}))

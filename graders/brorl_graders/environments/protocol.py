@@ -104,7 +104,7 @@ class Environment(ABC):
 
     @abstractmethod
     def step(self, action: Action) -> Step | Awaitable[Step]:
-        """Answer an action of the model; an exception ends the episode with reward 0."""
+        """Answer an action of the model. An exception ends the episode with reward 0."""
 
     def close(self) -> None:
         """Release the resources that the episode holds."""
@@ -117,7 +117,7 @@ def failed_outcome(reason: str) -> EpisodeOutcome:
 
 
 def to_messages(observation: Observation, role: str) -> tuple[Message, ...]:
-    """Return an observation as messages; a text becomes one message of this role. Raises TypeError otherwise."""
+    """Return an observation as messages, one of this role for a text. Raises TypeError for anything else."""
     if isinstance(observation, str):
         return ({"role": role, "content": observation},)
     messages = tuple(observation)

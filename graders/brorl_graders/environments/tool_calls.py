@@ -46,7 +46,7 @@ def parse_calls(
     written_in: str,
     tools: Sequence[Mapping[str, Any]],
 ) -> tuple[ToolCall, ...]:
-    """Return the tool calls in a response, checked against the tools' schemas; calls inside the thinking are ignored.
+    """Return the tool calls in a response, checked against the tools' schemas, without those in the model's thinking.
 
     `written_in` is the format: hermes, llama or mistral. Raises ToolCallError for a call that cannot be made.
     """

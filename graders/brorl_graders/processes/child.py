@@ -1,4 +1,4 @@
-"""The child process that runs a verifier; `fork_server.py` forks it with the verifier's libraries loaded.
+"""The child process that runs a verifier, forked by `fork_server.py` with the verifier's libraries loaded.
 
 It serves one parent over a socket, is killed at a deadline, and exits with its parent, also in the middle of a score. A
 request is `(verifier, payload, texts)`. Each text gets a reply as soon as it is scored, as JSON: `[score, reason,
@@ -57,14 +57,14 @@ VERIFIER_ERRORS = (
 Serve = Callable[[Connection], None]  # answers requests until the other end is closed
 
 
-class Walls(NamedTuple):
+class KernelIsolation(NamedTuple):
     """The isolation of child processes that this kernel offers, measured once for all children of a fork server."""
 
     rules: int | None  # file descriptor of Landlock's rules; None: no Landlock
     can_filter: bool  # whether the kernel takes seccomp filters
 
     def gaps(self) -> list[str]:
-        """Return what an isolated child process could still do, one text each; empty when the isolation is complete."""
+        """Return what an isolated child process could still do, one text each. The list is empty for full isolation."""
         gaps = []
         if self.rules is None:
             gaps.append(f"read this user's files, and write them (needs Landlock, {FIRST_LANDLOCK})")
@@ -73,16 +73,16 @@ class Walls(NamedTuple):
         return gaps
 
 
-def measure_walls() -> Walls:
+def measure_isolation() -> KernelIsolation:
     """Find out which isolation the kernel offers. Forks once, so the caller must have a single thread."""
     interface = linux.landlock_version()
     rules = None
     if interface:
         rules = linux.landlock_ruleset(_library_folders(), [], interface)
-    return Walls(rules, program_process.can_filter())
+    return KernelIsolation(rules, program_process.can_filter())
 
 
-def enter_walls(walls: Walls) -> None:
+def isolate_process(isolation: KernelIsolation) -> None:
     """Isolate this process for good, and clear its environment variables, which may hold keys."""
     forget_all_but_environments()
     os.chdir("/")
@@ -90,9 +90,9 @@ def enter_walls(walls: Walls) -> None:
         resource.setrlimit(limit, (0, 0))
     linux.drop_capabilities()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-    if walls.rules is not None:
-        linux.landlock_restrict(walls.rules)
-    if walls.can_filter:
+    if isolation.rules is not None:
+        linux.landlock_restrict(isolation.rules)
+    if isolation.can_filter:
         code = seccomp.build_filter(True, os.getpid(), guard_files=True, guard_starts=True)
         assert code is not None, "the filter was tried"
         seccomp.install_filter(code)
@@ -122,13 +122,13 @@ class ChildReplyError(ValueError):
 def run_child(
     connection: Connection,
     parent: int,
-    walls: Walls | None,
+    isolation: KernelIsolation | None,
     serve: Serve,
 ) -> None:
     """Run a forked child in a process group of its own until its parent has exited.
 
-    Processes that a verifier starts belong to the group and are killed with it. `walls` is the isolation that the child
-    enters first; None: it keeps the rights of its user. `serve` answers the parent's requests.
+    Processes that a verifier starts belong to the group and are killed with it. With `isolation` the child isolates
+    itself first. Without it, the child keeps the rights of its user. `serve` answers the parent's requests.
     """
     os.setpgid(0, 0)
     die_with_parent()
@@ -136,8 +136,8 @@ def run_child(
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
-    if walls is not None:
-        enter_walls(walls)
+    if isolation is not None:
+        isolate_process(isolation)
     serve(connection)
 
 

@@ -98,14 +98,14 @@ class ScoringTask:
             self.done.set()
 
     def fail(self, error: BroRLError) -> None:
-        """End a scoring task without scores; the caller that waits for them gets the error."""
+        """End a scoring task without scores, and pass the error to the caller that waits for them."""
         self.error = error
         self.done.set()
 
 
 @dataclass(eq=False)
 class ChildProcess:
-    """A forked child process with the texts that it has; the first of them is being scored."""
+    """A forked child process with the texts that it has, of which it is scoring the first."""
 
     process: int
     connection: Connection
@@ -158,7 +158,7 @@ class Children:
         return [child for child in self.all() if child.task is not None]
 
     def bring_to_front(self, isolation: Isolation) -> ChildProcess:
-        """Return an idle child process with this isolation, and let it get the next texts; start one if need be."""
+        """Return an idle child process with this isolation, started if need be, and let it get the next texts."""
         if self.front is not None and self.front.isolation != isolation:
             self._retire(self.front)
         if self.front is None:
@@ -215,7 +215,7 @@ class Children:
 
 
 class Inbox(Generic[Item]):
-    """A queue from many threads to one thread, with a connection that becomes readable when something arrives."""
+    """A queue from many threads to one thread, with a connection that becomes readable when an item arrives."""
 
     def __init__(self) -> None:
         self.arrived: deque[Item] = deque()
@@ -224,19 +224,19 @@ class Inbox(Generic[Item]):
 
     @property
     def bell(self) -> Connection:
-        """Connection that is readable when the thread should look into the inbox."""
+        """Connection that is readable when the reading thread should look into the queue."""
         return self._receiver
 
     def put(self, item: Item) -> None:
-        """Put an item into the inbox and wake its thread."""
+        """Put an item into the queue and wake the thread that reads it."""
         self.arrived.append(item)
         self.ring()
 
     def ring(self) -> None:
-        """Wake the thread that reads the inbox."""
+        """Wake the thread that reads the queue."""
         with self._lock:
             self._sender.send_bytes(b"!")
 
     def silence(self) -> None:
-        """Take one wake-up message out of the inbox; the reading thread does so each time that `bell` is readable."""
+        """Take one wake-up message out of `bell`. The reading thread does so each time that it is readable."""
         self._receiver.recv_bytes()

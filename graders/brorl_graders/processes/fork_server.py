@@ -94,7 +94,10 @@ class ForkServer:
         return int(self._request("fork", (is_closed, serve), descriptor))
 
     def gaps(self) -> list[str]:
-        """Return what an isolated child process could still do on this machine. Raises ResourceError."""
+        """Return what an isolated verifier process could still do on this machine, one text each.
+
+        Raises ResourceError when the fork-server process has exited.
+        """
         return list(self._request("gaps", None))
 
     def end(self, process: int) -> None:
@@ -102,7 +105,7 @@ class ForkServer:
         self._request("end", process)
 
     def close(self) -> None:
-        """Kill the fork-server process; its children die with it."""
+        """Kill the fork-server process and with it all its children."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -167,7 +170,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     control = Connection(int(arguments[0]))
-    walls = child.measure_walls()
+    isolation = child.measure_isolation()
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # processes that left a child's group become children of this process
     children: dict[int, bool] = {}  # by process id: whether it may have started processes
     control.send(READY)
@@ -182,11 +185,11 @@ def main(arguments: list[str]) -> None:
             control.send(_call_function(*argument))
         elif request == "fork":
             is_closed, serve = argument
-            process = _fork(control, walls if is_closed else None, serve)
-            children[process] = not (is_closed and walls.can_filter)
+            process = _fork(control, isolation if is_closed else None, serve)
+            children[process] = not (is_closed and isolation.can_filter)
             control.send(process)
         elif request == "gaps":
-            control.send(walls.gaps())
+            control.send(isolation.gaps())
         else:
             _kill(argument)
             if children.pop(argument, False):
@@ -220,7 +223,7 @@ def _freeze_loaded() -> None:
     gc.freeze()
 
 
-def _fork(control: Connection, walls: child.Walls | None, serve: str) -> int:
+def _fork(control: Connection, isolation: child.KernelIsolation | None, serve: str) -> int:
     descriptor = recv_handle(control)
     os.set_inheritable(descriptor, False)  # else programs of a verifier keep the socket open
     server = os.getpid()
@@ -231,7 +234,7 @@ def _fork(control: Connection, walls: child.Walls | None, serve: str) -> int:
     status = 1
     try:
         control.close()
-        run_child(Connection(descriptor), server, walls, import_function("function", serve))
+        run_child(Connection(descriptor), server, isolation, import_function("function", serve))
         status = 0
     finally:  # a child must never continue as a second fork server
         if status:

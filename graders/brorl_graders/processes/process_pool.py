@@ -74,7 +74,7 @@ class ProcessPool:
         self._wait_for(ScoringTask(verifier, {}, (), self.deadlines.default_s))
 
     def close(self) -> None:
-        """Kill all processes of the pool; tasks that are running fail."""
+        """Kill all processes of the pool, and fail the tasks that are running."""
         self._is_closed = True
         self._inbox.ring()
         self._thread.join()
@@ -126,9 +126,9 @@ class ProcessPool:
                 task.done.set()  # the task had no texts, only verifiers to load
 
     def _next_task(self) -> ScoringTask:
-        """Return the scoring task whose texts are next.
+        """Return the scoring task whose texts are next: the oldest one, or the oldest that the current child may score.
 
-        This is the oldest task. While the front child serves one prompt alone, it is the oldest task of this prompt.
+        The second rule holds while this child process serves one prompt alone.
         """
         front = self._children.front
         if front is not None and front.isolation.prompt is not None:
@@ -242,7 +242,7 @@ class ProcessPool:
         self._children.set_front_aside()
 
     def _take_back(self, child: ChildProcess) -> None:
-        """Put all texts of a child process back at the head of the texts that wait for scoring."""
+        """Take back all texts of a child process, and put them before the texts that wait for scoring."""
         task = child.task
         assert task is not None, "only a child with a task has texts"
         if child.indices and not task.waiting:
@@ -251,7 +251,7 @@ class ProcessPool:
         child.indices.clear()
 
     def _end_child(self, child: ChildProcess, reason: str) -> None:
-        """Kill a child process that cannot be used any more; the text that it was scoring has failed."""
+        """Kill a child process that cannot be used any more, and fail the text that it was scoring."""
         task = child.task
         index = None
         if task is not None:
@@ -271,7 +271,7 @@ class ProcessPool:
         task.settle(index, None)
 
     def _fail_everything(self, error: BroRLError) -> None:
-        """Fail all scoring tasks and stop the fork server; the next task starts a new one."""
+        """Fail all scoring tasks and stop the fork server, which the next task starts again."""
         for task in (*self._tasks, *self._inbox.arrived):
             task.fail(error)
         for child in self._children.busy():

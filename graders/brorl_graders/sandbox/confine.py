@@ -1,4 +1,4 @@
-"""Namespaces that the fork server enters one after another; those that the kernel forbids are skipped and reported.
+"""Namespaces that the fork server enters one after another, without those that the kernel forbids.
 
 With the rights of root (CAP_SYS_ADMIN) the new root file system is built first, since its sources may lie below folders
 that only root can enter. The user namespace comes after it and has two users without other processes: one for the fork

@@ -233,7 +233,7 @@ def _execute_program(program: dict[str, Any], module: types.ModuleType) -> None:
 
 
 def _open_file(file: Any, *arguments: Any, **options: Any) -> Any:
-    """Open a file as Python's `open` does; /dev/stdin is standard input even where that file does not exist."""
+    """Open a file as Python's `open` does, or standard input as /dev/stdin even where that file does not exist."""
     if file == STDIN:
         file = os.dup(0)
     return _pythons_open(file, *arguments, **options)
@@ -254,7 +254,7 @@ def _report_call(
 
 
 def _run_guarded(work: Callable[[], object], report: Report, index: int) -> int:
-    """Run `work` and return the exit code that Python would have; an exception is reported as an error."""
+    """Run a part of the program, report its exception as an error, and return the exit code that Python would have."""
     try:
         work()
     except SystemExit as end:

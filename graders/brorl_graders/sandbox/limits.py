@@ -75,7 +75,7 @@ class Layers:
         return not self.mount and not self.own_uid
 
     def gaps(self) -> list[str]:
-        """Return what a program could do that it must not, one text each; empty when the sandbox holds."""
+        """Return what a program could do that it must not, one text each, and nothing when the sandbox holds."""
         return [meaning for name, meaning in GAPS.items() if name in self.reached]
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ class OutputPipe:
         return len(self.text) <= self.max_bytes
 
     def read(self) -> bytes:
-        """Read and return at most READ_BYTES that are in the pipe now; empty at the end, or when there are none."""
+        """Read and return at most READ_BYTES that are in the pipe now, which may be none."""
         try:
             data = os.read(self.file, READ_BYTES)
         except BlockingIOError:

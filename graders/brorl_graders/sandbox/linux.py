@@ -82,7 +82,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def syscall(number: int, *arguments: object) -> int:
-    """Make a system call by its number; integers are passed as 64 bits."""
+    """Make a system call by its number, with integers passed as 64 bits."""
     wide: list[object] = []
     for argument in arguments:
         wide.append(ctypes.c_long(argument) if isinstance(argument, int) else argument)
@@ -120,7 +120,7 @@ def detach(target: str) -> None:
 
 
 def pivot_root(folder: str) -> None:
-    """Make a mounted folder the root of this mount namespace; nothing of the old root stays reachable."""
+    """Make a mounted folder the root of this mount namespace, and detach the old root."""
     os.chdir(folder)
     here = ctypes.c_char_p(b".")
     syscall(_NUMBERS[machine()]["pivot_root"], here, here)

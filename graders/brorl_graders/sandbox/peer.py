@@ -100,11 +100,11 @@ class Peer(ABC):
         """Return the value that a reference in JSON data from the other process means. Raises KeyError."""
 
     def to_data(self, value: Any) -> Any:
-        """Convert a value to JSON data for the other process."""
+        """Convert a value to JSON data that the other process (program or judge) can read."""
         return to_data(value, self.keep)
 
     def from_data(self, data: Any) -> Any:
-        """Convert JSON data from the other process to a value."""
+        """Convert JSON data that the other process (program or judge) has sent to a value."""
         return decode(data, self.find)
 
     def take_printed(self) -> str:
@@ -112,7 +112,7 @@ class Peer(ABC):
         return ""
 
     def number_of(self, value: Any) -> int:
-        """Return the number by which the other process refers to a value of this one; the first call assigns it."""
+        """Return the number by which the other process refers to a value of this one. The first call assigns it."""
         number = self._numbers.get(id(value))
         if number is None:
             number = len(self._kept)
@@ -140,7 +140,7 @@ class Peer(ABC):
         }
 
     def _serve_call(self, message: list[Any]) -> None:
-        """Execute a call of the other process, and send it the result or exception."""
+        """Execute a function call that the other process has sent, and send back the result or the exception."""
         try:
             _, function, data, named = message
             call = self._operations[function] if isinstance(function, str) else self._kept[function]
@@ -164,7 +164,7 @@ class Peer(ABC):
         return self.to_data(argument) if type(argument) in MUTABLE else None
 
     def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
-        """Return a call's result as JSON data; a result that is one of the call's arguments is sent as its position."""
+        """Return a call's result as JSON data, or its position when it is one of the call's arguments."""
         for index, argument in enumerate(arguments):
             if result is argument and type(argument) in MUTABLE:
                 return {"argument": index}

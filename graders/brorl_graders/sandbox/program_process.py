@@ -65,7 +65,7 @@ def run_program(files: Sequence[int], seconds: float, confinement: Confinement) 
 
 
 def can_filter() -> bool:
-    """Return whether the kernel takes seccomp filters; a child process tries it, since a filter cannot be removed."""
+    """Return whether the kernel takes seccomp filters, tried in a child process since a filter cannot be removed."""
     pid = os.fork()
     if pid == 0:
         code = seccomp.build_filter(guard_signals=False)

@@ -80,7 +80,7 @@ def start_processes(most: int) -> int:
 
 
 def main() -> None:
-    """Make all attempts and print which of them succeed; those that may kill this process come last."""
+    """Make all attempts and print which of them succeed, last those that may kill this process."""
     targets = json.load(sys.stdin)
     file = targets["file"]
     process = targets["process"]

@@ -91,7 +91,10 @@ def encode(value: Any) -> str:
 
 
 def decode(data: Any, find: Find | None = None) -> Any:
-    """Convert parsed JSON of `encode` into a value; `find` resolves data that is not plain. Raises NotPlainError."""
+    """Convert parsed JSON of `encode` into a value. Raises NotPlainError.
+
+    `find` returns the value for data that is not plain, by kind and content.
+    """
     try:
         return _from_data(data, find or _find_nothing)
     except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
@@ -110,7 +113,7 @@ def as_json(data: Any) -> Any:
 
 
 def to_data(value: Any, keep: Keep) -> Any:
-    """Convert a value to JSON data that keeps Python's types apart; `keep` converts values that are not plain."""
+    """Convert a value to JSON data that keeps Python's types apart, with `keep` for values that are not plain."""
     kind = type(value)
     if kind in SIMPLE:
         return value
@@ -208,7 +211,7 @@ def _from_data(data: Any, find: Find) -> Any:
 
 
 def _array(items: list[Any]) -> Any:
-    """Return a NumPy array of these items when NumPy is loaded in this process, otherwise a list."""
+    """Return a NumPy array from its data type and values when NumPy is loaded in this process, otherwise a list."""
     kind, values = items
     numpy = sys.modules.get("numpy")
     return values if numpy is None else numpy.array(values, dtype=kind)

@@ -58,8 +58,8 @@ class KnownAnswers:
     ) -> None:
         """Open the cache of services' answers, with those that are recorded in `folder` or at `settings.replay`.
 
-        New answers are recorded in `folder`, in one file for each `worker`; None: they are not recorded. Raises
-        ConfigError when there is nothing to replay.
+        New answers are recorded in `folder`, in one file for each `worker`. Without a folder they are not recorded.
+        Raises ConfigError when there is nothing to replay.
         """
         self.settings = settings
         self.answers: OrderedDict[bytes, KnownAnswer] = OrderedDict()  # answers by hash, least recently used first
@@ -132,7 +132,7 @@ def _record_files(replay: str) -> list[Path]:
 
 
 def _read_answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
-    """Yield the answers of a record file with their hashes; a line that was written halfway is skipped."""
+    """Yield the answers of a record file with their hashes, without a line that was written halfway."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             try:
@@ -160,7 +160,10 @@ class ServiceItem(NamedTuple):
 
 
 class RemoteScores:
-    """A client of all services that a run's settings name. Many threads may call `judge`; one thread does the work."""
+    """A client of all services that a run's settings name, whose requests one thread sends.
+
+    Many threads may call `judge`.
+    """
 
     def __init__(
         self,
@@ -170,8 +173,8 @@ class RemoteScores:
     ) -> None:
         """Start the client of scoring services.
 
-        `folder` is where answers are recorded, by `worker`; None: they are not recorded. Raises ConfigError when there
-        is nothing to replay.
+        Answers are recorded in `folder`, in one file for each `worker`. Without a folder they are not recorded. Raises
+        ConfigError when there is nothing to replay.
         """
         self.settings = settings
         self.counts: Counter[str] = Counter()
@@ -267,7 +270,10 @@ class RemoteScores:
             self._settle(item, ServiceScore(score, reason))
 
     def _pass_error(self, items: Sequence[ServiceItem], asking: asyncio.Task[None]) -> None:
-        """Pass an unexpected error of a request to the callers that wait for its texts, and would wait forever."""
+        """Pass an unexpected error of a request to all callers that wait for scores of its texts.
+
+        They would wait forever otherwise.
+        """
         if asking.cancelled():
             return
         error = asking.exception()

@@ -27,7 +27,7 @@ Read = TypeVar("Read")
 
 
 class AttemptError(Exception):
-    """An error of one attempt at a request to a service; another attempt may succeed."""
+    """An error of one attempt at a request to a service, after which another attempt may succeed."""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -57,8 +57,8 @@ class ServiceClient:
     ) -> Read:
         """Send a request to a service, with retries, and return what `read` makes of the JSON reply.
 
-        A ReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are used
-        up.
+        A ServiceReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are
+        used up.
         """
         settings = self.settings
         end = time.monotonic() + settings.deadline_s

@@ -1,4 +1,4 @@
-"""Agents by OpenAI's client: what they ask is observed, what the model says is their answer, and what is refused."""
+"""Agents that use OpenAI's client: their requests are observations, and the model's turns answer them."""
 
 from __future__ import annotations
 

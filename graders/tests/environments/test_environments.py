@@ -1,4 +1,4 @@
-"""The environments in the tree, played in their processes."""
+"""The environments of the package, played in their processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Episodes in processes: what one that misbehaves costs others, and what is left of it."""
+"""Episodes in processes: what a misbehaving episode costs others, and what is left of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def said(outcome: EpisodeOutcome) -> str:
 
 
 def descendants() -> set[int]:
-    """Of this process, by /proc."""
+    """Return the process ids of all descendants of this process, read from /proc."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -71,8 +71,8 @@ def test_an_episode_keeps_its_state_and_its_process(host: EpisodeHost) -> None:
     assert second.info == {"count": 2}
 
 
-def test_an_instance_that_was_told_something_else_is_made_anew(host: EpisodeHost) -> None:
-    """As one of a step that was cut, when the step begins anew under other weights."""
+def test_an_episode_with_other_actions_is_started_again(host: EpisodeHost) -> None:
+    """Cover a step that was cut and starts again under other weights, with another action."""
     host.step([turn("a", "old", environment=REMEMBERING)])
     (outcome,) = host.step([turn("a", "new", "words", environment=REMEMBERING)])
     assert said(outcome) == "new words"

@@ -1,4 +1,4 @@
-"""Environments by name or path: what is wrong with one is said before it runs."""
+"""Environments by name or path: errors in one are reported before it runs."""
 
 from __future__ import annotations
 

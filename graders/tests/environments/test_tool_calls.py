@@ -1,4 +1,4 @@
-"""Tool calls in the formats of chat templates, and what is told about those that are wrong."""
+"""Tool calls in the formats of chat templates, and the errors for wrong calls."""
 
 from __future__ import annotations
 

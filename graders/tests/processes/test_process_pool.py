@@ -39,7 +39,7 @@ def strict(_named: None) -> Iterator[ProcessPool]:
 
 
 def is_alive(process: int) -> bool:
-    """Not even while it waits to be reaped."""
+    """Return whether a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

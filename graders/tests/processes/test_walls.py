@@ -1,4 +1,4 @@
-"""What a scoring process may do, whom it serves, and what its owner believes of what it says."""
+"""What an isolated scoring process may do, whom it serves, and which of its replies the owner accepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from brorl_graders.base.payload import Deadlines
-from brorl_graders.processes.child import MAX_REPLY, ChildReplyError, Walls, read_reply
+from brorl_graders.processes.child import MAX_REPLY, ChildReplyError, KernelIsolation, read_reply
 from brorl_graders.processes.child_process import Isolation, ScoringTask
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.sandbox import linux
@@ -40,7 +40,7 @@ def outcome(attempt):
         return type(error).__name__
     return "done"
 
-child.enter_walls(child.measure_walls())
+child.isolate_process(child.measure_isolation())
 thread = threading.Thread(target=int)
 tries = {
     "connect": lambda: socket.socket().connect(("127.0.0.1", 6379)),
@@ -92,8 +92,8 @@ def test_behind_walls_nothing_but_libraries_can_be_reached(tmp_path: Path) -> No
 
 
 def test_what_the_kernel_lacks_is_said() -> None:
-    assert Walls(rules=3, can_filter=True).gaps() == []
-    files, network = Walls(rules=None, can_filter=False).gaps()
+    assert KernelIsolation(rules=3, can_filter=True).gaps() == []
+    files, network = KernelIsolation(rules=None, can_filter=False).gaps()
     assert "Landlock" in files
     assert "seccomp" in network
 
@@ -145,7 +145,7 @@ def test_a_part_of_a_composition_decides_for_the_whole() -> None:
 
 
 class Bomb:
-    """Raises where it is unpickled."""
+    """An object that raises when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, ("raise SystemExit('unpickled')",)

@@ -97,6 +97,6 @@ def test_the_same_sandbox_serves_honest_programs_after_all_that(runner: code.Run
 
 
 def _what_is_left(runner: code.Runner, host: Host) -> list[object]:
-    """Processes other than the fork server, and things that are not as they were."""
+    """Return processes other than the fork server, and files and sockets that a program has touched."""
     below = descendants(runner.sandbox.process_id)
     return [*below[1 if runner.sandbox.layers.pid else 0 :], *host.touched()]

@@ -1,4 +1,4 @@
-"""The sandbox serves honest programs, says what holds them, refuses to be none, and leaves nothing behind."""
+"""The sandbox serves honest programs, reports its layers, refuses to run unisolated, and leaves nothing behind."""
 
 from __future__ import annotations
 

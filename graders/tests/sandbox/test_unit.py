@@ -1,4 +1,4 @@
-"""The sandbox is a unit of its own: standard library only, one door, and bubblewrap first where it works."""
+"""The sandbox is self-contained: standard library only, one public module, and bubblewrap first where it works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values cross the wall as what they are, or not at all."""
+"""Values cross the sandbox with their types, or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from brorl_graders.sandbox.values import NoJson, NotPlainError, as_json, decode,
 
 
 class AlwaysEqual(int):
-    """A number that claims to be any other."""
+    """A number that equals any other."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -24,7 +24,7 @@ class AlwaysEqual(int):
 
 
 class OwnDict(dict[str, int]):
-    """A type of one's own that is like a plain one."""
+    """A user's subclass of dict."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Verifiers behind a network, against a service on this machine that fails in every way."""
+"""Verifiers behind a network, tested with a local service that fails in every way."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def settings(**changes: Any) -> ServiceLimits:
 
 
 def service_at(url: str, **options: Any) -> str:
-    """The name of a service at this address, as settings give it."""
+    """Allow a service at this address, and return its name."""
     allow_also(endpoints=[Endpoint(**{"name": "ours", "url": url, **options})])
     return "ours"
 
 
 def judge_at(url: str, **options: Any) -> str:
-    """The name of a judge at this address, as settings give it."""
+    """Allow a judge at this address, and return its name."""
     return service_at(url, **{"name": "ours", "model": "m", **options})
 
 

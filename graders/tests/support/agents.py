@@ -1,4 +1,4 @@
-"""Agents that know nothing but OpenAI's client, well and badly behaved."""
+"""Agents for tests that use nothing but OpenAI's client, well and badly behaved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def client_of(endpoint: ModelEndpoint) -> AsyncOpenAI:
 
 
 async def count(task: Task, endpoint: ModelEndpoint) -> float:
-    """Asks `task["turns"]` times; what it returns is the length of all answers."""
+    """Ask the model `task["turns"]` times, and return the length of all answers."""
     messages: list[Any] = [{"role": "system", "content": "Count."}, {"role": "user", "content": "1"}]
     total = 0
     async with client_of(endpoint) as client:
@@ -45,7 +45,7 @@ async def count(task: Task, endpoint: ModelEndpoint) -> float:
 
 
 def count_in_a_thread(task: Task, endpoint: ModelEndpoint) -> float:
-    """As `count`, by calls that block."""
+    """Ask the model as `count` does, by blocking calls."""
     messages: list[Any] = [{"role": "user", "content": "1"}]
     total = 0
     with OpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key) as client:
@@ -58,7 +58,7 @@ def count_in_a_thread(task: Task, endpoint: ModelEndpoint) -> float:
 
 
 async def stream(task: Task, endpoint: ModelEndpoint) -> str:
-    """An answer as it comes."""
+    """Ask the model for a streamed answer, and return it."""
     said = []
     async with client_of(endpoint) as client:
         pieces = await client.chat.completions.create(
@@ -70,7 +70,7 @@ async def stream(task: Task, endpoint: ModelEndpoint) -> str:
 
 
 async def use_tool(task: Task, endpoint: ModelEndpoint) -> float:
-    """Adds as often as it is asked to; 1 where the last answer is the newest sum."""
+    """Add numbers as often as the model calls the tool. Return 1 when the last answer is the newest sum."""
     messages: list[Any] = [{"role": "user", "content": "2 + 3 ="}]
     newest = 0
     async with client_of(endpoint) as client:
@@ -87,7 +87,7 @@ async def use_tool(task: Task, endpoint: ModelEndpoint) -> float:
 
 
 async def ask_as_told(task: Task, endpoint: ModelEndpoint) -> str:
-    """A first request, then one as `task` has it; what it is told instead of an answer."""
+    """Make a first request and then the one in `task`, and return the error that answers it."""
     first: Any = {"messages": [{"role": "user", "content": "go"}]}
     async with client_of(endpoint) as client:
         await client.chat.completions.create(model="any", **first)
@@ -98,7 +98,7 @@ async def ask_as_told(task: Task, endpoint: ModelEndpoint) -> str:
 
 
 async def pretend(task: Task, endpoint: ModelEndpoint) -> float:
-    """Another's token, then its own: 1 where it was refused."""
+    """Ask with another agent's token and then with its own. Return 1 when the first was refused."""
     with_other = AsyncOpenAI(base_url=endpoint.base_url, api_key="sk-of-another")
     reward = 0.0
     try:
@@ -112,11 +112,11 @@ async def pretend(task: Task, endpoint: ModelEndpoint) -> float:
 
 
 async def say_nothing(task: Task, endpoint: ModelEndpoint) -> None:
-    """Ends at once."""
+    """End without a request."""
 
 
 async def tell_the_token(task: Task, endpoint: ModelEndpoint) -> None:
-    """Raises it."""
+    """Raise an error that has the token in its text."""
     async with client_of(endpoint) as client:
         await client.chat.completions.create(model="any", messages=[{"role": "user", "content": "go"}])
     raise LookupError(f"my key is {endpoint.api_key}")
@@ -129,7 +129,7 @@ async def exit_early(task: Task, endpoint: ModelEndpoint) -> None:
 
 
 class Tasks(Agent):
-    """With tasks of its own."""
+    """An agent with tasks of its own."""
 
     def task(self, seed: int) -> Task:
         return {"turns": 1 + seed % 5}

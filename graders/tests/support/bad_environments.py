@@ -41,7 +41,7 @@ DEEDS: dict[str, Callable[[], object]] = {
 
 
 class Counter(Environment):
-    """Counts the turns of its episode, and does what they say."""
+    """An environment that counts the turns of its episode, and misbehaves as they say."""
 
     max_turns = 5
 
@@ -64,13 +64,13 @@ class Counter(Environment):
 
 
 class OpenCounter(Counter):
-    """The same without walls."""
+    """A `Counter` that is not isolated."""
 
     is_open = True
 
 
 class Remembering(Environment):
-    """Says all that its episode was told."""
+    """An environment that returns all actions of its episode."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -84,7 +84,7 @@ class Remembering(Environment):
 
 
 class AsyncCounter(Environment):
-    """Many at once."""
+    """A `Counter` whose episodes run concurrently."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -101,10 +101,10 @@ class AsyncCounter(Environment):
 
 
 class BadTool(Counter):
-    """Its schema is none."""
+    """An environment with a tool whose schema is wrong."""
 
     tools = ({"type": "function", "function": {"name": "add", "parameters": {"type": "nothing"}}},)
 
 
 class NoEnvironment:
-    """Derives from nothing."""
+    """A class that does not derive from Environment."""

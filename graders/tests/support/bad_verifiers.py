@@ -35,11 +35,11 @@ def misbehave(payload: Mapping[str, Any], response: str) -> float:
 
 
 def take(payload: Mapping[str, Any], response: str) -> float:
-    """As many seconds as the response says."""
+    """Wait for the seconds that the response says."""
     time.sleep(float(response))
     return 1.0
 
 
 def half(payload: Mapping[str, Any], response: str) -> float:
-    """One half."""
+    """Return a score of one half."""
     return 0.5

@@ -1,5 +1,4 @@
-"""What hostile programs are after: a secret, files, processes and sockets of this machine, each of which tells whether
-it was touched."""
+"""Targets of hostile programs: a secret, files, processes and sockets of this machine that show who touched them."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ CORPUS = Path(__file__).with_name("hostile_programs.txt")
 
 
 def hostile_programs() -> dict[str, str]:
-    """`kind: name` -> source with words in capitals to fill in."""
+    """Return the sources of hostile programs by `kind: name`, with words in capitals that `fill_in` replaces."""
     blocks = re.split(r"^=== (.+)\n", CORPUS.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     return dict(zip(blocks[::2], blocks[1::2], strict=True))
 
 
 class Host:
-    """A context manager: the things are there from `with` to its end."""
+    """A context manager with the targets, which exist from `with` to its end."""
 
     def __init__(self, folder: Path, scratch_bytes: int) -> None:
         self.folder, self.scratch_bytes = folder, scratch_bytes
@@ -68,11 +67,11 @@ class Host:
         self.stack.close()
 
     def fill_in(self, source: str) -> str:
-        """A program with this host's words."""
+        """Return a program with this host's targets in place of the words in capitals."""
         return re.sub("|".join(self.words), lambda word: self.words[word[0]], source)
 
     def touched(self) -> list[str]:
-        """What is not as it was."""
+        """Return the targets that are not in their first state."""
         found = [
             str(file)
             for file in (self.secret, self.outside / "file.txt")
@@ -96,7 +95,7 @@ class Host:
 
 
 def descendants(pid: int) -> list[int]:
-    """Process ids below a process, itself left out."""
+    """Return the process ids of all descendants of a process."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         for parent in _parents(name):
@@ -108,7 +107,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill_with_descendants(pid: int) -> None:
-    """SIGKILL for a process, and a wait for the end of those below it, which go with it."""
+    """Kill a process with SIGKILL and wait until its descendants have exited too."""
     below = descendants(pid)
     os.kill(pid, signal.SIGKILL)
     while any(os.path.exists(f"/proc/{process}") for process in below):

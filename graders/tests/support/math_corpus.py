@@ -16,7 +16,7 @@ SEED = 15
 
 
 class MathCase(NamedTuple):
-    """One response and what it should earn."""
+    """A response to a mathematical question, with the reference and whether it is right."""
 
     reference: str
     response: str
@@ -80,13 +80,13 @@ HEDGES = [
 
 
 def right(rng: Random) -> MathCase:
-    """A response that earns."""
+    """Draw a right response."""
     answer = rng.choice(VALUES)(rng)
     return MathCase(rng.choice(answer.same[:3]), state(rng, answer, rng.choice(answer.same)), True, answer.kind)
 
 
 def wrong(rng: Random) -> MathCase:
-    """A response with another value, several, or none."""
+    """Draw a response with another value, several values or none."""
     answer = rng.choice(VALUES)(rng)
     form = rng.random()
     if form < 0.1:
@@ -100,7 +100,7 @@ def wrong(rng: Random) -> MathCase:
 
 
 def state(rng: Random, answer: MathAnswer, text: str) -> str:
-    """A response that says this."""
+    """Draw a response that states this answer."""
     forms = [*BOXES, *TAGS]
     if answer.is_latex:
         forms += FORMULAS
@@ -110,7 +110,7 @@ def state(rng: Random, answer: MathAnswer, text: str) -> str:
 
 
 def cases(num: int, is_right: bool, seed: int = SEED) -> Iterator[MathCase]:
-    """`num` cases, the same for a seed."""
+    """Yield `num` right or wrong cases, the same for each seed."""
     rng = Random(f"{seed} {is_right}")
     make = right if is_right else wrong
     for _ in range(num):
@@ -118,7 +118,7 @@ def cases(num: int, is_right: bool, seed: int = SEED) -> Iterator[MathCase]:
 
 
 def pairs(num: int, seed: int = SEED) -> Iterator[MathCase]:
-    """Pairs of bare answers, half of them of one value, a quarter of near values and a quarter of any two."""
+    """Yield pairs of bare answers: half of equal values, a quarter of near values and a quarter of any two."""
     rng = Random(f"{seed} pairs")
     for _ in range(num):
         answer = rng.choice(VALUES)(rng)

@@ -1,4 +1,4 @@
-"""Mathematical values drawn by kind, each with the ways that models write it and with others that are near to it."""
+"""Mathematical values drawn by kind, each with the notations that models use and with near values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class MathAnswer(NamedTuple):
-    """One value: ways to write it, and ways to write others that are near to it."""
+    """One value: ways to write it, and ways to write near values."""
 
     kind: str
     same: list[str]  # LaTeX or plain; the first is one that data sets use as reference

@@ -1,4 +1,4 @@
-"""Names that a test lets questions use, as the settings of a run would."""
+"""Names of verifiers and environments that a test allows, as the settings of a run would."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def allow_also(
     endpoints: Iterable[Endpoint] = (),
     environments: Iterable[Environment] = (),
 ) -> None:
-    """Allow these beside what is allowed, until the test ends (or its module, where a fixture of a module asks)."""
+    """Allow more names until the end of the test, or of its module when a module's fixture calls this."""
     before = allowed()
     verifiers_after = {**before.verifiers, **{name: {} for name in verifiers}}
     endpoints_after = {**before.endpoints, **{endpoint.name: endpoint for endpoint in endpoints}}
@@ -32,7 +32,7 @@ def allow_also(
 
 @contextmanager
 def names_kept() -> Iterator[None]:
-    """Take back the names that were allowed meanwhile."""
+    """Take back the names that were allowed inside the context."""
     before = os.environ.get(VARIABLE)
     yield
     os.environ.pop(VARIABLE, None)

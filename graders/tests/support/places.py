@@ -1,4 +1,4 @@
-"""Where the graders are, installed or in a checkout."""
+"""Folders of the graders, installed or in a checkout."""
 
 from __future__ import annotations
 

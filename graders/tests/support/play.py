@@ -1,4 +1,4 @@
-"""Episodes of an agent, in this process."""
+"""Play an agent's episode in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scoring service on this machine that does what it is told: answers, hangs, fails, lies, drips and closes."""
+"""A scoring service on this machine that answers, hangs, fails, lies, drips or closes, as a test says."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from typing import Any
 HANG_S = 30.0  # or until the service is closed
 
 
-class Service:
-    """`replies` are what becomes of the requests, one after the other; the last one stays. A reply is a JSON value, raw
-    bytes, a status, a word (hang, drip, close), or a function of the request's body."""
+class LocalService:
+    """A scoring service on this machine that answers requests with `replies`, one after another.
+
+    The last reply is repeated. A reply is a JSON value, raw bytes, a status, a word (hang, drip, close), or a function
+    of the request's body.
+    """
 
     def __init__(self, *replies: Any) -> None:
         self.replies = list(replies)
@@ -30,12 +33,12 @@ class Service:
 
 
 def scores_by(score: Callable[[str], float]) -> Callable[[Any], Any]:
-    """A service that scores each response by its text."""
+    """Return a reply function that scores each response by its text."""
     return lambda body: {"scores": [score(item["response"]) for item in body["items"]]}
 
 
 def completion(text: str) -> dict[str, Any]:
-    """A chat completion of a judge."""
+    """Return a judge's chat completion with this text."""
     return {
         "choices": [{"message": {"role": "assistant", "content": text}}],
         "usage": {"prompt_tokens": 10, "completion_tokens": 3},
@@ -43,8 +46,8 @@ def completion(text: str) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(*replies: Any) -> Iterator[Service]:  # noqa: C901  # long: a class of its own
-    service = Service(*replies)
+def serving(*replies: Any) -> Iterator[LocalService]:  # noqa: C901  # long: a class of its own
+    service = LocalService(*replies)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

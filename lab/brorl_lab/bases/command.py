@@ -1,5 +1,7 @@
-"""`brorl base [--config-name NAME] [KEY=VALUE ...]` makes a small base model on generated demonstrations, or fine-tunes
-`policy.model` on them (sft.base=policy)."""
+"""`brorl base [--config-name NAME] [KEY=VALUE ...]` makes a small base model from generated demonstrations.
+
+With sft.base=policy it fine-tunes `policy.model` on them instead.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pathlib import Path
 from brorl_lab.bases.demonstrations import Calls, Demonstrations, Habits, tokenizer_texts
 from brorl_lab.bases.initial_model import CHAT_TEMPLATE, TOOL_TEMPLATE, build_tokenizer, write_initial_model
 from brorl_lab.bases.result_table import result_header, result_rows
-from brorl_lab.bases.trainer import WarmUpResult, fingerprint, finish, is_cached, warm_up
+from brorl_lab.bases.trainer import WarmUpResult, export_base, fingerprint, is_cached, warm_up
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.commands.sft import fine_tune
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine
@@ -29,19 +31,23 @@ from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.training.supervised.examples import Example
 from nemo_brorl.training.supervised.trainer import Lessons
 
-TOKENIZER_QUESTIONS = 4000  # that the small tokenizer learns its merges from
-DEMONSTRATION_SEED_OFFSET = 1000  # other questions than those that training begins with
+TOKENIZER_QUESTIONS = 4000  # questions from which the small tokenizer learns its merges
+DEMONSTRATION_SEED_OFFSET = 1000  # offset that gives other questions than those that training starts with
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 75 saved to go on later, 69 something was lost on the way, 2 a mistake in the input, 1 a
-    bug."""
-    return run_command("base", __doc__, argv, base, DEFAULT_CONFIG)
+    """Run `brorl base` and return the exit code.
+
+    0: done, 75: saved to resume later, 69: something was lost on the way, 2: a mistake in the input, 1: a bug.
+    """
+    return run_command("base", __doc__, argv, make_or_fine_tune, DEFAULT_CONFIG)
 
 
-def base(config: BroRLConfig, line: CommandLine) -> int:
-    """Make a small base model, or fine-tune `policy.model`, as `sft.base` says. Returns the exit code. Raises
-    ConfigError where the settings generate no questions."""
+def make_or_fine_tune(config: BroRLConfig, line: CommandLine) -> int:
+    """Make a small base model, or fine-tune `policy.model`, as `sft.base` says, and return the exit code.
+
+    Raises ConfigError where the settings generate no questions.
+    """
     check_demonstrations(config)
     if config.data.source != "reasoning_gym":
         raise ConfigError(
@@ -54,7 +60,10 @@ def base(config: BroRLConfig, line: CommandLine) -> int:
 
 
 def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
-    """Return demonstrations, made without end of train questions. Raises DataError, ModelError."""
+    """Return demonstrations of train questions, as many as training asks for.
+
+    Raises DataError or ModelError.
+    """
     tokenizer = load_tokenizer(model_folder)
     train = demonstrations_of(config, tokenizer, "train")
     held_out: tuple[Example, ...] = ()
@@ -72,7 +81,7 @@ def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
 
 
 def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str) -> Demonstrations:
-    """Right answers to questions of a split, other ones than those that training begins with."""
+    """Return demonstrations with right answers to generated questions, none of which training starts with."""
     source = make_source(config.data, split, config.trainer.seed + DEMONSTRATION_SEED_OFFSET)
     asked = config.sft.demonstrations
     habits = None
@@ -92,7 +101,7 @@ def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str)
 
 
 def check_base_is_long_enough(config: BroRLConfig) -> None:
-    """The base must hold a prompt and a response. Raises ConfigError."""
+    """Raise ConfigError when the base has no room for the longest prompt and response."""
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
     positions = config.sft.new.max_position_embeddings
     if longest > positions:
@@ -103,7 +112,10 @@ def check_base_is_long_enough(config: BroRLConfig) -> None:
 
 
 def make_base(config: BroRLConfig) -> int:
-    """Make the small base model, unless the output folder holds one made with the same settings."""
+    """Make the small base model, unless the output folder holds one made with the same settings.
+
+    Returns the exit code.
+    """
     check_base_is_long_enough(config)
     console, start = Console(), time.monotonic()
     if is_cached(config):
@@ -121,7 +133,10 @@ def make_base(config: BroRLConfig) -> int:
 
 
 def warm_up_precision(config: BroRLConfig) -> str:
-    """The policy's precision in the warm-up. A processor without bf16 instructions emulates them, slower than fp32."""
+    """Return the policy's precision in the warm-up.
+
+    A processor without bf16 instructions emulates them, which is slower than fp32.
+    """
     if config.sft.new.precision != "auto":
         return config.sft.new.precision
     if config.trainer.num_gpus > 0:
@@ -138,8 +153,8 @@ def warm_up_model(
     model_folder: Path,
     console: Console,
 ) -> tuple[Path, WarmUpResult]:
-    """Train the initial model in `model_folder`. Returns the finished model's folder, and how it went."""
-    from nemo_brorl.commands import wiring  # Ray, Megatron: only where there is something to train
+    """Train the initial model in `model_folder`, and return the finished model's folder and the warm-up's result."""
+    from nemo_brorl.commands import wiring  # Ray, Megatron: imported only for training
 
     inputs = wiring.read_inputs(config, model_folder)
     config, _ = resolve_sizes(config, read_model_shape(model_folder), this_machine())
@@ -149,11 +164,11 @@ def warm_up_model(
         evaluator = Evaluator(config.evaluation, config.rollouts, inputs.held_out, sampler)
         demonstrations = demonstrations_of(config, inputs.tokenizer, "train")
         outcome = warm_up(config, demonstrations, policy, actors.generator, evaluator, console)
-        return finish(config, policy, outcome), outcome
+        return export_base(config, policy, outcome), outcome
 
 
 def prepare_initial_model(config: BroRLConfig, folder: Path) -> int:
-    """Write tokenizer and random weights as a Hugging Face folder. Returns the number of parameters."""
+    """Write a tokenizer and random weights as a Hugging Face folder, and return the number of parameters."""
     source = make_source(config.data, "train", config.trainer.seed)
     texts = tokenizer_texts(source, TOKENIZER_QUESTIONS, config.data.system_prompt)
     has_tools = bool(source.question(0).tools)

@@ -1,5 +1,7 @@
-"""`brorl compare BEFORE AFTER` tests whether a model is better than another on the same prompts, from what
-`brorl evaluate` has left of both; `brorl compare RUN` takes RUN/before and RUN."""
+"""`brorl compare BEFORE AFTER` tests whether one model is better than another on the same prompts.
+
+It reads what `brorl evaluate` wrote about both. `brorl compare RUN` takes RUN/before and RUN.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from brorl_lab.commands.report import chosen_folders
-from brorl_lab.paired_evaluations import Compared, compare, read_evaluation
+from brorl_lab.paired_evaluations import BenchmarkComparison, compare_evaluations, read_evaluation
 from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError
@@ -36,7 +38,10 @@ NOTES = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code 0. Raises ConfigError, and CheckpointError for evaluations that are not there or do not fit."""
+    """Print the comparison of two evaluations, and return exit code 0.
+
+    Raises ConfigError, and CheckpointError for evaluations that are missing or do not fit.
+    """
     parser = argparse.ArgumentParser(prog="brorl compare", description=__doc__)
     parser.add_argument(
         "paths",
@@ -60,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     if len(paths) == 1:
         paths = [paths[0] / "before", paths[0]]
     before, after = [read_evaluation(_file(path)) for path in paths]
-    rows = comparison_rows(compare(before, after, options.resamples))
+    rows = comparison_rows(compare_evaluations(before, after, options.resamples))
     console = Console()
     console.line(f"{after.model} against {before.model}:")
     console.table(HEADER, rows)
@@ -73,8 +78,8 @@ def _file(path: Path) -> Path:
     return path / "evaluation.json" if path.is_dir() else path
 
 
-def comparison_rows(comparison: Mapping[str, Compared]) -> list[list[str]]:
-    """Make the rows under `HEADER`."""
+def comparison_rows(comparison: Mapping[str, BenchmarkComparison]) -> list[list[str]]:
+    """Return the table rows of a comparison of two models, one for each benchmark."""
     rows = []
     for name, found in comparison.items():
         test = found.test

@@ -19,7 +19,7 @@ SCORE = "validation/pass_at_1"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 an option, or a file, that cannot be used."""
+    """Print where the detector finds a plateau. Exit code: 0 done, 2 an option or a file that cannot be used."""
     defaults = PlateauConfig()
     parser = argparse.ArgumentParser(prog="brorl plateau", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder or metrics.jsonl")
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     config = PlateauConfig(options.window, options.patience, options.confidence, options.min_gain)
     try:
         check_metric_name(options.metric)
-        table = replay(read_metrics(path), config, options.metric)
+        table = plateau_rows(read_metrics(path), config, options.metric)
     except (DataError, OSError) as error:
         sys.stderr.write(f"\nerror: {error}\n")
         return USER_ERROR
@@ -46,13 +46,16 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def replay(
+def plateau_rows(
     rows: Iterable[Mapping[str, Any]],
     config: PlateauConfig,
     metric: str = SCORE,
 ) -> list[list[str]]:
-    """One table row per validation in a metrics file: step, score, slope with its error, verdict. After an alarm the
-    detector starts over, as a run does after its switch. Raises DataError when no row has the metric."""
+    """Return a table row for each validation of a metrics file: step, score, slope with its error, verdict.
+
+    After an alarm the detector starts over, as a run does after its switch. Raises DataError when no row has the
+    metric.
+    """
     detector = PlateauDetector(config)
     table = []
     for row in rows:

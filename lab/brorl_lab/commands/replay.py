@@ -1,5 +1,7 @@
-"""`brorl replay RUN --step K [--through J] [--trust NAME ...] [--set KEY=VALUE ...]` learns again from stored rollouts,
-without engines: the same update bit for bit, or what other settings would have made of it."""
+"""`brorl replay RUN --step K [--through J] [--trust NAME ...] [--set KEY=VALUE ...]` trains on stored rollouts again.
+
+It needs no engines. It repeats the update bit for bit, or shows what other settings would have made of it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from nemo_brorl.training.store.record import TRAINED
 from nemo_brorl.types import StepRecord, UpdatePlan, UpdateReport
 
 Row = Mapping[str, Any]
-DIFFERS = 1  # exit code
+DIFFERS = 1  # exit code of an unequal replay
 SHOWN = {
     "loss": "policy/loss",
     "gradient norm": "policy/grad_norm",
@@ -49,20 +51,22 @@ SHOWN = {
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where a replay begins."""
+class ReplayStart:
+    """The checkpoint from which a replay starts, and its step."""
 
-    step: int  # the last one whose update the weights have seen
-    checkpoint: Path | None  # None: the model that the run began with
+    step: int  # last step whose update the weights have seen
+    checkpoint: Path | None  # None: the model that the run started with
 
 
-def find_start(run_folder: Path, first: int, last: int) -> Start:
-    """The newest checkpoint before step `first`. Raises DataError unless all steps from there to `last` are stored with
-    all of their groups."""
-    start = Start(0, None)
+def find_start(run_folder: Path, first: int, last: int) -> ReplayStart:
+    """Return the newest checkpoint before step `first`.
+
+    Raises DataError unless all steps from there to `last` are stored with all of their groups.
+    """
+    start = ReplayStart(0, None)
     for folder in Checkpoints(run_folder / "checkpoints", keep=1).complete():
         if step_of(folder) < first:
-            start = Start(step_of(folder), folder)
+            start = ReplayStart(step_of(folder), folder)
             break
     stored = stored_steps(run_folder)
     needed = set(range(start.step + 1, last + 1))
@@ -77,17 +81,17 @@ def find_start(run_folder: Path, first: int, last: int) -> Start:
         num = num_left_out(run_folder, step)
         if num:
             raise DataError(
-                f"step {step} cannot be learnt again: {num} of its groups are not stored; train with store.share=1"
+                f"step {step} cannot be replayed: {num} of its groups are not stored; train with store.share=1"
             )
     return start
 
 
 class Replay:
-    """Stored steps of a run, learnt again under `config`; `recorded` are the run's own settings.
+    r"""Stored steps of a run, to be trained on again under `config`. `recorded` has the run's own settings.
 
     replay = Replay(run_folder, recorded, config)
-    replay.learn(policy, 7)          # policy has seen the updates before step 7
-    replay.learn(policy, 8, lag=1)   # rollouts of weights that are no longer those of the run
+    replay.train_on_step(policy, 7)         # policy has seen the updates before step 7
+    replay.train_on_step(policy, 8, lag=1)  # rollouts of weights that are no longer those of the run
     """
 
     def __init__(
@@ -102,14 +106,16 @@ class Replay:
         self.sizes = RunSizes.from_config(config)
         self.resets = _reset_steps(run_folder)
 
-    def learn(
+    def train_on_step(
         self,
         policy: Policy,
         step: int,
         lag: int = 0,
     ) -> UpdateReport:
-        """The update of a step, and the reference reset after it if the run made one. `lag`: updates under other
-        settings before it, which make its rollouts so much older."""
+        """Repeat the update of a step, and the reference reset after it if the run made one.
+
+        `lag` counts earlier updates under other settings, which make the step's rollouts that much older.
+        """
         record = read_step(self.run_folder, step, fates=[TRAINED])
         plan = self.plan(record)
         report = policy.update(off_policy(plan, lag) if lag else plan)
@@ -118,7 +124,7 @@ class Replay:
         return report
 
     def plan(self, record: StepRecord) -> UpdatePlan:
-        """As the loop made it, with the settings of now."""
+        """Return the update plan that the training loop made, under the settings of this replay."""
         groups = [stored.scored for stored in record.groups]
         batch = make_train_batch(
             groups,
@@ -141,7 +147,10 @@ class Replay:
         )
 
     def _learning_rate(self, record: StepRecord) -> float:
-        """The recorded one, which knows the stage of the run's schedule, by as much larger as the settings are."""
+        """Return the recorded learning rate, scaled by the ratio of the new to the old setting.
+
+        The recorded one includes the stage of the run's schedule.
+        """
         was = learning_rate(self.recorded.policy.optim, record.step)
         now = learning_rate(self.config.policy.optim, record.step)
         if now == was:
@@ -150,8 +159,10 @@ class Replay:
 
 
 def off_policy(plan: UpdatePlan, lag: int) -> UpdatePlan:
-    """The plan with rollouts that are older by `lag` updates: their mismatch counts as drift, and no gain is measured
-    with them."""
+    """Return the plan with rollouts that are older by `lag` updates.
+
+    Their mismatch counts as drift, and no gain is measured with them.
+    """
     groups = []
     for group in plan.groups:
         older = replace(group, staleness=group.staleness + lag, is_measured=False)
@@ -160,7 +171,7 @@ def off_policy(plan: UpdatePlan, lag: int) -> UpdatePlan:
 
 
 def recorded_row(run_folder: Path, step: int) -> Row:
-    """The run's own metrics of a step. Raises DataError when there are none."""
+    """Return the run's own metrics of a step. Raises DataError when there are none."""
     path = run_folder / "metrics.jsonl"
     for row in read_metrics(path) if path.exists() else []:
         if row["step"] == step:
@@ -168,8 +179,11 @@ def recorded_row(run_folder: Path, step: int) -> Row:
     raise DataError(f"{path} has no row of step {step}")
 
 
-def differences(row: Row, report: UpdateReport) -> list[str]:
-    """Names of the update's metrics that are not the recorded ones, bit for bit (NaN is null in a file)."""
+def differing_metrics(row: Row, report: UpdateReport) -> list[str]:
+    """Return the names of the update's metrics that differ from the recorded ones in any bit.
+
+    NaN is null in a file.
+    """
     names: list[str] = []
     for name, value in report.metrics.items():
         written = json.loads(json.dumps(value)) if value == value else None
@@ -179,7 +193,7 @@ def differences(row: Row, report: UpdateReport) -> list[str]:
 
 
 def _reset_steps(run_folder: Path) -> set[int]:
-    """Steps after which the run reset its reference."""
+    """Return the steps after which the run reset the reference of its KL term."""
     path = run_folder / "events.jsonl"
     if not path.exists():
         return set()
@@ -187,8 +201,8 @@ def _reset_steps(run_folder: Path) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line asks for."""
+class ReplayArguments:
+    """The parsed command line of `brorl replay`."""
 
     run_folder: Path
     first: int
@@ -199,17 +213,20 @@ class Asked:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 1 nothing was changed and the update is another one, 2 a mistake in the input."""
+    """Replay stored steps and return the exit code.
+
+    0: done, 1: no setting was changed and still the update differs, 2: a mistake in the input.
+    """
     asked = parse(argv)
     setup_logging()
     return replay(asked, Console())
 
 
-def parse(argv: Sequence[str]) -> Asked:
-    """The command line. Exits with 2 for a wrong option."""
+def parse(argv: Sequence[str]) -> ReplayArguments:
+    """Parse the command line of `brorl replay`. Exits with 2 for a wrong option."""
     parser = argparse.ArgumentParser(prog="brorl replay", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
-    parser.add_argument("--step", type=int, required=True, help="step that is learnt again, counted from 1")
+    parser.add_argument("--step", type=int, required=True, help="step to train on again, counted from 1")
     parser.add_argument(
         "--through", type=int, help="last step; under other settings the steps after the first are off-policy"
     )
@@ -230,17 +247,20 @@ def parse(argv: Sequence[str]) -> Asked:
     if not 1 <= options.step <= last:
         parser.error(f"--step {options.step} --through {last}: write a step from 1, and one that is not before it")
     overrides = (*options.set, *options.overrides)
-    return Asked(options.run, options.step, last, options.export, overrides, tuple(options.trust))
+    return ReplayArguments(options.run, options.step, last, options.export, overrides, tuple(options.trust))
 
 
-def replay(asked: Asked, console: Console) -> int:
-    """Learn the steps again and show what came of each. Raises ConfigError, DataError, CheckpointError."""
+def replay(asked: ReplayArguments, console: Console) -> int:
+    """Train on the steps again and print the result of each.
+
+    Returns the exit code. Raises ConfigError, DataError or CheckpointError.
+    """
     recorded = settings_of(asked.run_folder)
     config = settings_of(asked.run_folder, asked.overrides)
     trusted = {*asked.trusted, *typed_texts(asked.overrides)}
     check_trusted(config, trusted)
     start = find_start(asked.run_folder, asked.first, asked.last)
-    # Steps between the checkpoint and the first one asked for are learnt with the run's own settings.
+    # Steps between the checkpoint and the first requested one are repeated with the run's own settings.
     if start.step + 1 < asked.first:
         check_trusted(recorded, trusted)
     check_model_rules(config)
@@ -250,29 +270,32 @@ def replay(asked: Asked, console: Console) -> int:
     check_memory(config)
     console.line(_introduction(asked, start))
     begin = time.monotonic()
-    reports = learn(asked, start, recorded, config)
-    num_different = show(asked, reports, console)
+    reports = replay_steps(asked, start, recorded, config)
+    num_different = print_reports(asked, reports, console)
     console.line(f"{time.monotonic() - begin:.0f} s in all")
     return DIFFERS if num_different and not asked.overrides else 0
 
 
 def settings_of(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
-    """Return a run's settings with overrides over them; files go into `run_folder`, whatever the record says.
+    """Return a run's settings with overrides over them.
 
-    Raises ConfigError.
+    Files go into `run_folder`, whatever the record says. Raises ConfigError.
     """
     config = load_run_config(run_folder, overrides)
     exp_manager = replace(config.exp_manager, explicit_log_dir=str(run_folder.absolute()))
     return replace(config, exp_manager=exp_manager)
 
 
-def learn(
-    asked: Asked,
-    start: Start,
+def replay_steps(
+    asked: ReplayArguments,
+    start: ReplayStart,
     recorded: BroRLConfig,
     config: BroRLConfig,
 ) -> list[UpdateReport]:
-    """Reports of the steps asked for. Steps between the checkpoint and the first are learnt as the run did."""
+    """Train on the requested steps and return their reports.
+
+    Steps between the checkpoint and the first requested one are repeated with the run's own settings.
+    """
     unchanged = Replay(asked.run_folder, recorded, recorded)
     changed = Replay(asked.run_folder, recorded, config)
     with tempfile.TemporaryDirectory(prefix="brorl_replay_") as scratch:
@@ -280,11 +303,11 @@ def learn(
             start = catch_up(unchanged, start, asked.first, Path(scratch))
         with policy_of(config, start) as policy:
             for step in range(start.step + 1, asked.first):
-                unchanged.learn(policy, step)
+                unchanged.train_on_step(policy, step)
             reports: list[UpdateReport] = []
             for step in range(asked.first, asked.last + 1):
                 lag = step - asked.first if asked.overrides else 0
-                reports.append(changed.learn(policy, step, lag))
+                reports.append(changed.train_on_step(policy, step, lag))
             if asked.export is not None:
                 policy.export(asked.export.absolute())
     return reports
@@ -292,25 +315,25 @@ def learn(
 
 def catch_up(
     unchanged: Replay,
-    start: Start,
+    start: ReplayStart,
     first: int,
     scratch: Path,
-) -> Start:
-    """The weights before step `first`, learnt as the run did, as a checkpoint in `scratch`."""
+) -> ReplayStart:
+    """Repeat the updates before step `first` as the run made them, and return them as a checkpoint in `scratch`."""
     folder = scratch / "policy"
     folder.mkdir()
     with policy_of(unchanged.config, start) as policy:
         for step in range(start.step + 1, first):
-            unchanged.learn(policy, step)
+            unchanged.train_on_step(policy, step)
         policy.begin_save(folder)
         policy.finish_save(wait=True)
-    return Start(first - 1, scratch)
+    return ReplayStart(first - 1, scratch)
 
 
 @contextlib.contextmanager
-def policy_of(config: BroRLConfig, start: Start) -> Iterator[Policy]:
-    """The policy alone, with the weights of `start`."""
-    from nemo_brorl.commands.wiring import policy_alone  # Ray, Megatron: only for settings that hold
+def policy_of(config: BroRLConfig, start: ReplayStart) -> Iterator[Policy]:
+    """Open a policy without engines, with the weights from which the replay starts."""
+    from nemo_brorl.commands.wiring import policy_alone  # Ray, Megatron: imported only for valid settings
 
     with policy_alone(config, with_reference=True) as policy:
         if start.checkpoint is not None:
@@ -318,14 +341,14 @@ def policy_of(config: BroRLConfig, start: Start) -> Iterator[Policy]:
         yield policy
 
 
-def show(asked: Asked, reports: Sequence[UpdateReport], console: Console) -> int:
-    """A table for every step. Returns how many numbers are not those of the run."""
+def print_reports(asked: ReplayArguments, reports: Sequence[UpdateReport], console: Console) -> int:
+    """Print a table for every step, and return how many numbers differ from those of the run."""
     num_different = 0
     for step, report in enumerate(reports, start=asked.first):
         row = recorded_row(asked.run_folder, step)
         console.line()
         console.table([f"step {step}", "run", "replay"], table_rows(row, report))
-        different = differences(row, report)
+        different = differing_metrics(row, report)
         num_different += len(different)
         if different and not asked.overrides:
             console.line(f"{len(different)} of {len(report.metrics)} numbers differ: {', '.join(different)}")
@@ -335,7 +358,7 @@ def show(asked: Asked, reports: Sequence[UpdateReport], console: Console) -> int
 
 
 def table_rows(row: Mapping[str, Any], report: UpdateReport) -> list[list[str]]:
-    """Numbers of the run and of the replay, those that either has."""
+    """Return the numbers of the run and of the replay that either of them has."""
     rows: list[list[str]] = []
     for title, name in SHOWN.items():
         was = row.get(name)
@@ -351,12 +374,12 @@ def _number(value: float | None) -> str:
     return f"{value:.6g}"
 
 
-def _introduction(asked: Asked, start: Start) -> str:
-    where = f"the checkpoint of step {start.step}" if start.checkpoint else "the model that the run began with"
+def _introduction(asked: ReplayArguments, start: ReplayStart) -> str:
+    where = f"the checkpoint of step {start.step}" if start.checkpoint else "the model that the run started with"
     steps = f"step {asked.first}" if asked.first == asked.last else f"steps {asked.first} to {asked.last}"
     text = f"{steps} of {asked.run_folder}, from {where}, "
     if not asked.overrides:
-        return text + "as the run learnt"
+        return text + "with the run's own settings"
     text += "with " + " ".join(asked.overrides)
     if asked.last > asked.first:
         text += f"; steps from {asked.first + 1} on are off-policy: their rollouts were drawn by the run's weights"

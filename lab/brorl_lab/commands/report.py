@@ -1,5 +1,7 @@
-"""`brorl report RUN [RUN ...]` writes one HTML file about runs, to open in a browser: curves, prompts, responses,
-timeline, settings, comparison."""
+"""`brorl report RUN [RUN ...]` writes one HTML file about runs, to open in a browser.
+
+It shows curves, prompts, responses, timeline, settings and a comparison.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from brorl_lab.page.page import MIB, report
+from brorl_lab.page.page import MIB, render_report
 from brorl_lab.page.runs import open_runs
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.console import Console, setup_logging
@@ -19,7 +21,7 @@ MAX_MIB = 5.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 a mistake in the input."""
+    """Write the HTML report about runs. Exit code: 0 done, 2 a mistake in the input."""
     parser = argparse.ArgumentParser(prog="brorl report", description=__doc__)
     parser.add_argument(
         "runs",
@@ -40,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     folders = chosen_folders(options.runs, options.config_name)
     runs = open_runs(folders)
     output = options.output or folders[0] / NAME
-    text = report(runs, options.max_mib)
+    text = render_report(runs, options.max_mib)
     try:
         write_atomically(output, text)
     except OSError as error:
@@ -50,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def chosen_folders(given: Sequence[str], config_name: str | None) -> list[Path]:
-    """The run folders of a command line. Raises ConfigError when it names none."""
+    """Return the run folders of a command line. Raises ConfigError when it names none."""
     if config_name is not None:
         config = load_config(config_name, given)
         return [Path(config.exp_manager.explicit_log_dir)]

@@ -1,8 +1,8 @@
-"""`brorl rescore RUN [--verifier NAME] [--option KEY=VALUE ...]` scores stored responses again: who changed, how often,
-examples.
+"""`brorl rescore RUN [--verifier NAME] [--option KEY=VALUE ...]` scores stored responses again and shows the changes.
 
-A run folder may be a stranger's. Its prompts may name verifiers of this package that run on this machine. Other
-verifiers, services and what a sandbox lets through stand on the command line: `rewards.verifiers=[{name: a.b:c}]`.
+A run folder may come from another person. Its prompts may name verifiers of this package that run on this machine.
+Other verifiers, services and what a sandbox lets through must stand on the command line: `rewards.verifiers=[{name:
+a.b:c}]`.
 """
 
 from __future__ import annotations
@@ -29,31 +29,34 @@ from nemo_brorl.config.schema import BroRLConfig, as_yaml
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.ports import Verifier
+from nemo_brorl.ports import ChunkScorer
 from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, RolloutChunk, ScoredGroup
 
-Key = tuple[str, int]  # uid, first index of a chunk
+Key = tuple[str, int]  # prompt uid and the chunk's first index
 MAX_SHOWN = 300  # characters of an example
 
 
 @dataclass(frozen=True)
-class Rescored:
-    """A group with its rewards then and now."""
+class RescoredGroup:
+    """A group of rollouts with its stored rewards and those of another verifier."""
 
     scored: ScoredGroup
-    rewards: Float32  # [N] now, raw
+    rewards: Float32  # new raw rewards [N]
     num_failed: int
 
     @property
     def changed(self) -> np.ndarray:
-        """Places of the rollouts whose reward is another one."""
+        """Indices of the rollouts whose reward has changed."""
         return np.flatnonzero(self.rewards != self.scored.rewards)
 
 
-def asked_again(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]) -> Prompt:
-    """The prompt for another verifier (None: its own), with these options over those of its payload. Raises DataError
-    when the verifier cannot score it, ConfigError for an unknown name or one that the command line does not give."""
+def prompt_for_verifier(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]) -> Prompt:
+    """Return the prompt for another verifier (None: its own), with `options` over those of its payload.
+
+    Raises DataError when the verifier cannot score it, ConfigError for an unknown name or one that the command line
+    does not give.
+    """
     changed = replace(
         prompt,
         verifier=verifier or prompt.verifier,
@@ -73,14 +76,17 @@ def asked_again(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]
 
 def rescore(
     groups: Sequence[ScoredGroup],
-    pool: Verifier,
+    pool: ChunkScorer,
     verifier: str | None,
     options: Mapping[str, Any],
-) -> list[Rescored]:
-    """Groups, each of another prompt, in order. Raises as `asked_again` before anything is scored."""
+) -> list[RescoredGroup]:
+    """Score groups of distinct prompts again, and return them in order.
+
+    Raises as `prompt_for_verifier` does before anything is scored.
+    """
     chunks: list[RolloutChunk] = []
     for scored in groups:
-        prompt = asked_again(scored.prompt, verifier, options)
+        prompt = prompt_for_verifier(scored.prompt, verifier, options)
         for chunk in scored.group.chunks:
             request = replace(chunk.request, prompt=prompt)
             chunks.append(replace(chunk, request=request))
@@ -90,37 +96,37 @@ def rescore(
         uid, _ = key = _key(scored_chunk.chunk)
         rewards[key] = scored_chunk.rewards
         num_failed[uid] = num_failed.get(uid, 0) + scored_chunk.num_failed
-    return list(_joined(groups, rewards, num_failed))
+    return list(_join_chunks(groups, rewards, num_failed))
 
 
 def _key(chunk: RolloutChunk) -> Key:
     return chunk.request.prompt.uid, int(chunk.indices[0])
 
 
-def _joined(
+def _join_chunks(
     groups: Iterable[ScoredGroup],
     rewards: Mapping[Key, Float32],
     num_failed: Mapping[str, int],
-) -> Iterator[Rescored]:
+) -> Iterator[RescoredGroup]:
     for scored in groups:
         parts = [rewards[_key(chunk)] for chunk in scored.group.chunks]
-        yield Rescored(scored, np.concatenate(parts), num_failed[scored.prompt.uid])
+        yield RescoredGroup(scored, np.concatenate(parts), num_failed[scored.prompt.uid])
 
 
 @dataclass
 class Changes:
-    """Counts over rollouts, by task and over all."""
+    """Counts of rollouts and groups whose rewards a second scoring changed."""
 
     num: int = 0
     num_changed: int = 0
-    reward_before: float = 0.0  # sum
+    reward_before: float = 0.0  # sum over rollouts
     reward_now: float = 0.0
     num_groups: int = 0
     informative_before: int = 0
     informative_now: int = 0
 
-    def add(self, rescored: Rescored) -> None:
-        """Count a group."""
+    def add(self, rescored: RescoredGroup) -> None:
+        """Count the changed rewards of a group."""
         before = rescored.scored.rewards
         self.num += len(before)
         self.num_changed += len(rescored.changed)
@@ -131,8 +137,8 @@ class Changes:
         self.informative_now += bool(np.ptp(rescored.rewards) > 0)
 
 
-def confusion(groups: Iterable[Rescored]) -> np.ndarray:
-    """Rollouts [was right, was wrong] × [is right, is wrong]."""
+def confusion(groups: Iterable[RescoredGroup]) -> np.ndarray:
+    """Return the numbers of rollouts, [was right, was wrong] × [is right, is wrong]."""
     counts = np.zeros((2, 2), np.int64)
     for rescored in groups:
         was_wrong = rescored.scored.rewards < SUCCESS_REWARD
@@ -141,8 +147,8 @@ def confusion(groups: Iterable[Rescored]) -> np.ndarray:
     return counts
 
 
-def changes_by_task(groups: Iterable[Rescored]) -> dict[str, Changes]:
-    """Counts by task, by name; last over all of them."""
+def changes_by_task(groups: Iterable[RescoredGroup]) -> dict[str, Changes]:
+    """Return the counts by task name, sorted, and last those over all tasks."""
     found: dict[str, Changes] = {}
     overall = Changes()
     for rescored in groups:
@@ -155,7 +161,7 @@ def changes_by_task(groups: Iterable[Rescored]) -> dict[str, Changes]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 a mistake in the input."""
+    """Score a run's responses again and print the changes. Exit code: 0 done, 2 a mistake in the input."""
     parser = argparse.ArgumentParser(prog="brorl rescore", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("--steps", help="K or K-J; else all that are stored")
@@ -185,21 +191,21 @@ def main(argv: Sequence[str]) -> int:
     steps = chosen_steps(options.run, options.steps)
     console = Console()
     verifiers: set[str] = set()
-    for prompt in sampled_prompts(options.run, steps):  # a mistake is found before anything starts
-        changed = asked_again(prompt, options.verifier, payload)
+    for prompt in sampled_prompts(options.run, steps):  # find mistakes before anything starts
+        changed = prompt_for_verifier(prompt, options.verifier, payload)
         verifiers.update(names_in(changed.verifier, changed.payload))
     with verifier_alone(config, sorted(verifiers)) as (pool, tokenizer):
         groups = [scored for _, scored in sampled_groups(options.run, steps)]
         rescored = rescore(groups, pool, options.verifier, payload)
-        show(rescored, console)
-        show_examples(rescored, tokenizer, options.examples, console)
+        print_changes(rescored, console)
+        print_examples(rescored, tokenizer, options.examples, console)
     return 0
 
 
 @contextlib.contextmanager
-def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[Verifier, ChatTokenizer]]:
-    """The scoring pool of this machine with these verifiers, and the model's tokenizer."""
-    # Ray: only for what can be scored.
+def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[ChunkScorer, ChatTokenizer]]:
+    """Open the scoring pool of this machine with the given verifiers, and the model's tokenizer."""
+    # Import Ray only when there is something to score.
     from nemo_brorl.cluster.ray_cluster import RayCluster
     from nemo_brorl.cluster.ray_watch import start_limit
     from nemo_brorl.scoring.pool import VerifierPool
@@ -219,7 +225,7 @@ def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tu
 
 
 def parse_options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE as a mapping, values as in YAML. Exits with 2 for anything else."""
+    """Return KEY=VALUE texts as a mapping, with values as in YAML. Exits with 2 for another form."""
     parsed: dict[str, Any] = {}
     for text in given:
         key, separator, value = text.partition("=")
@@ -232,7 +238,7 @@ def parse_options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict
 def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequence[str]) -> BroRLConfig:
     """Return the settings of a run with the sandbox of the command line.
 
-    Raises ConfigError where the run had another one and the command line does not say which is wanted.
+    Raises ConfigError where the run had another sandbox and the command line does not say which one to use.
     """
     written = {override.partition("=")[0] for override in overrides}
     was, now = asdict(recorded.rewards.code), asdict(trusted.rewards.code)
@@ -249,8 +255,8 @@ def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequ
     return replace(recorded, rewards=replace(recorded.rewards, code=trusted.rewards.code))
 
 
-def show(rescored: Sequence[Rescored], console: Console) -> None:
-    """Who changed by task, and how often right became wrong."""
+def print_changes(rescored: Sequence[RescoredGroup], console: Console) -> None:
+    """Print which rewards changed, by task, and how often right became wrong."""
     rows: list[list[str]] = []
     for task, changes in changes_by_task(rescored).items():
         rows.append(_row(task, changes))
@@ -285,14 +291,16 @@ def _row(task: str, changes: Changes) -> list[str]:
     ]
 
 
-def show_examples(
-    rescored: Sequence[Rescored],
+def print_examples(
+    rescored: Sequence[RescoredGroup],
     tokenizer: ChatTokenizer,
     num: int,
     console: Console,
 ) -> None:
-    """One changed response of each of the first `num` groups that have some, as JSON strings: what a model wrote must
-    not reach a terminal as it is."""
+    """Print one changed response of each of the first `num` groups that have some.
+
+    Texts are printed as JSON strings, because a model's output must not reach a terminal as it is.
+    """
     changed = [one for one in rescored if len(one.changed)]
     for one in changed[:num]:
         place = int(one.changed[0])
@@ -301,8 +309,8 @@ def show_examples(
         console.line()
         uid = one.scored.prompt.uid
         console.line(f"{uid}, rollout {place}: {one.scored.rewards[place]:g}, now {one.rewards[place]:g}")
-        console.line(f"  asked    {_inert(_question(one.scored))}")
-        console.line(f"  answered {_inert(text)}")
+        console.line(f"  asked    {_escape_text(_question(one.scored))}")
+        console.line(f"  answered {_escape_text(text)}")
 
 
 def _question(scored: ScoredGroup) -> str:
@@ -310,7 +318,7 @@ def _question(scored: ScoredGroup) -> str:
     return messages[-1]["content"] if messages else ""
 
 
-def _inert(text: str) -> str:
-    """Without control characters, on one line, in ASCII; the end of what is too long."""
+def _escape_text(text: str) -> str:
+    """Return a text in ASCII on one line, without control characters. A long text is cut to its end."""
     tail = text if len(text) <= MAX_SHOWN else "..." + text[-MAX_SHOWN:]
     return json.dumps(tail)

@@ -1,5 +1,6 @@
-"""`brorl sweep FILE [--list] [--only K] [--tables]` runs a grid of training runs from one file, seed by seed, and says
-what came out at equal samples and at equal time. Runs that are complete are not run again.
+"""`brorl sweep FILE [--list] [--only K] [--tables]` runs a grid of training runs from one file, seed by seed.
+
+It then compares them at equal samples and at equal time. Complete runs are not run again.
 """
 
 from __future__ import annotations
@@ -27,39 +28,39 @@ from nemo_brorl.core.step_time import step_seconds
 from nemo_brorl.training.records import read_metrics
 
 Float64 = NDArray[np.float64]
-Rows = Sequence[Mapping[str, Any]]  # of a metrics file
+Rows = Sequence[Mapping[str, Any]]  # rows of a metrics file
 Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
 
-NO_TRAINING = ("validate", "save")  # parts of a step
+NO_TRAINING = ("validate", "save")  # stages of a step that are not training
 SCORE = "validation/pass_at_1"
-SEEN_SHARE = 0.6  # of the compute, from which the rest is foretold
+SEEN_SHARE = 0.6  # share of the compute from which the rest is predicted
 UNITS = ("samples", "seconds")
 
-MAX_TRIES = 4  # of a run that was saved to go on later, or lost something on the way
+MAX_TRIES = 4  # tries of a run that was saved to resume later, or that lost something on the way
 
 
-class Curve(NamedTuple):
-    """Validations of one run; the first is of the base."""
+class SweepCurve(NamedTuple):
+    """The validations of one run. The first one is of the base."""
 
-    samples: Float64  # rollouts sampled until then, those of dropped groups too
-    seconds: Float64  # of training alone
+    samples: Float64  # rollouts sampled so far, with those of dropped groups
+    seconds: Float64  # seconds of training alone
     score: Float64
 
-    def at(self, unit: str, amount: float) -> float:
-        """Score at an amount, on the line between the validations around it."""
+    def score_at(self, unit: str, amount: float) -> float:
+        """Return the score at an amount of samples or seconds, interpolated between validations."""
         return float(np.interp(amount, getattr(self, unit), self.score))
 
-    def first_at(self, unit: str, score: float) -> float | None:
-        """Amount at which a score is first reached, on the line between the validations around it; None: never."""
-        return first_at(getattr(self, unit), self.score, score)
+    def amount_to_reach(self, unit: str, score: float) -> float | None:
+        """Return the interpolated amount at which a score is first reached, or None if it never is."""
+        return first_reached_at(getattr(self, unit), self.score, score)
 
     def points(self, unit: str) -> Points:
-        """Validations after the first: at 0 a sigmoid over compute has no value."""
+        """Return the validations after the first, because a sigmoid over compute has no value at 0."""
         return Points(getattr(self, unit)[1:], self.score[1:])
 
 
-def first_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | None:
-    """Amount at which a curve, straight between its points, first reaches a score; None: never."""
+def first_reached_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | None:
+    """Return the amount at which a piecewise linear curve first reaches a score, or None if it never does."""
     x = np.asarray(amounts, np.float64)
     y = np.asarray(scores, np.float64)
     there = np.flatnonzero(y >= score)
@@ -72,8 +73,8 @@ def first_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | Non
     return float(np.interp(score, y[around], x[around]))
 
 
-def curve_of(rows: Rows) -> Curve | None:
-    """Curve of a metrics file; None before the second validation."""
+def curve_of(rows: Rows) -> SweepCurve | None:
+    """Return a run's curve of pass@1 from the rows of its metrics, or None before the second validation."""
     samples = seconds = 0.0
     points: list[tuple[float, float, float]] = []
     for row in rows:
@@ -84,12 +85,12 @@ def curve_of(rows: Rows) -> Curve | None:
     if len(points) < 2:
         return None
     columns = np.array(points).T
-    return Curve(*columns)
+    return SweepCurve(*columns)
 
 
-def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, Curve]]:
-    """Curves by arm and seed, of those that have some."""
-    curves: dict[str, dict[int, Curve]] = {}
+def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, SweepCurve]]:
+    """Return the runs' curves of pass@1 by arm and seed, without runs that have none yet."""
+    curves: dict[str, dict[int, SweepCurve]] = {}
     for arm, by_seed in rows_of.items():
         for seed, rows in by_seed.items():
             curve = curve_of(rows)
@@ -99,25 +100,28 @@ def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, 
 
 
 def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
-    """Scores at the most samples that all runs have reached, and at the shortest run's training time; arms against the
-    first one, seed by seed, and how soon they are where it ends; sigmoids and what they foretell."""
+    """Return the tables of a sweep, each at equal samples and at equal training time.
+
+    They show scores at the most samples (or the training time) that all runs reached, each arm against the first one
+    seed by seed, how soon an arm matches the first one's last score, and fitted sigmoids with their predictions.
+    """
     curves = curves_of(rows_of)
     if not curves:
         return []
     found = []
-    for table in (_at_equal, _until, _fits):
+    for table in (_score_table, _time_to_match_table, _sigmoid_table):
         found += [table(curves, unit) for unit in UNITS]
     return found
 
 
-def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+def _score_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     reached: list[float] = []
     for by_seed in curves.values():
         reached += [getattr(curve, unit)[-1] for curve in by_seed.values()]
     amount = min(reached)
     percent_of: dict[str, dict[int, float]] = {}
     for arm, by_seed in curves.items():
-        percent_of[arm] = {seed: 100 * curve.at(unit, amount) for seed, curve in by_seed.items()}
+        percent_of[arm] = {seed: 100 * curve.score_at(unit, amount) for seed, curve in by_seed.items()}
     first = next(iter(curves))
     rows = []
     for arm, percents in percent_of.items():
@@ -138,31 +142,31 @@ def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
         ]
         rows.append(row)
     header = ["arm", "seeds", "base, %", "pass@1, %", "minus the first arm", "validations"]
-    title = f"held-out pass@1 at {amount:,.0f} {_word(unit)}: mean over seeds ± 95 % interval"
+    title = f"held-out pass@1 at {amount:,.0f} {_unit_name(unit)}: mean over seeds ± 95 % interval"
     return title, header, rows
 
 
-def _until(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+def _time_to_match_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     first, *others = curves
     rows = []
     for arm in others:
         cells = [arm]
         for seed, whole in curves[first].items():
             run = curves[arm].get(seed)
-            amount = None if run is None else run.first_at(unit, whole.score[-1])
+            amount = None if run is None else run.amount_to_reach(unit, whole.score[-1])
             if amount is None:
                 cells.append("never")
             else:
                 share = amount / getattr(whole, unit)[-1]
                 cells.append(f"{share:.2f}")
         rows.append(cells)
-    title = f"share of the first arm's {_word(unit)} until its last pass@1 is reached, seed by seed"
+    title = f"share of the first arm's {_unit_name(unit)} until its last pass@1 is reached, seed by seed"
     seeds = [f"seed {seed}" for seed in curves[first]]
     return title, ["arm", *seeds], rows
 
 
 def mean_and_interval(values: Sequence[float]) -> str:
-    """Mean and half the width of Student's 95 % interval."""
+    """Return the mean and half the width of Student's 95 % interval, as text."""
     if len(values) < 2:
         return f"{values[0]:.1f}" if values else ""
     error = np.std(values, ddof=1) / np.sqrt(len(values))
@@ -170,7 +174,7 @@ def mean_and_interval(values: Sequence[float]) -> str:
     return f"{np.mean(values):.1f} ± {half:.1f}"
 
 
-def _fits(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+def _sigmoid_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) -> Table:
     rows = []
     for arm, by_seed in curves.items():
         runs = [curve.points(unit) for curve in by_seed.values()]
@@ -182,13 +186,16 @@ def _fits(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
         for name, scale in (("top", 100.0), ("middle", 1.0), ("slope", 1.0)):
             low, high = fit.interval(name)
             row.append(f"{scale * getattr(fit.best, name):,.4g} ({scale * low:,.4g} … {scale * high:,.4g})")
-        rows.append([*row, _foretold(runs)])
-    title = f"sigmoids of pass@1 over {_word(unit)}, 95 % intervals"
-    return title, ["arm", "top, %", f"middle, {_word(unit)}", "slope", "last points foretold"], rows
+        rows.append([*row, _prediction_text(runs)])
+    title = f"sigmoids of pass@1 over {_unit_name(unit)}, 95 % intervals"
+    return title, ["arm", "top, %", f"middle, {_unit_name(unit)}", "slope", "last points predicted"], rows
 
 
-def _foretold(runs: Sequence[Points]) -> str:
-    """How many of the points past a share of the compute lie in the interval that the points before it foretell."""
+def _prediction_text(runs: Sequence[Points]) -> str:
+    """Return how well the points up to SEEN_SHARE of the compute predict the later ones, as text.
+
+    It has the mean error and the number of later points inside their predicted interval.
+    """
     seen, kept_back = hold_back(runs, SEEN_SHARE)
     fit = fit_runs(seen)
     if fit is None:
@@ -197,7 +204,7 @@ def _foretold(runs: Sequence[Points]) -> str:
     num_inside = 0
     for run in kept_back:
         for compute, reward in zip(run.compute.tolist(), run.reward.tolist(), strict=True):
-            value, low, high = fit.foretold(compute)
+            value, low, high = fit.predict(compute)
             errors.append(abs(value - reward))
             num_inside += low <= reward <= high
     if not errors:
@@ -205,19 +212,21 @@ def _foretold(runs: Sequence[Points]) -> str:
     return f"off by {100 * np.mean(errors):.1f} points, {num_inside} of {len(errors)} inside"
 
 
-def _word(unit: str) -> str:
+def _unit_name(unit: str) -> str:
     return "rollouts" if unit == "samples" else "s of training"
 
 
-def draw(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
-    """Figure of all arms over samples and over time: every run thin, the mean of an arm thick. False: nothing to
-    draw."""
+def draw_figure(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
+    """Draw all arms over samples and over time, and return False when there is nothing to draw.
+
+    Every run is a thin line, the mean of an arm a thick one.
+    """
     curves = curves_of(rows_of)
     if not curves:
         return False
-    from brorl_lab.commands.figures import add_legend, colour_of, panels, save
+    from brorl_lab.commands.figures import add_legend, colour_of, make_panels, save_figure
 
-    figure, axes = panels(len(UNITS), ["held-out pass@1, %"] * len(UNITS), "")
+    figure, axes = make_panels(len(UNITS), ["held-out pass@1, %"] * len(UNITS), "")
     for axis, unit in zip(axes, UNITS, strict=True):
         axis.set_xlabel("rollouts sampled" if unit == "samples" else "training time, s")
         for number, (arm, by_seed) in enumerate(curves.items()):
@@ -230,25 +239,25 @@ def draw(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
             means = np.mean([np.interp(amounts, getattr(curve, unit), curve.score) for curve in members], axis=0)
             axis.plot(amounts, 100 * means, color=colour, linewidth=2, label=arm)
     add_legend(axes[0])
-    save(figure, path)
+    save_figure(figure, path)
     return True
 
 
 @dataclass(frozen=True)
 class SweepFile:
-    """What is to be run: every combination of one value of each axis, with every seed."""
+    """The plan of a sweep: every combination of one value of each axis, with every seed."""
 
-    config: str  # a recipe of conf/
+    config: str  # recipe of conf/
     output: str  # folder of the runs
-    axes: Mapping[str, Mapping[str, Sequence[str]]]  # axis: value: the settings it stands for
+    axes: Mapping[str, Mapping[str, Sequence[str]]]  # axis, its values, and the settings of each value
     seeds: Sequence[int]
     common: Sequence[str] = ()  # settings of all runs
-    hypothesis: str = ""  # written down before the runs; printed with the tables
+    hypothesis: str = ""  # text written before the runs, printed with the tables
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep."""
+    """One training run of a sweep, with its settings and its folder."""
 
     arm: str  # values of the axes
     seed: int
@@ -259,7 +268,7 @@ class SweepRun:
 
     @property
     def num_done(self) -> int:
-        """Steps that its metrics hold."""
+        """Training steps that the run has finished."""
         path = self.folder / "metrics.jsonl"
         rows = read_metrics(path) if path.exists() else []
         return int(rows[-1]["step"]) if rows else 0
@@ -270,7 +279,7 @@ class SweepRun:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 all runs are complete, 1 a run failed, 2 a mistake in the file or an option."""
+    """Run or show a sweep. Exit code: 0 all runs are complete, 1 a run failed, 2 a mistake in the file or an option."""
     parser = argparse.ArgumentParser(prog="brorl sweep", description=__doc__)
     parser.add_argument("file", type=Path, help="YAML with config, output, axes, seeds, common, hypothesis")
     parser.add_argument("--list", action="store_true", help="runs by number, and how far they are")
@@ -295,14 +304,17 @@ def main(argv: Sequence[str]) -> int:
         chosen = runs if options.only is None else [runs[options.only - 1]]
         failed = train_all(chosen, console)
     if options.only is None:
-        show(file, runs, console)
+        print_tables(file, runs, console)
     for line in failed:
         console.line(line)
     return 1 if failed else 0
 
 
 def read_file(path: Path) -> SweepFile:
-    """Raises ConfigError that names what is missing, unknown, or of another kind than it should be."""
+    """Read a sweep file.
+
+    Raises ConfigError that names what is missing, unknown, or of the wrong type.
+    """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -337,8 +349,10 @@ def _check_axes(path: Path, axes: Any) -> None:
 
 
 def plan_runs(file: SweepFile) -> list[SweepRun]:
-    """All runs, seeds outermost, so that a slow spell of the machine falls on all arms alike. Their settings are
-    checked: raises ConfigError before the first one starts."""
+    """Return all runs of a sweep, with seeds outermost, so that a slow spell of the machine affects all arms alike.
+
+    Their settings are checked. Raises ConfigError before the first run starts.
+    """
     choices = [list(values.items()) for values in file.axes.values()]
     max_steps: dict[str, int] = {}
     runs = []
@@ -359,7 +373,7 @@ def plan_runs(file: SweepFile) -> list[SweepRun]:
 
 
 def list_runs(runs: Sequence[SweepRun], console: Console) -> None:
-    """Table of the runs."""
+    """Print a table of a sweep's runs, and how far they are."""
     rows = []
     for number, run in enumerate(runs, start=1):
         rows.append([str(number), run.arm, str(run.seed), f"{run.num_done} of {run.max_steps}", str(run.folder)])
@@ -367,20 +381,20 @@ def list_runs(runs: Sequence[SweepRun], console: Console) -> None:
 
 
 def train_all(runs: Sequence[SweepRun], console: Console) -> list[str]:
-    """Run what is not complete, one after the other; a line for each run that failed."""
+    """Train the incomplete runs one after the other, and return one line for each run that failed."""
     failed = []
     for number, run in enumerate(runs, start=1):
         if run.is_complete:
             continue
         console.line(f"run {number} of {len(runs)}: {run.arm}, seed {run.seed}")
-        code = train(run)
+        code = train_run(run)
         if code != 0:
             failed.append(f"{run.arm}, seed {run.seed} ended with exit code {code}: see {run.folder}")
     return failed
 
 
-def train(run: SweepRun) -> int:
-    """One run to its end, in a process of its own. Returns its last exit code."""
+def train_run(run: SweepRun) -> int:
+    """Train one run to its end in a process of its own, and return its last exit code."""
     command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", run.config_name, *run.overrides]
     code = 0
     for _ in range(MAX_TRIES):
@@ -390,8 +404,8 @@ def train(run: SweepRun) -> int:
     return code
 
 
-def show(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
-    """Tables and figure of the runs that have been validated more than once."""
+def print_tables(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
+    """Print the tables and write the figure of the runs that have been validated more than once."""
     rows_of: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for run in runs:
         path = run.folder / "metrics.jsonl"
@@ -404,6 +418,6 @@ def show(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
         console.line(title)
         console.table(header, rows)
     figure = Path(file.output) / "sweep.png"
-    if draw(rows_of, figure):
+    if draw_figure(rows_of, figure):
         console.line()
         console.line(f"figure: {figure}")

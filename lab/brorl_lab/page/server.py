@@ -1,5 +1,7 @@
-"""Server of the page on this machine: parts are read off the run folders when they are asked for. It reads files only,
-answers nobody without the token, and no page of another origin."""
+"""Serve the page on this machine, with its data read from the run folders on request.
+
+The server only reads files. It refuses requests without the token, and pages of another origin.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,17 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from brorl_lab.page import details
-from brorl_lab.page.comparison import comparison
+from brorl_lab.page.comparison import compare_runs
 from brorl_lab.page.groups import StoreTables, group_table, success_rates
-from brorl_lab.page.page import page, timeline, timelines
-from brorl_lab.page.runs import Run, overview, settings_table
+from brorl_lab.page.page import render_page, timeline, timelines
+from brorl_lab.page.runs import RunView, overview, settings_table
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.training.store.files import StoreFiles
 
 HOST = "127.0.0.1"
-NAMES = ("127.0.0.1", "localhost")  # by which a browser may have asked: another one is a page of somebody else's
+NAMES = ("127.0.0.1", "localhost")  # hosts that a browser may name: another one is a foreign page
 DATA = "/data/"
 WATCHED = (
     "metrics.jsonl",
@@ -41,9 +43,9 @@ log = get_logger(__name__)
 
 
 class WatchedRun:
-    """One run and what was read of it so far."""
+    """One run that the page server watches, and what it has read of the run so far."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunView) -> None:
         self.run = run
         self.store = StoreTables(run.folder)
 
@@ -52,7 +54,7 @@ class WatchedRun:
         return details.tokenizer_of_run(self.run.folder)
 
     def stamp(self) -> str:
-        """Changes when a file of the run does."""
+        """Return a text that changes when a file of the run does."""
         steps = StoreFiles(self.run.folder).steps()
         seen = [str(steps)]
         for name in WATCHED:
@@ -70,15 +72,15 @@ def _written_at(path: Path) -> str:
 
 
 class Pages:
-    """Parts by name; safe to ask from several threads."""
+    """The page's data by name, safe to request from several threads."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[RunView]) -> None:
         self.runs = list(runs)
         self.watched = [WatchedRun(run) for run in runs]
         self._lock = threading.Lock()
 
-    def part(self, name: str) -> Part | None:
-        """The part of that name, None where there is none. Raises DataError when it cannot be read."""
+    def read_part(self, name: str) -> Part | None:
+        """Return the data of that name, or None for an unknown name. Raises DataError when it cannot be read."""
         kind, *rest = name.split("/")
         numbers: list[int] = []
         for text in rest:
@@ -86,13 +88,13 @@ class Pages:
                 return None
             numbers.append(int(text))
         with self._lock:
-            return self._part(kind, numbers)
+            return self._read_part(kind, numbers)
 
-    def _part(self, kind: str, numbers: Sequence[int]) -> Part | None:
+    def _read_part(self, kind: str, numbers: Sequence[int]) -> Part | None:
         whole = {
             "overview": overview,
             "settings": settings_table,
-            "comparison": comparison,
+            "comparison": compare_runs,
         }
         if kind in whole and not numbers:
             return whole[kind](self.runs)
@@ -101,16 +103,16 @@ class Pages:
         if not numbers or numbers[0] >= len(self.watched):
             return None
         number, *rest = numbers
-        return _of_run(self.watched[number], kind, rest)
+        return _part_of_run(self.watched[number], kind, rest)
 
     def stamp(self) -> str:
-        """Changes when anything that the page shows does."""
+        """Return a text that changes when anything that the page shows does."""
         stamps = [watched.stamp() for watched in self.watched]
         seen = "\n".join(stamps)
         return hashlib.sha256(seen.encode()).hexdigest()
 
 
-def _of_run(
+def _part_of_run(
     watched: WatchedRun,
     kind: str,
     numbers: Sequence[int],
@@ -149,8 +151,11 @@ def _of_run(
 
 
 def make_server(pages: Pages, token: str, port: int) -> ThreadingHTTPServer:
-    """A server on this machine that is not running yet; port 0: a free one. Raises OSError where the port is taken."""
-    text = page("watch", pages.runs, {})
+    """Return a server on this machine that is not running yet. Port 0 takes a free one.
+
+    Raises OSError where the port is taken.
+    """
+    text = render_page("watch", pages.runs, {})
 
     class Handler(_Handler):
         pass
@@ -171,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with the page, or with a part as JSON."""
+        """Answer a request with the page, or with data as JSON."""
         address = urlsplit(self.path)
         if not self._may_ask(address.query):
             self._answer(HTTPStatus.FORBIDDEN, "open the address that `brorl watch` has printed")
@@ -183,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, "nothing is here")
 
     def _may_ask(self, query: str) -> bool:
-        """Whether the request is for this machine by its name, and has the token."""
+        """Return whether the request names this machine and has the token."""
         host, _, _ = self.headers.get("Host", "").rpartition(":")
         [given] = parse_qs(query).get("token", [""])[:1]
         has_token = hmac.compare_digest(given.encode(), self.token.encode())
@@ -191,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer_part(self, name: str) -> None:
         try:
-            part = self.pages.part(name)
+            part = self.pages.read_part(name)
         except DataError as error:
             self._answer(HTTPStatus.GONE, str(error))
             return
@@ -221,5 +226,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(packed)
 
     def log_message(self, format: str, *values: Any) -> None:
-        """Log requests without their query, which holds the token."""
+        """Log a request without its query, which holds the token."""
         log.debug("%s %s", self.command, urlsplit(self.path).path)

@@ -1,5 +1,4 @@
-"""Table and figure of `lab/studies/cipher_plain.py`: probability of right answers against rollouts sampled, arm by
-arm."""
+"""Tabulate and draw `lab/studies/cipher_plain.py`: probability of right answers over rollouts sampled, arm by arm."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from brorl_lab.commands.sweep import mean_and_interval
 AMOUNTS = (102_400, 204_800, 307_200)  # rollouts
 
 
-class Arm(NamedTuple):
-    """What runs of several seeds have in common."""
+class PlainArm(NamedTuple):
+    """The settings that runs of several seeds have in common."""
 
     n: int
     advantage: str
@@ -26,35 +25,37 @@ class Arm(NamedTuple):
         return f"N = {self.n}, {self.advantage}, {self.fill}, {self.lr:g}"
 
 
-class Curve(NamedTuple):
-    """One run."""
+class CipherCurve(NamedTuple):
+    """The measurements of one training run: rollouts, success and updates."""
 
     sampled: list[int]
     score: list[float]
     updates: list[int]
 
 
-def read_curves(lines: Iterable[str]) -> dict[Arm, dict[int, Curve]]:
-    """Curves by arm and seed."""
-    curves: dict[Arm, dict[int, Curve]] = {}
+def read_curves(lines: Iterable[str]) -> dict[PlainArm, dict[int, CipherCurve]]:
+    """Return the curves of success over rollouts, by arm and seed."""
+    curves: dict[PlainArm, dict[int, CipherCurve]] = {}
     for line in lines:
         row = json.loads(line)
-        arm = Arm(row["n"], row["advantage"], row["lr"], row["fill"])
-        curve = curves.setdefault(arm, {}).setdefault(row["seed"], Curve([], [], []))
+        arm = PlainArm(row["n"], row["advantage"], row["lr"], row["fill"])
+        curve = curves.setdefault(arm, {}).setdefault(row["seed"], CipherCurve([], [], []))
         curve.sampled.append(row["sampled"])
         curve.score.append(row["pass@1"])
         curve.updates.append(row["updates"])
     return curves
 
 
-def score_at(curve: Curve, amount: int) -> float:
-    """On the line between the measurements around it."""
+def score_at(curve: CipherCurve, amount: int) -> float:
+    """Return a run's success at a number of rollouts, interpolated between measurements."""
     return float(np.interp(amount, curve.sampled, curve.score))
 
 
-def table(curves: dict[Arm, dict[int, Curve]]) -> tuple[Sequence[str], list[list[str]]]:
-    """Header, and a row for each arm: mean over seeds ± Student's 95 % interval, in %; runs that are not done count as
-    none."""
+def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[str], list[list[str]]]:
+    """Return the header and rows of a table of success after given numbers of rollouts, with one row for each arm.
+
+    Cells are the mean over seeds ± Student's 95 % interval, in %. Incomplete runs are left out.
+    """
     header = ["arm", "seeds", *(f"{amount:,}" for amount in AMOUNTS), "updates"]
     rows = []
     for arm, by_seed in curves.items():
@@ -69,8 +70,8 @@ def table(curves: dict[Arm, dict[int, Curve]]) -> tuple[Sequence[str], list[list
     return header, rows
 
 
-def draw(curves: Mapping[Any, Mapping[int, Curve]], path: Path) -> None:
-    """Every run as a line, on a linear and on a logarithmic scale."""
+def draw_curves(curves: Mapping[Any, Mapping[int, CipherCurve]], path: Path) -> None:
+    """Draw every run's success over rollouts, on a linear and on a logarithmic scale."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.2), layout="constrained")

@@ -1,21 +1,24 @@
-"""Figure of the cluster model: ways to hand out rollouts, over the number of engines."""
+"""Draw the figure of the cluster model: ways to dispatch rollouts, over the number of engines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from brorl_lab.commands.figures import COLOURS, panels, save
+from brorl_lab.commands.figures import COLOURS, make_panels, save_figure
 
 from lab.studies.cluster_model.cluster import ClusterResult
 
-Curve = Sequence[tuple[int, ClusterResult]]  # (engines, what came of it)
+Curve = Sequence[tuple[int, ClusterResult]]  # (number of engines, result)
 
 
 def draw_scaling(curves: Mapping[str, Curve], path: Path) -> None:
-    """Makespan over the lower bound, idle share, and prefill over once per prompt, one line per way."""
+    """Draw makespan over the lower bound, idle share, and prefill over once per prompt.
+
+    Each way to dispatch has one line.
+    """
     titles = ("makespan over the lower bound", "engines idle, %", "prompts computed, times")
-    figure, axes = panels(3, titles, "engines")
+    figure, axes = make_panels(3, titles, "engines")
     for row, (name, curve) in enumerate(curves.items()):
         engines = [num for num, _ in curve]
         style = {"color": COLOURS[row % len(COLOURS)], "marker": "o", "markersize": 3, "label": name}
@@ -27,4 +30,4 @@ def draw_scaling(curves: Mapping[str, Curve], path: Path) -> None:
     axes[0].axhline(1.1, color="black", linewidth=0.6, linestyle=":")
     axes[2].set_yscale("log", base=2)
     axes[0].legend(frameon=False, fontsize=8)
-    save(figure, path)
+    save_figure(figure, path)

@@ -1,4 +1,4 @@
-"""Table and figure of what `lab/studies/cipher_pool.py` measured."""
+"""Print the table and draw the figure of `lab/studies/cipher_pool.py`'s measurements."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brorl_lab.commands.sweep import first_at, mean_and_interval
+from brorl_lab.commands.sweep import first_reached_at, mean_and_interval
 
-from lab.studies.figures.cipher import Curve, draw
+from lab.studies.figures.cipher import CipherCurve, draw_curves
 from nemo_brorl.core.console import format_table
 
-Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N and retirement, and by seed
+Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N and retirement, then by seed
 
 
-def show(output: Path) -> None:
-    """Last pass@1 of each arm, in %, and of arms with retirement the shares of rollouts and seconds after which they
-    are where the same N without it ends; a figure beside the output."""
+def print_pool_table(output: Path) -> None:
+    """Print the last pass@1 of each arm in %, and draw a figure beside the output.
+
+    Arms with retirement also get the shares of rollouts and seconds after which they reach the last pass@1 of the same
+    N without it.
+    """
     runs: Runs = {}
     for text in output.read_text(encoding="utf-8").splitlines():
         line = json.loads(text)
@@ -34,26 +37,26 @@ def show(output: Path) -> None:
             rows.append(row)
         rows.append([label_of(size, retire), "all", "", mean_and_interval(ends), "", ""])
     print("\n".join(format_table(["arm", "seed", "rollouts", "pass@1, %", "rollouts until", "seconds until"], rows)))
-    curves: dict[Any, dict[int, Curve]] = {}
+    curves: dict[Any, dict[int, CipherCurve]] = {}
     for (size, retire), by_seed in runs.items():
         for seed, lines in by_seed.items():
-            curve = Curve(column(lines, "sampled"), column(lines, "pass@1"), [])
+            curve = CipherCurve(column(lines, "sampled"), column(lines, "pass@1"), [])
             curves.setdefault(label_of(size, retire), {})[seed] = curve
-    draw(curves, output.with_suffix(".png"))
+    draw_curves(curves, output.with_suffix(".png"))
 
 
 def label_of(size: int, retire: float) -> str:
-    """What stands for an arm."""
+    """Return the label of an arm with rollout size `size` and retirement from the share `retire`."""
     return f"N = {size}, retire_from={retire}" if retire else f"N = {size}, all asked"
 
 
 def share_until(lines: Sequence[Mapping[str, Any]], without: Sequence[Mapping[str, Any]], unit: str) -> str:
-    """How much of the other run's rollouts or seconds it takes to where that ends."""
+    """Return the share of the other run's rollouts or seconds after which a run reaches its last pass@1, as text."""
     end = without[-1]
-    amount = first_at(column(lines, unit), column(lines, "pass@1"), end["pass@1"])
+    amount = first_reached_at(column(lines, unit), column(lines, "pass@1"), end["pass@1"])
     return "never" if amount is None else f"{amount / end[unit]:.2f}"
 
 
 def column(lines: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    """One quantity of each line."""
+    """Return the values of one quantity in all lines."""
     return [line[name] for line in lines]

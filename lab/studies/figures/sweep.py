@@ -1,5 +1,4 @@
-"""Reads the runs of a sweep over N: curves against samples and against training time, tables at equal amounts of
-either."""
+"""Read the runs of a sweep over N: curves over samples and training time, and tables at equal amounts of either."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from brorl_lab.commands.figures import COLOURS, panels, save
+from brorl_lab.commands.figures import COLOURS, make_panels, save_figure
 from numpy.typing import NDArray
 
 Curve = NDArray[np.float64]
@@ -29,23 +28,28 @@ _PER_STEP = {
 
 
 @dataclass(frozen=True)
-class SweepRun:
-    """One run as curves. `samples` counts all rollouts sampled, those of dropped groups too; `seconds` the training
-    alone."""
+class SizeRun:
+    """One run of a sweep over N, as curves.
+
+    `samples` counts all rollouts sampled, those of dropped groups too. `seconds` counts training alone.
+    """
 
     size: int  # N
     seed: int
-    samples: Curve  # [validations], up to each
-    seconds: Curve  # [validations]
-    scores: Mapping[str, Curve]  # pass@1 and the largest pass@k, [validations]
-    steps: Mapping[str, Curve]  # by name of _PER_STEP, [steps]
+    samples: Curve  # samples up to each validation
+    seconds: Curve  # seconds up to each validation
+    scores: Mapping[str, Curve]  # pass@1 and the largest pass@k [validations]
+    steps: Mapping[str, Curve]  # values [steps] by name of _PER_STEP
 
     @classmethod
     def from_rows(
         cls, size: int, seed: int, rows: Sequence[Mapping[str, Any]], rate: tuple[float, float] | None = None
-    ) -> SweepRun:
-        """From a metrics file. A validation in a step's row comes after that step. `rate` (rollouts sampled per second,
-        seconds of everything else in a step), measured elsewhere, takes the place of the run's own times."""
+    ) -> SizeRun:
+        """Return a run from the rows of its metrics file.
+
+        A validation in a step's row comes after that step. `rate` (rollouts sampled per second, seconds of everything
+        else in a step), measured elsewhere, replaces the run's own times.
+        """
         samples = np.cumsum([row.get("generation/num_samples", 0.0) for row in rows])
         spent = [sum(value for name, value in row.items() if is_training_time(name)) for row in rows]
         if rate is not None:
@@ -70,18 +74,23 @@ class SweepRun:
         )
 
     def score_at(self, name: str, axis: str, amount: float) -> float:
-        """A score at an amount of samples or seconds, on the line between the validations around it."""
+        """Return a score at an amount of samples or seconds, interpolated between validations."""
         return float(np.interp(amount, getattr(self, axis), self.scores[name]))
 
 
 def is_training_time(name: str) -> bool:
-    """Whether a metric is a part of the step's time. `time/collect_s` holds `time/generate_s` and `time/reward_s`."""
+    """Return whether a metric is a part of the step's training time.
+
+    `time/collect_s` includes `time/generate_s` and `time/reward_s`.
+    """
     return name.startswith("time/") and name not in (*_NOT_TRAINING, "time/generate_s", "time/reward_s")
 
 
-def sweep_tables(runs: Sequence[SweepRun]) -> dict[str, Table]:
-    """Scores at equal samples and at equal time, and what a step costs and sees; mean ± standard error over seeds, a
-    row per N."""
+def sweep_tables(runs: Sequence[SizeRun]) -> dict[str, Table]:
+    """Return tables of scores at equal samples and at equal time, and of what a step costs and measures.
+
+    Cells are mean ± standard error over seeds, with a row for each N.
+    """
     samples, seconds = (min(getattr(run, axis)[-1] for run in runs) for axis in ("samples", "seconds"))
     names = list(runs[0].scores)
     return {
@@ -91,7 +100,7 @@ def sweep_tables(runs: Sequence[SweepRun]) -> dict[str, Table]:
     }
 
 
-def _score_table(runs: Sequence[SweepRun], names: Sequence[str], axis: str, amount: float) -> Table:
+def _score_table(runs: Sequence[SizeRun], names: Sequence[str], axis: str, amount: float) -> Table:
     other = "seconds" if axis == "samples" else "samples"
     rows = [
         [
@@ -108,7 +117,7 @@ def _score_table(runs: Sequence[SweepRun], names: Sequence[str], axis: str, amou
     return ["arm", *(f"{name}, %" for name in names), "change of pass@1", other], rows
 
 
-def _step_table(runs: Sequence[SweepRun]) -> Table:
+def _step_table(runs: Sequence[SizeRun]) -> Table:
     rows = []
     for size, members in by_size(runs).items():
         cells = []
@@ -120,8 +129,8 @@ def _step_table(runs: Sequence[SweepRun]) -> Table:
     return ["arm", "seeds", *_PER_STEP], rows
 
 
-def by_size(runs: Sequence[SweepRun]) -> dict[int, list[SweepRun]]:
-    """Runs of each N, ascending."""
+def by_size(runs: Sequence[SizeRun]) -> dict[int, list[SizeRun]]:
+    """Return the runs of a sweep by their rollout size N, ascending."""
     return {size: [run for run in runs if run.size == size] for size in sorted({run.size for run in runs})}
 
 
@@ -130,30 +139,29 @@ def _mean_and_error(values: Sequence[float]) -> str:
     return f"{np.mean(values):.1f} ± {error:.1f}"
 
 
-def draw_sweep(runs: Sequence[SweepRun], path: Path) -> None:
-    """Two files: pass@1 and pass@k against samples and against time in `path`, what a step costs and sees beside it in
-    `…_steps.png`."""
+def draw_sweep(runs: Sequence[SizeRun], path: Path) -> None:
+    """Draw pass@1 and pass@k over samples and over time into `path`, and what a step costs into `…_steps.png`."""
     names = list(runs[0].scores)
     titles = [f"{name}, held out, %" for name in names for _ in range(2)]
-    figure, axes = panels(len(titles), titles, "")
+    figure, axes = make_panels(len(titles), titles, "")
     for index, name in enumerate(names):
         for axis, unit, scale in ((axes[2 * index], "samples", 1000), (axes[2 * index + 1], "seconds", 1)):
             _draw_mean(axis, [(run, getattr(run, unit) / scale, 100 * run.scores[name]) for run in runs])
             axis.set_xlabel("rollouts sampled, thousands" if unit == "samples" else "training time, s")
     axes[0].legend(frameon=False, fontsize=9)
-    save(figure, path)
+    save_figure(figure, path)
     shown = ["keep rate", "samples/s", "tokens/answer", "signal-to-noise"]
-    figure, axes = panels(len(shown), shown, "step")
+    figure, axes = make_panels(len(shown), shown, "step")
     for axis, label in zip(axes, shown, strict=True):
         _draw_mean(
             axis, [(run, np.arange(len(run.steps[label]), dtype=np.float64) + 1.0, run.steps[label]) for run in runs]
         )
     axes[0].legend(frameon=False, fontsize=9)
-    save(figure, path.with_name(f"{path.stem}_steps.png"))
+    save_figure(figure, path.with_name(f"{path.stem}_steps.png"))
 
 
-def _draw_mean(axis: Any, curves: Sequence[tuple[SweepRun, Curve, Curve]]) -> None:
-    """(run, x, y): the mean over seeds of each N as a line, the seeds themselves faintly."""
+def _draw_mean(axis: Any, curves: Sequence[tuple[SizeRun, Curve, Curve]]) -> None:
+    """Draw the mean over seeds of each N as a line, and the seeds as faint lines. `curves` are (run, x, y)."""
     for row, size in enumerate(sorted({run.size for run, _, _ in curves})):
         members = [(x, y) for run, x, y in curves if run.size == size]
         length = min(len(y) for _, y in members)

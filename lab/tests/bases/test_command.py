@@ -16,7 +16,7 @@ def used(config: BroRLConfig, monkeypatch: pytest.MonkeyPatch) -> str:
     found: list[str] = []
     monkeypatch.setattr(command, "fine_tune", lambda config, line, read: found.append("fine_tune") or 0)
     monkeypatch.setattr(command, "make_base", lambda config: found.append("make_base") or 0)
-    assert command.base(config, CommandLine()) == 0
+    assert command.make_or_fine_tune(config, CommandLine()) == 0
     return found[0]
 
 
@@ -30,7 +30,7 @@ def test_conversations_in_files_are_for_the_other_command(tmp_path: Path) -> Non
     chat = tmp_path / "chat.jsonl"
     chat.write_text('{"prompt": "hi", "response": "ho"}\n')
     with pytest.raises(ConfigError, match="or `brorl sft` for conversations in files"):
-        command.base(load_config("sft", [f"data.path={chat}"]), CommandLine())
+        command.make_or_fine_tune(load_config("sft", [f"data.path={chat}"]), CommandLine())
 
 
 def test_the_new_model_must_hold_a_prompt_and_a_response() -> None:

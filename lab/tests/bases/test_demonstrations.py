@@ -11,9 +11,9 @@ from brorl_lab.bases.demonstrations import (
     Calls,
     Demonstrations,
     Habits,
+    format_call,
     response_text,
     tokenizer_texts,
-    written_call,
 )
 from brorl_lab.bases.initial_model import TOOL_TEMPLATE, build_tokenizer
 
@@ -157,7 +157,7 @@ def test_a_pupil_who_calls_a_calculator_reads_its_result_and_learns_only_what_he
         told = f"\n<|im_start|>tool\n{answer}<|im_end|>\n<|im_start|>assistant\n"
         assert heard == tokenizer.encode(told)
         said = tokenizer.decode(example.response_ids[example.has_loss].tolist())
-        assert said == f"{written_call(expression)}<answer>{answer}</answer>"
+        assert said == f"{format_call(expression)}<answer>{answer}</answer>"
 
 
 def test_a_task_without_an_expression_has_nothing_to_ask_a_calculator(tmp_path: Path) -> None:

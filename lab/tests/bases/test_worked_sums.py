@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from brorl_lab.bases.demonstrations import Habits, one_step, work_out
+from brorl_lab.bases.demonstrations import Habits, add_carelessly, work_out
 
 CAREFUL = Habits(dropped_carry_rate=0.0, slip_rate=0.0)
 FORGETFUL = Habits(dropped_carry_rate=1.0, slip_rate=0.0)
@@ -21,18 +21,18 @@ def test_a_careful_pupil_adds_and_subtracts_any_two_numbers() -> None:
     for _ in range(500):
         value = random.randint(-2000, 2000)
         change = random.randint(-2000, 2000)
-        assert one_step(value, change, CAREFUL, random) == value + change
+        assert add_carelessly(value, change, CAREFUL, random) == value + change
 
 
 def test_a_forgotten_carry_is_missing_in_the_next_column() -> None:
-    assert one_step(17, 25, FORGETFUL, Random(1)) == 32  # 7 + 5 = 12: write 2, forget 1
-    assert one_step(95, 17, FORGETFUL, Random(1)) == 2  # both carries: 12 without its hundred and its ten
-    assert one_step(42, 15, FORGETFUL, Random(1)) == 57  # no carry to forget
+    assert add_carelessly(17, 25, FORGETFUL, Random(1)) == 32  # 7 + 5 = 12: write 2, forget 1
+    assert add_carelessly(95, 17, FORGETFUL, Random(1)) == 2  # both carries: 12 without its hundred and its ten
+    assert add_carelessly(42, 15, FORGETFUL, Random(1)) == 57  # no carry to forget
 
 
 def test_a_forgotten_borrowed_ten_leaves_the_next_column_too_large() -> None:
-    assert one_step(42, -8, FORGETFUL, Random(1)) == 44  # 12 - 8 = 4, and 4 stays 4
-    assert one_step(8, -42, FORGETFUL, Random(1)) == -44
+    assert add_carelessly(42, -8, FORGETFUL, Random(1)) == 44  # 12 - 8 = 4, and 4 stays 4
+    assert add_carelessly(8, -42, FORGETFUL, Random(1)) == -44
 
 
 def test_an_error_is_carried_on_to_the_next_step() -> None:

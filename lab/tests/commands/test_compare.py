@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from brorl_lab.commands.compare import comparison_rows
-from brorl_lab.paired_evaluations import Compared, compare, read_evaluation
+from brorl_lab.paired_evaluations import BenchmarkComparison, compare_evaluations, read_evaluation
 
 from nemo_brorl.__main__ import main as brorl
 from nemo_brorl.core.errors import CheckpointError
@@ -35,10 +35,10 @@ def put(folder: Path, right: dict[str, list[str]], questions: str = "q", **setti
     return path
 
 
-def compared(folder: Path, before: dict[str, list[str]], after: dict[str, list[str]]) -> dict[str, Compared]:
+def compared(folder: Path, before: dict[str, list[str]], after: dict[str, list[str]]) -> dict[str, BenchmarkComparison]:
     paths = [put(folder / "base", before), put(folder / "trained", after)]
     one, other = [read_evaluation(path) for path in paths]
-    return compare(one, other, RESAMPLES)
+    return compare_evaluations(one, other, RESAMPLES)
 
 
 def test_a_comparison_of_four_prompts_by_hand(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_what_was_asked_otherwise_is_not_compared(
     one = read_evaluation(put(tmp_path / "base", TOY))
     other = read_evaluation(put(tmp_path / "trained", right, **changed))
     with pytest.raises(CheckpointError, match=message):
-        compare(one, other, RESAMPLES)
+        compare_evaluations(one, other, RESAMPLES)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from nemo_brorl.core.tokenizer import ChatTokenizer
 from tests.support.stored import MESSAGES, group
 
 
-class Words:
+class WordTokenizer:
     """Decodes a response as its token ids."""
 
     def decode(self, token_ids: list[int]) -> str:
         return " ".join(map(str, token_ids))
 
 
-WORDS = cast(ChatTokenizer, Words())
+WORDS = cast(ChatTokenizer, WordTokenizer())
 
 
 def test_the_shortest_right_response_follows_its_conversation() -> None:

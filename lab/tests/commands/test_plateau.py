@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from brorl_lab.commands.plateau import main, replay
+from brorl_lab.commands.plateau import main, plateau_rows
 
 from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.errors import DataError
@@ -22,7 +22,7 @@ def write(path: Path, scores: list[float]) -> Path:
 
 def test_a_flat_run_is_called_a_plateau_once_its_patience_is_over() -> None:
     rows = [{"step": step, "validation/pass_at_1": 0.5} for step in range(9)]
-    verdicts = [line[3] for line in replay(rows, PlateauConfig(window=4, patience=2))]
+    verdicts = [line[3] for line in plateau_rows(rows, PlateauConfig(window=4, patience=2))]
     assert verdicts == ["", "", "", "not rising 1", "PLATEAU", "", "", "", "not rising 1"]
 
 
@@ -36,7 +36,7 @@ def test_the_command_prints_a_row_for_each_validation(tmp_path: Path, capsys: py
 
 def test_a_file_without_validations_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DataError, match="no row has 'validation/pass_at_1'"):
-        replay([{"step": 1}], PlateauConfig())
+        plateau_rows([{"step": 1}], PlateauConfig())
     assert main([str(tmp_path / "missing.jsonl")]) == 2
     assert main([str(write(tmp_path / "m.jsonl", [0.1])), "--window", "2"]) == 2
     assert "write --window of at least 3" in capsys.readouterr().err

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from brorl_lab.commands.replay import Replay, Start, differences, find_start, off_policy, recorded_row, table_rows
+from brorl_lab.commands.replay import (
+    Replay,
+    ReplayStart,
+    differing_metrics,
+    find_start,
+    off_policy,
+    recorded_row,
+    table_rows,
+)
 from brorl_lab.store_reader import read_step
 
 from nemo_brorl.config.records import StoreConfig
@@ -37,9 +45,9 @@ def replay_of(folder: Path, config: BroRLConfig | None = None) -> Replay:
 
 def test_a_replay_begins_at_the_newest_checkpoint_before_the_step(tmp_path: Path) -> None:
     finished_run(tmp_path)
-    assert find_start(tmp_path, 4, 4) == Start(2, tmp_path / "checkpoints" / "step_2")
-    assert find_start(tmp_path, 3, 4) == Start(2, tmp_path / "checkpoints" / "step_2")
-    assert find_start(tmp_path, 2, 2) == Start(0, None)
+    assert find_start(tmp_path, 4, 4) == ReplayStart(2, tmp_path / "checkpoints" / "step_2")
+    assert find_start(tmp_path, 3, 4) == ReplayStart(2, tmp_path / "checkpoints" / "step_2")
+    assert find_start(tmp_path, 2, 2) == ReplayStart(0, None)
 
 
 def test_a_step_that_is_needed_and_not_stored_is_named(tmp_path: Path) -> None:
@@ -54,9 +62,9 @@ def test_a_step_that_is_needed_and_not_stored_is_named(tmp_path: Path) -> None:
 def test_a_step_of_which_a_share_is_stored_is_refused_before_anything_starts(tmp_path: Path) -> None:
     finished_run(tmp_path)
     StoreWriter(tmp_path, StoreConfig(share=1e-9), tmp_path).write(read_step(tmp_path, 3))
-    with pytest.raises(DataError, match=r"step 3 cannot be learnt again: \d+ of its groups are not .*store\.share=1"):
+    with pytest.raises(DataError, match=r"step 3 cannot be replayed: \d+ of its groups are not .*store\.share=1"):
         find_start(tmp_path, 4, 4)
-    assert find_start(tmp_path, 2, 2) == Start(0, None)
+    assert find_start(tmp_path, 2, 2) == ReplayStart(0, None)
 
 
 def test_steps_learnt_again_make_the_weights_of_the_run(tmp_path: Path) -> None:
@@ -66,7 +74,7 @@ def test_steps_learnt_again_make_the_weights_of_the_run(tmp_path: Path) -> None:
     assert start.checkpoint is not None
     policy.load(start.checkpoint / "policy")
     for step in (3, 4):
-        replay_of(tmp_path).learn(policy, step)
+        replay_of(tmp_path).train_on_step(policy, step)
     assert policy.weight == fake(trainer).weight
 
 
@@ -108,9 +116,9 @@ def test_the_reference_is_reset_where_the_run_reset_it(tmp_path: Path) -> None:
     event = {"step": 3, "event": "reference_reset", "reason": "interval", "value": 3.0}
     (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
     policy = FakePolicy()
-    replay_of(tmp_path).learn(policy, 2)
+    replay_of(tmp_path).train_on_step(policy, 2)
     assert policy.reference_resets == []
-    replay_of(tmp_path).learn(policy, 3)
+    replay_of(tmp_path).train_on_step(policy, 3)
     assert policy.reference_resets == [small_config().algorithm.reference_reset.clear_optimizer]
 
 
@@ -120,8 +128,11 @@ REPORT = UpdateReport(3, {"policy/loss": 0.1 + 0.2, "policy/grad_norm": float("n
 def test_numbers_are_compared_bit_for_bit_and_null_is_nan(tmp_path: Path) -> None:
     row = {"step": 3, "policy/loss": 0.1 + 0.2, "policy/grad_norm": None}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    assert differences(recorded_row(tmp_path, 3), REPORT) == []
-    assert differences({"policy/loss": 0.3, "policy/grad_norm": 1.0}, REPORT) == ["policy/loss", "policy/grad_norm"]
+    assert differing_metrics(recorded_row(tmp_path, 3), REPORT) == []
+    assert differing_metrics({"policy/loss": 0.3, "policy/grad_norm": 1.0}, REPORT) == [
+        "policy/loss",
+        "policy/grad_norm",
+    ]
     with pytest.raises(DataError, match="has no row of step 4"):
         recorded_row(tmp_path, 4)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from brorl_lab.commands.rescore import asked_again, changes_by_task, confusion, main, rescore
+from brorl_lab.commands.rescore import changes_by_task, confusion, main, prompt_for_verifier, rescore
 
 from nemo_brorl.config.load import load_config, to_yaml
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError, NotAllowedError
@@ -41,21 +41,21 @@ def test_right_and_wrong_are_counted_before_and_now() -> None:
 
 def test_options_stand_over_those_of_the_prompt() -> None:
     prompt = make_prompt()
-    again = asked_again(prompt, NAME, {"answer": "2"})
+    again = prompt_for_verifier(prompt, NAME, {"answer": "2"})
     assert (again.verifier, again.payload) == (NAME, {"answer": "2"})
-    assert asked_again(again, None, {}).verifier == NAME
+    assert prompt_for_verifier(again, None, {}).verifier == NAME
 
 
 def test_a_verifier_that_cannot_score_these_prompts_is_refused_first() -> None:
     with pytest.raises(ConfigError, match="unknown verifier 'maths'"):
-        asked_again(make_prompt(), "maths", {})
+        prompt_for_verifier(make_prompt(), "maths", {})
     with pytest.raises(DataError, match="verifier instruction_following"):
-        asked_again(make_prompt(), "instruction_following", {})
+        prompt_for_verifier(make_prompt(), "instruction_following", {})
 
 
 def test_what_an_environment_answered_is_not_scored_again_by_it() -> None:
     with pytest.raises(DataError, match="answered by an environment"):
-        asked_again(environment_prompt(), None, {})
+        prompt_for_verifier(environment_prompt(), None, {})
 
 
 def strangers_run(folder: Path, step: int = 2, **changes: Any) -> Path:

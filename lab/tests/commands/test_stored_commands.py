@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from brorl_lab.commands import export_sft, replay, rescore
-from brorl_lab.commands.rescore import Rescored
+from brorl_lab.commands.rescore import RescoredGroup
 from brorl_lab.store_reader import chosen_steps
 
 from lab.tests.commands.test_export_sft import WORDS
@@ -55,8 +55,8 @@ def test_steps_that_are_none_are_refused(steps: list[str], capsys: pytest.Captur
 def shown(folder: Path, loss: float, *overrides: str) -> int:
     """Numbers that differ, of a replay of step 1 whose loss was 0.5."""
     (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "policy/loss": 0.5}) + "\n")
-    asked = replay.Asked(folder, 1, 1, None, overrides)
-    return replay.show(asked, [UpdateReport(1, {"policy/loss": loss}, {}, 1, 0)], Console())
+    asked = replay.ReplayArguments(folder, 1, 1, None, overrides)
+    return replay.print_reports(asked, [UpdateReport(1, {"policy/loss": loss}, {}, 1, 0)], Console())
 
 
 def test_a_replay_says_whether_it_is_the_runs_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,17 +86,17 @@ def test_what_a_model_wrote_reaches_no_terminal_as_it_is(capsys: pytest.CaptureF
 
     scored = group("train/1", [0.0, 0.0])
     (changed,) = rescore.rescore([scored], FakeVerifier(), "exact_match", {})
-    rescore.show_examples([changed], Hostile(), 1, Console())  # type: ignore[arg-type]
+    rescore.print_examples([changed], Hostile(), 1, Console())  # type: ignore[arg-type]
     output = capsys.readouterr().out
     assert output.isascii() and "\x1b" not in output
     assert len(output) < 1000
 
 
 def test_the_tables_of_a_rescoring_count_rollouts(capsys: pytest.CaptureFixture[str]) -> None:
-    groups: list[Rescored] = rescore.rescore(
+    groups: list[RescoredGroup] = rescore.rescore(
         [group("train/1", [0.0, 0.0, 1.0, 1.0])], FakeVerifier(), "exact_match", {}
     )
-    rescore.show(groups, Console())
+    rescore.print_changes(groups, Console())
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["toy", "4", "50.0%", "0.500", "0.500", "1", "1", "1"] in lines
     assert ["was", "right", "1", "1"] in lines

@@ -61,7 +61,7 @@ def test_lists_of_runs_and_pages_go_on_without_yaml_that_grows(name: str, tmp_pa
     folder = put(tmp_path, HOSTILE[name])
     assert page.settings_of(folder) == {}
     assert max_steps(folder) is None
-    assert runs.summary(folder, now=0.0).state.startswith("unreadable (RecordError: it ")
+    assert runs.summarize_run(folder, now=0.0).state.startswith("unreadable (RecordError: it ")
 
 
 def test_interpolations_of_a_run_folder_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,10 +20,10 @@ NARROW = [4, 4, 0, 0]  # pass@1 1/2, pass@4 1/2
 def test_a_warning_comes_once_when_pass_at_1_was_bought_with_pass_at_k(caplog: pytest.LogCaptureFixture) -> None:
     watch = Coverage(CoverageParams(window=2, max_fall=0.1))
     for counts in (BROAD, BROAD, BROAD):
-        watch.note(step(counts))
+        watch.record_groups(step(counts))
     assert watch.changes() == {}, "one newer step is too few"
     for counts in (NARROW, NARROW, NARROW):
-        watch.note(step(counts))
+        watch.record_groups(step(counts))
     assert watch.changes() == pytest.approx({"rollouts/pass_at_1_change": 0.25, "rollouts/pass_at_n_change": -0.5})
     assert caplog.text.count("pass@4 has fallen by 0.500") == 1
 
@@ -35,15 +35,15 @@ def test_a_warning_comes_once_when_pass_at_1_was_bought_with_pass_at_k(caplog: p
 def test_no_warning_without_a_rise_or_within_the_limit(later: list[int], max_fall: float | None) -> None:
     watch = Coverage(CoverageParams(window=2, max_fall=max_fall))
     for counts in (BROAD, BROAD, later, later):
-        watch.note(step(counts))
+        watch.record_groups(step(counts))
     assert not watch.is_warned
 
 
 def test_it_begins_anew_with_another_n_and_survives_a_restart() -> None:
     watch = Coverage(CoverageParams(window=2))
-    watch.note(step(BROAD))
+    watch.record_groups(step(BROAD))
     again = Coverage(CoverageParams(window=2))
     again.resume(1, watch.state_dict())
     assert again.state_dict() == watch.state_dict()
-    again.note([make_group([1.0] * 8)])
+    again.record_groups([make_group([1.0] * 8)])
     assert (again.k, again.first) == (8, [[1.0, 1.0]])

@@ -31,20 +31,20 @@ def paid(answer: str, is_reference: bool = False) -> tuple[PaidAnswer, ...]:
 
 
 def kinds(groups: Sequence[ScoredGroup]) -> list[str]:
-    _, found = RewardWatch(UNUSED, RewardWatchParams()).look(groups)
+    _, found = RewardWatch(UNUSED, RewardWatchParams()).find_alarms(groups)
     return [alarm.kind for alarm in found]
 
 
 def test_a_step_without_signs_raises_nothing() -> None:
     watch = RewardWatch(UNUSED, RewardWatchParams())
-    metrics, found = watch.look([group(f"train/{number}") for number in range(5)])
+    metrics, found = watch.find_alarms([group(f"train/{number}") for number in range(5)])
     assert found == []
     assert set(metrics.values()) == {0.0}
 
 
 def test_a_reward_without_an_answer_is_an_alarm_with_its_example() -> None:
     watch = RewardWatch(UNUSED, RewardWatchParams())
-    metrics, (alarm,) = watch.look([group("a"), group("b", num_without_answer=3, example="0 0 0")])
+    metrics, (alarm,) = watch.find_alarms([group("a"), group("b", num_without_answer=3, example="0 0 0")])
     assert metrics["reward_watch/without_answer"] == 3
     assert (alarm.kind, alarm.prompt, alarm.example) == ("no_answer", "b", "0 0 0")
 
@@ -52,7 +52,7 @@ def test_a_reward_without_an_answer_is_an_alarm_with_its_example() -> None:
 def test_one_answer_that_earns_on_three_prompts_whose_answer_it_is_not_is_an_alarm() -> None:
     two = [group("a", paid=paid("6*4*1*1")), group("b", paid=paid("6*4*1*1")), group("c", paid=paid("8*3"))]
     assert kinds(two) == []
-    metrics, (alarm,) = RewardWatch(UNUSED, RewardWatchParams()).look([*two, group("d", paid=paid("6*4*1*1"))])
+    metrics, (alarm,) = RewardWatch(UNUSED, RewardWatchParams()).find_alarms([*two, group("d", paid=paid("6*4*1*1"))])
     assert alarm.kind == "same_answer"
     assert "'6*4*1*1' earned on 3 prompts" in alarm.text
     assert metrics["reward_watch/same_answer_prompts"] == 3
@@ -77,16 +77,16 @@ def test_a_robust_z_score_worked_by_hand() -> None:
 def test_a_sudden_rise_of_a_verifiers_mean_is_an_alarm_once_there_is_history() -> None:
     watch = RewardWatch(UNUSED, RewardWatchParams(rise=6.0))
     low, high = [1, 0, 0, 0], [1, 1, 1, 0]
-    assert watch.look([group("x", high)])[1] == []
+    assert watch.find_alarms([group("x", high)])[1] == []
     watch = RewardWatch(UNUSED, RewardWatchParams(rise=6.0))
     for number in range(MIN_HISTORY):
-        assert watch.look([group(f"{number}", low)])[1] == []
-    metrics, (alarm,) = watch.look([group("x", high)])
+        assert watch.find_alarms([group(f"{number}", low)])[1] == []
+    metrics, (alarm,) = watch.find_alarms([group("x", high)])
     assert metrics["reward_watch/highest_rise"] == pytest.approx(0.5 / 0.03)  # 0.75 - 0.25, and the least spread
     assert (alarm.kind, alarm.where) == ("rise", "toy")
     assert "from 0.250 to 0.750" in alarm.text
     for number in range(100):
-        watch.look([group(f"{number}", low)])
+        watch.find_alarms([group(f"{number}", low)])
     assert len(watch.history["toy"]) == HISTORY
 
 
@@ -95,14 +95,14 @@ def test_a_slow_rise_is_learning() -> None:
     found = []
     for step in range(60):
         rewards = [1.0] * step + [0.0] * (100 - step)
-        found += watch.look([group(f"{step}", rewards)])[1]
+        found += watch.find_alarms([group(f"{step}", rewards)])[1]
     assert found == []
 
 
 def test_failures_on_three_prompts_are_an_alarm_that_names_the_worst() -> None:
     failing = [group("a", num_late=1), group("b", num_raised=2, example="((((")]
     assert kinds(failing) == []
-    metrics, (alarm,) = RewardWatch(UNUSED, RewardWatchParams()).look([*failing, group("c", num_late=1)])
+    metrics, (alarm,) = RewardWatch(UNUSED, RewardWatchParams()).find_alarms([*failing, group("c", num_late=1)])
     assert (alarm.kind, alarm.prompt, alarm.example) == ("failures", "b", "((((")
     assert alarm.text == "it failed on 4 responses to 3 prompts"
     assert (metrics["reward_watch/failing_prompts"], metrics["reward_watch/late"]) == (3, 2)
@@ -115,13 +115,13 @@ def test_groups_without_evidence_say_nothing() -> None:
 def test_the_state_goes_through_json_and_goes_on() -> None:
     watch = RewardWatch(UNUSED, RewardWatchParams(max_examples=1))
     for number in range(MIN_HISTORY):
-        watch.look([group(f"{number}", [1, 0, 0, 0])])
-    _, found = watch.look([group("x", [1, 0, 0, 0], num_without_answer=1)])
-    assert len(watch.to_keep(found)) == 1
+        watch.find_alarms([group(f"{number}", [1, 0, 0, 0])])
+    _, found = watch.find_alarms([group("x", [1, 0, 0, 0], num_without_answer=1)])
+    assert len(watch.select_kept(found)) == 1
     other = RewardWatch(UNUSED, RewardWatchParams(max_examples=1))
     other.resume(None, json.loads(json.dumps(watch.state_dict())))
-    assert other.to_keep(found) == []
-    assert [alarm.kind for alarm in other.look([group("y", [1, 1, 1, 1])])[1]] == ["rise"]
+    assert other.select_kept(found) == []
+    assert [alarm.kind for alarm in other.find_alarms([group("y", [1, 1, 1, 1])])[1]] == ["rise"]
 
 
 def test_examples_are_kept_a_kind_warns_once_and_a_resumed_run_writes_its_own(
@@ -131,7 +131,7 @@ def test_examples_are_kept_a_kind_warns_once_and_a_resumed_run_writes_its_own(
     states = []
     with caplog.at_level(logging.WARNING):
         for step in (1, 2, 3):
-            alarms.note(step, [group("a", num_without_answer=1, example="x")])
+            alarms.record_step(step, [group("a", num_without_answer=1, example="x")])
             states.append(alarms.state_dict())
     assert len(caplog.records) == 1
     rows = [json.loads(line) for line in (tmp_path / FILE).read_text(encoding="utf-8").splitlines()]
@@ -141,7 +141,7 @@ def test_examples_are_kept_a_kind_warns_once_and_a_resumed_run_writes_its_own(
     ]
     resumed = RewardWatch(tmp_path, RewardWatchParams(max_examples=2))
     resumed.resume(1, states[0])
-    resumed.note(2, [group("b", num_without_answer=1, example="y")])
+    resumed.record_step(2, [group("b", num_without_answer=1, example="y")])
     rows = [json.loads(line) for line in (tmp_path / FILE).read_text(encoding="utf-8").splitlines()]
     assert [(row["step"], row["prompt"]) for row in rows] == [(1, "a"), (2, "b")]
 

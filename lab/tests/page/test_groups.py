@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from brorl_lab.page.details import (
-    Tokens,
+    ResponseTokens,
     group_details,
     mean_log_probs,
     pieces_of,
@@ -154,20 +154,20 @@ def test_a_character_of_several_tokens_is_one_piece_with_their_least_log_prob(tm
     put_tokenizer(tmp_path / "tokenizer")
     tokenizer = load_tokenizer(tmp_path / "tokenizer")
     tokens = [*"aé".encode(), 256]
-    found = pieces_of(tokenizer, Tokens(tokens, [-1.0, -0.5, -3.0, -0.25], None))
+    found = pieces_of(tokenizer, ResponseTokens(tokens, [-1.0, -0.5, -3.0, -0.25], None))
     assert found == [("a", -1.0), ("é", -3.0), ("<eos>", -0.25)]
 
 
 def test_what_an_environment_said_has_no_log_prob(tmp_path: Path) -> None:
     put_tokenizer(tmp_path / "tokenizer")
-    tokens = Tokens([*b"abc"], [-1.0, 0.0, -2.0], [True, False, True])
+    tokens = ResponseTokens([*b"abc"], [-1.0, 0.0, -2.0], [True, False, True])
     assert pieces_of(load_tokenizer(tmp_path / "tokenizer"), tokens) == [("a", -1.0), ("b", None), ("c", -2.0)]
 
 
 def test_bytes_that_are_no_character_at_the_end_are_shown_as_one(tmp_path: Path) -> None:
     put_tokenizer(tmp_path / "tokenizer")
     tokenizer = load_tokenizer(tmp_path / "tokenizer")
-    assert pieces_of(tokenizer, Tokens([*b"a\xc3"], [-1.0, -2.0], None)) == [("a", -1.0), ("\ufffd", -2.0)]
+    assert pieces_of(tokenizer, ResponseTokens([*b"a\xc3"], [-1.0, -2.0], None)) == [("a", -1.0), ("\ufffd", -2.0)]
 
 
 def test_responses_to_read_are_right_and_wrong_alike() -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_lab.page.page import MIB, report
-from brorl_lab.page.runs import Run, open_runs
+from brorl_lab.page.page import MIB, render_report
+from brorl_lab.page.runs import RunView, open_runs
 from brorl_lab.page.server import Pages, make_server
 
 from nemo_brorl.__main__ import main as brorl
@@ -41,7 +41,7 @@ def parts_of(text: str) -> dict[str, Any]:
 
 
 def test_a_report_holds_every_view_and_its_groups(run: Path) -> None:
-    parts = parts_of(report(open_runs([run]), max_mib=5))
+    parts = parts_of(render_report(open_runs([run]), max_mib=5))
     assert {"overview", "settings", "comparison", "rates/0", "groups/0"} <= set(parts)
     group = parts["group/0/2/0"]
     pieces = [piece for response in group["responses"].values() for piece in response["pieces"]]
@@ -49,27 +49,27 @@ def test_a_report_holds_every_view_and_its_groups(run: Path) -> None:
 
 
 def test_responses_end_where_the_page_is_full(run: Path) -> None:
-    whole = report(open_runs([run]), max_mib=5)
-    limit = 0.5 * (len(whole) + len(report(open_runs([run]), max_mib=0)))
-    some = report(open_runs([run]), limit / MIB)
+    whole = render_report(open_runs([run]), max_mib=5)
+    limit = 0.5 * (len(whole) + len(render_report(open_runs([run]), max_mib=0)))
+    some = render_report(open_runs([run]), limit / MIB)
     assert len(some) <= limit
     assert 0 < len([name for name in parts_of(some) if name.startswith("group/")]) < 16
 
 
 def test_nothing_that_a_model_wrote_stands_in_the_file_as_it_is(run: Path) -> None:
-    text = report(open_runs([run]), max_mib=5)
+    text = render_report(open_runs([run]), max_mib=5)
     for written in ("onerror", "alert(", "document.title='taken'", "example.org"):
         assert written not in text
 
 
 def test_a_name_of_a_run_is_no_markup(run: Path) -> None:
-    text = report([Run(run, "<script>alert(1)</script>")], max_mib=0)
+    text = render_report([RunView(run, "<script>alert(1)</script>")], max_mib=0)
     assert "<title>BroRL: &lt;script&gt;alert(1)&lt;/script&gt;</title>" in text
     assert "<script>alert(1)" not in text
 
 
 def test_the_policy_allows_this_program_and_style_and_nothing_from_elsewhere(run: Path) -> None:
-    text = report(open_runs([run]), max_mib=0)
+    text = render_report(open_runs([run]), max_mib=0)
     [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
     [script] = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     [style] = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
@@ -91,7 +91,7 @@ def test_the_command_writes_the_file_into_the_run_folder(
 
 
 def test_only_what_the_first_view_shows_stands_before_the_program(run: Path) -> None:
-    before, _, after = report(open_runs([run]), max_mib=5).partition("<script>")
+    before, _, after = render_report(open_runs([run]), max_mib=5).partition("<script>")
     assert list(parts_of(before)) == ["overview"]
     assert {"settings", "comparison", "rates/0", "groups/0", "group/0/2/0"} <= set(parts_of(after))
 
@@ -151,7 +151,7 @@ def test_parts_are_those_of_the_report_and_every_response(port: int, run: Path) 
         assert status == 200
         return json.loads(body)
 
-    written = parts_of(report(open_runs([run]), max_mib=5))
+    written = parts_of(render_report(open_runs([run]), max_mib=5))
     for name in ("settings", "comparison", "rates/0", "groups/0", "group/0/2/0"):
         assert part(name) == written[name]
     assert part("response/0/2/0/3")["pieces"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from brorl_lab.commands.report import chosen_folders
-from brorl_lab.page.comparison import comparison
-from brorl_lab.page.runs import SILENT_S, Run, open_runs, overview, settings_table, state_of
+from brorl_lab.page.comparison import compare_runs
+from brorl_lab.page.runs import SILENT_S, RunView, open_runs, overview, settings_table, state_of
 
 from nemo_brorl.core.errors import ConfigError
 from tests.support.run_folders import put_heartbeat
@@ -19,12 +19,12 @@ PASS_AT_1 = "validation/pass_at_1"
 ERROR = "validation/pass_at_1_standard_error"
 
 
-def put_rows(folder: Path, *rows: dict[str, Any], settings: str = "trainer: {max_steps: 4}") -> Run:
+def put_rows(folder: Path, *rows: dict[str, Any], settings: str = "trainer: {max_steps: 4}") -> RunView:
     folder.mkdir(parents=True)
     lines = [json.dumps(row) + "\n" for row in rows]
     (folder / "metrics.jsonl").write_text("".join(lines))
     (folder / "config.yaml").write_text(settings)
-    return Run(folder, folder.name)
+    return RunView(folder, folder.name)
 
 
 def test_a_metric_has_a_value_or_none_for_every_step(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_runs_are_compared_at_the_last_step_that_both_have_validated(tmp_path: P
         {"step": 1, "generation/num_samples": 8, "rollouts/generated_tokens": 70, "time/collect_s": 3.0},
         {"step": 2, PASS_AT_1: 0.7, ERROR: 0.04, "generation/num_samples": 8, "time/update_s": 2.0},
     )
-    one, two = comparison([first, second])["rows"]
+    one, two = compare_runs([first, second])["rows"]
     assert (one["step"], one["value"], one["best"], one["best_step"]) == (2, 0.5, 0.9, 4)
     assert one["difference"] is None
     assert two["difference"] == pytest.approx(0.2)
@@ -111,13 +111,13 @@ def test_runs_are_compared_at_the_last_step_that_both_have_validated(tmp_path: P
 def test_the_interval_of_a_share_ends_at_0_and_1(tmp_path: Path) -> None:
     rare = put_rows(tmp_path / "a", {"step": 1, PASS_AT_1: 0.01, ERROR: 0.01})
     common = put_rows(tmp_path / "b", {"step": 1, PASS_AT_1: 0.99, ERROR: 0.01})
-    one, two = comparison([rare, common])["rows"]
+    one, two = compare_runs([rare, common])["rows"]
     assert one["interval"] == [0.0, pytest.approx(0.01 + 0.0196)]
     assert two["interval"] == [pytest.approx(0.99 - 0.0196), 1.0]
 
 
 def test_one_run_is_compared_with_nothing(tmp_path: Path) -> None:
-    assert comparison([put_rows(tmp_path / "a", {"step": 2, PASS_AT_1: 0.5})])["rows"] == []
+    assert compare_runs([put_rows(tmp_path / "a", {"step": 2, PASS_AT_1: 0.5})])["rows"] == []
 
 
 def test_evaluations_on_the_same_questions_are_paired(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_evaluations_on_the_same_questions_are_paired(tmp_path: Path) -> None:
         benchmarks = {"held_out": {"questions": "same", "prompts": prompts}}
         (run.folder / "evaluation.json").write_text(json.dumps({"benchmarks": benchmarks}))
         runs.append(run)
-    [found] = comparison(runs)["paired"]
+    [found] = compare_runs(runs)["paired"]
     assert (found["name"], found["other"], found["num_prompts"], found["difference"]) == ("b", "a", 2, 0.25)
 
 

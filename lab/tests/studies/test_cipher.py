@@ -11,7 +11,17 @@ from brorl_lab.prompt_pool import RetiringParams
 from transformers import Qwen2ForCausalLM
 
 from lab.studies import cipher_chains, cipher_plateau, cipher_pool
-from lab.studies.cipher_plain import MODEL, Questions, are_right, grpo, learn, log_probs, maxrl, sample, until_end
+from lab.studies.cipher_plain import (
+    MODEL,
+    Questions,
+    grpo,
+    log_probs,
+    maxrl,
+    sample,
+    sampled_mask,
+    score_responses,
+    update_policy,
+)
 from lab.studies.figures.plateau import rates_of
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.prompts.sources import make_source
@@ -48,13 +58,13 @@ def test_grpo_divides_by_the_deviation() -> None:
 
 
 def test_a_response_counts_as_far_as_its_first_end() -> None:
-    mask = until_end(torch.tensor([[5, END, END], [5, 6, 7]]), END)
+    mask = sampled_mask(torch.tensor([[5, END, END], [5, 6, 7]]), END)
     assert mask.tolist() == [[True, True, False], [True, True, True]]
 
 
 def test_a_response_is_right_when_it_is_the_whole_answer() -> None:
     responses = torch.tensor([[5, 6, END], [5, END, END], [7, END, END], [7, 8, END]])
-    assert are_right(responses, [[5, 6, END], [7, END]], 2).tolist() == [1.0, 0.0, 1.0, 0.0]
+    assert score_responses(responses, [[5, 6, END], [7, END]], 2).tolist() == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_a_step_makes_what_was_rewarded_likelier(questions_file: Path) -> None:
@@ -66,10 +76,10 @@ def test_a_step_makes_what_was_rewarded_likelier(questions_file: Path) -> None:
         before = log_probs(model, prompts, 4, responses)
     rewards = torch.zeros(2, 4)
     rewards[0, 1] = 1.0
-    learn(model, torch.optim.SGD(model.parameters(), lr=0.1), prompts, responses, maxrl(rewards), END)
+    update_policy(model, torch.optim.SGD(model.parameters(), lr=0.1), prompts, responses, maxrl(rewards), END)
     with torch.no_grad():
         after = log_probs(model, prompts, 4, responses)
-    gains = ((after - before) * until_end(responses, END)).sum(dim=1)
+    gains = ((after - before) * sampled_mask(responses, END)).sum(dim=1)
     assert gains[1] > 0
     assert gains[1] > gains[[0, 2, 3]].max()
 
@@ -118,7 +128,7 @@ def test_a_run_filled_until_full_goes_on_from_the_same_place_and_counts_what_it_
 def test_the_pupil_within_reach_is_right_about_four_digits_in_five_and_keeps_the_tags() -> None:
     answer = [90, 1, 2, 3, 4, 5, 6, 91, END]
     generator = torch.Generator().manual_seed(0)
-    written = [cipher_plateau.as_the_pupil(answer, list(range(10)), generator) for _ in range(500)]
+    written = [cipher_plateau.pupil_answer(answer, list(range(10)), generator) for _ in range(500)]
     assert all((row[0], row[-2:]) == (90, [91, END]) for row in written)
     right = (torch.tensor(written)[:, 1:7] == torch.arange(1, 7)).float().mean()
     assert abs(float(right) - 0.82) < 0.03  # 0.8, and a tenth of the other fifth

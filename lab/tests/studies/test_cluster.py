@@ -8,7 +8,7 @@ from lab.studies.cluster_model.cluster import Cluster, ClusterResult, Dispatcher
 from lab.studies.cluster_model.curve import ASSUMED_H100, EngineCurve
 from lab.studies.cluster_model.dispatch import BASELINES, Planned, warm_history
 from lab.studies.cluster_model.load import ClusterShape, Load
-from lab.studies.cluster_model.workload import LengthLaw, draw, recorded_law
+from lab.studies.cluster_model.workload import LengthDistribution, draw_load, recorded_distribution
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.rollouts.ledger import fitting_chunk_size
@@ -16,7 +16,7 @@ from nemo_brorl.rollouts.ledger import fitting_chunk_size
 pytestmark = pytest.mark.slow
 
 SLOW = EngineCurve(step_s=1.0, rollout_s=0.5, context_s=0.0, prefill_tokens_per_s=10.0, source="test")
-LAW = LengthLaw()
+LAW = LengthDistribution()
 
 
 def result(dispatcher: Dispatcher, load: Load, shape: ClusterShape) -> ClusterResult:
@@ -44,7 +44,7 @@ def test_the_bound_without_moves_counts_the_steps_of_long_rollouts() -> None:
 
 
 def test_no_way_beats_the_bounds() -> None:
-    load, shape = draw(LAW, 6, 32, 100, seed=0), ClusterShape(4, ASSUMED_H100, max_batch=16)
+    load, shape = draw_load(LAW, 6, 32, 100, seed=0), ClusterShape(4, ASSUMED_H100, max_batch=16)
     for way in BASELINES.values():
         found = result(way(load, shape), load, shape)
         assert found.bound_s <= found.unmoved_bound_s <= found.makespan_s
@@ -59,7 +59,7 @@ def test_one_engine_with_one_batch_takes_as_long_as_by_hand() -> None:
 
 @pytest.mark.parametrize("way", [*BASELINES, "ours"])
 def test_every_rollout_is_sampled_once(way: str) -> None:
-    load, shape = draw(LAW, 8, 48, 100, seed=0), ClusterShape(3, ASSUMED_H100, max_batch=16)
+    load, shape = draw_load(LAW, 8, 48, 100, seed=0), ClusterShape(3, ASSUMED_H100, max_batch=16)
     dispatcher = (
         Planned(load, shape, LengthHistory(), LAW.max_tokens, 8) if way == "ours" else BASELINES[way](load, shape)
     )
@@ -69,15 +69,17 @@ def test_every_rollout_is_sampled_once(way: str) -> None:
 
 
 def test_whole_groups_compute_a_prompt_once_and_scattered_samples_everywhere() -> None:
-    load, shape = draw(LAW, 8, 48, 100, seed=0), ClusterShape(4, ASSUMED_H100, max_batch=16)
+    load, shape = draw_load(LAW, 8, 48, 100, seed=0), ClusterShape(4, ASSUMED_H100, max_batch=16)
     ratios = {name: result(way(load, shape), load, shape).prefill_ratio for name, way in BASELINES.items()}
     assert (ratios["whole groups"], ratios["static split"], ratios["per-sample scatter"]) == (1.0, 1.0, 4.0)
 
 
 def test_at_64_engines_ours_is_balanced_like_scattered_samples_at_a_fraction_of_the_prefill() -> None:
     """What issue 4 asks for; without any knowledge of true lengths, after one step of the task."""
-    load, shape = draw(LAW, 128, 512, 1000, seed=0), ClusterShape(64, CPU_LIKE, max_batch=256)
-    ours = result(Planned(load, shape, warm_history(draw(LAW, 64, 128, 1000, seed=1)), LAW.max_tokens), load, shape)
+    load, shape = draw_load(LAW, 128, 512, 1000, seed=0), ClusterShape(64, CPU_LIKE, max_batch=256)
+    ours = result(
+        Planned(load, shape, warm_history(draw_load(LAW, 64, 128, 1000, seed=1)), LAW.max_tokens), load, shape
+    )
     whole = result(BASELINES["whole groups, pulled"](load, shape), load, shape)
     assert ours.idle_share < whole.idle_share / 2
     assert ours.prefill_ratio < 64 / 5, "scattered samples compute each prompt on all 64 engines"
@@ -93,8 +95,8 @@ CPU_LIKE = EngineCurve(
 def test_engines_that_never_hear_from_each_other_lose_a_lot() -> None:
     """Progress is what fills slots: reports with finished chunks alone leave them empty until a chunk's longest rollout
     ends."""
-    load = draw(LAW, 32, 256, 1000, seed=0)
-    history = [warm_history(draw(LAW, 64, 128, 1000, seed=1)) for _ in range(2)]
+    load = draw_load(LAW, 32, 256, 1000, seed=0)
+    history = [warm_history(draw_load(LAW, 64, 128, 1000, seed=1)) for _ in range(2)]
     told, untold = (
         ClusterShape(16, ASSUMED_H100, 128),
         ClusterShape(16, ASSUMED_H100, 128, report_every=10**9, report_s=1e9),
@@ -105,7 +107,7 @@ def test_engines_that_never_hear_from_each_other_lose_a_lot() -> None:
 
 
 def test_a_law_has_its_median_and_its_limit() -> None:
-    lengths = np.array(draw(LAW, 400, 64, 100, seed=0).lengths)
+    lengths = np.array(draw_load(LAW, 400, 64, 100, seed=0).lengths)
     assert np.median(lengths) == pytest.approx(3000, rel=0.1)
     assert lengths.max() == 8192
     within, total = np.log(lengths).std(axis=1).mean(), np.log(lengths).std()
@@ -114,11 +116,11 @@ def test_a_law_has_its_median_and_its_limit() -> None:
 
 def test_a_recorded_law_has_the_mean_and_the_share_at_the_limit() -> None:
     row = {"rollouts/response_tokens": 20.0, "rollouts/response_tokens_max": 32.0, "rollouts/truncated": 0.1}
-    lengths = np.array(draw(recorded_law([row, row]), 400, 64, 10, seed=0).lengths)
+    lengths = np.array(draw_load(recorded_distribution([row, row]), 400, 64, 10, seed=0).lengths)
     assert lengths.mean() == pytest.approx(20, rel=0.03)
     assert (lengths == 32).mean() == pytest.approx(0.1, abs=0.03)
     with pytest.raises(DataError, match="response_tokens"):
-        recorded_law([{"step": 1}])
+        recorded_distribution([{"step": 1}])
 
 
 def test_chunks_shrink_when_there_are_few_rollouts_for_many_engines() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.studies.figures.sweep import SweepRun, draw_sweep, sweep_tables
+from lab.studies.figures.sweep import SizeRun, draw_sweep, sweep_tables
 
 STEP = {
     "generation/num_samples": 100.0,
@@ -20,10 +20,10 @@ def validation(pass_at_1: float) -> dict[str, float]:
             "time/validate_s": 50.0}  # fmt: skip
 
 
-def run(size: int, seed: int, scores: list[float], seconds: float = 6.0) -> SweepRun:
+def run(size: int, seed: int, scores: list[float], seconds: float = 6.0) -> SizeRun:
     """A validation before training and after each step."""
     rows = [validation(scores[0])] + [STEP | {"time/update_s": seconds} | validation(score) for score in scores[1:]]
-    return SweepRun.from_rows(size, seed, rows)
+    return SizeRun.from_rows(size, seed, rows)
 
 
 def test_samples_and_training_time_are_summed_without_validations_and_without_counting_a_stage_twice() -> None:
@@ -35,7 +35,7 @@ def test_samples_and_training_time_are_summed_without_validations_and_without_co
 
 def test_rates_measured_elsewhere_take_the_place_of_a_runs_own_times() -> None:
     rows = [validation(0.2), STEP | validation(0.3)]
-    assert SweepRun.from_rows(16, 1, rows, rate=(50.0, 1.5)).seconds.tolist() == [0, 3.5]  # 100 / 50 + 1.5
+    assert SizeRun.from_rows(16, 1, rows, rate=(50.0, 1.5)).seconds.tolist() == [0, 3.5]  # 100 / 50 + 1.5
 
 
 def test_a_score_between_two_validations_lies_on_the_line_between_them() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from brorl_lab.theory.advice import (
-    Measured,
+    MeasuredSteps,
     fit_prior,
-    mean_of,
-    outlook,
-    resampled,
+    mean_of_steps,
+    predict_outlook,
+    resample_steps,
     second_moment,
     signal_per_sample,
 )
@@ -55,7 +55,7 @@ def test_a_prior_is_found_again_from_its_pass_at_k(prior: SuccessPrior) -> None:
         assert found.keep_rate(num) == pytest.approx(prior.keep_rate(num), abs=0.01)
 
 
-def measured(**changes: float) -> Measured:
+def measured(**changes: float) -> MeasuredSteps:
     values: dict[str, float] = {
         "num_per_prompt": 16,
         "batch_rollouts": 4096,
@@ -67,12 +67,12 @@ def measured(**changes: float) -> Measured:
         "train_s": 0.002,
         "publish_s": 1.0,
     }
-    return Measured(pass_at={1: 0.2, 2: 0.3}, **{**values, **changes})  # type: ignore[arg-type]
+    return MeasuredSteps(pass_at={1: 0.2, 2: 0.3}, **{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_costs_and_updates_by_hand() -> None:
     prior = SuccessPrior(1.0, 1.0)  # keep rate 1 − 2 / (N + 1)
-    found = outlook(measured(), prior, num=64, num_samples=409_600, score_noise=3.0, prefill_cost=0.5)
+    found = predict_outlook(measured(), prior, num=64, num_samples=409_600, score_noise=3.0, prefill_cost=0.5)
     keep_rate = 1 - 2 / 65
     assert found.keep_rate == pytest.approx(keep_rate)
     assert found.informative_groups == pytest.approx(6400 * keep_rate)
@@ -85,5 +85,5 @@ def test_costs_and_updates_by_hand() -> None:
 
 def test_a_run_is_the_mean_of_its_steps_and_resampling_keeps_their_number() -> None:
     steps = [measured(all_right=0.1), measured(all_right=0.3)]
-    assert mean_of(steps).all_right == pytest.approx(0.2)
-    assert len(resampled(steps, np.random.default_rng(0))) == 2
+    assert mean_of_steps(steps).all_right == pytest.approx(0.2)
+    assert len(resample_steps(steps, np.random.default_rng(0))) == 2

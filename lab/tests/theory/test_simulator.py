@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brorl_lab.commands.simulate import main
-from brorl_lab.theory.simulator import Simulation, ablations, equal_draws, run
+from brorl_lab.theory.simulator import Simulation, ablations, equal_draws, simulate
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ SMALL = Simulation(sizes=(4, 512), num_tokens=2000, num_correct=200, num_steps=3
 
 
 def test_the_seeded_start_has_the_mass_of_its_logits() -> None:
-    first = next(run(Simulation(sizes=(4,), precision="float64")))
+    first = next(simulate(Simulation(sizes=(4,), precision="float64")))
     correct = 9999 * np.exp(3.0) + np.exp(5.0)
     assert first.q_pos[0] == pytest.approx(correct / (correct + 118_000), rel=1e-12)  # 0.6301
     assert first.share_improved[0] == 0
@@ -27,30 +27,30 @@ def test_one_adam_step_moves_every_drawn_token_by_the_learning_rate() -> None:
     setting = Simulation(
         sizes=(1000,), num_tokens=2, num_correct=1, num_steps=1, weight_decay=0.0, is_seeded=False, precision="float64"
     )
-    before, after = run(setting)
+    before, after = simulate(setting)
     assert before.q_pos[0] == 0.5
     assert after.q_pos[0] == pytest.approx(1 / (1 + np.exp(-2e-3)), abs=1e-7)
 
 
 def test_a_row_does_not_depend_on_the_sizes_beside_it() -> None:
-    both, alone = list(run(SMALL))[-1], list(run(replace(SMALL, sizes=(512,))))[-1]
+    both, alone = list(simulate(SMALL))[-1], list(simulate(replace(SMALL, sizes=(512,))))[-1]
     assert both.q_pos[1] == alone.q_pos[0]
 
 
 def test_a_larger_n_ends_with_more_mass_on_correct_tokens() -> None:
-    last = list(run(replace(SMALL, num_steps=300)))[-1]
+    last = list(simulate(replace(SMALL, num_steps=300)))[-1]
     assert last.q_pos[1] > last.q_pos[0]
     assert last.share_improved[1] > last.share_improved[0]
 
 
 def test_single_and_double_precision_agree() -> None:
-    single, double = (list(run(replace(SMALL, precision=precision)))[-1] for precision in ("float32", "float64"))
+    single, double = (list(simulate(replace(SMALL, precision=precision)))[-1] for precision in ("float32", "float64"))
     assert single.q_pos == pytest.approx(double.q_pos, abs=1e-5)
 
 
 @pytest.mark.end_to_end
 def test_the_published_setting_gives_the_reproduced_numbers() -> None:
-    last = list(run(Simulation(sizes=(4, 16, 512, 51200))))[-1]
+    last = list(simulate(Simulation(sizes=(4, 16, 512, 51200))))[-1]
     assert last.q_pos == pytest.approx([0.601, 0.607, 0.634, 0.647], abs=0.002)
     assert 100 * last.share_improved == pytest.approx([11, 32, 63, 100], abs=2)
 
@@ -60,7 +60,7 @@ def test_the_decline_at_small_n_is_a_gradient_below_epsilon_and_not_weight_decay
     small = Simulation(sizes=(4,), num_tokens=4000, num_correct=312, num_steps=200, eps=1e-5, precision="float64")
 
     def change(simulation: Simulation) -> float:
-        first, *_, last = run(simulation)
+        first, *_, last = simulate(simulation)
         return float(last.q_pos[0] - first.q_pos[0])
 
     assert change(small) < 0
@@ -76,7 +76,7 @@ def test_settings_that_cannot_be_are_named() -> None:
         ({"learning_rates": (1e-3,)}, "1 learning rates for 2 rollout sizes"),
     ):
         with pytest.raises(ValueError, match=message):
-            next(run(replace(SMALL, **wrong)))
+            next(simulate(replace(SMALL, **wrong)))
 
 
 def test_equal_draws_spend_the_same_number_whatever_n() -> None:
@@ -90,7 +90,7 @@ def test_equal_draws_spend_the_same_number_whatever_n() -> None:
 
 
 def test_without_seeding_no_correct_token_is_told_apart_at_the_start() -> None:
-    assert next(run(ablations(SMALL)["not seeded"])).q_pos == pytest.approx([0.1, 0.1])
+    assert next(simulate(ablations(SMALL)["not seeded"])).q_pos == pytest.approx([0.1, 0.1])
 
 
 def test_the_command_writes_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

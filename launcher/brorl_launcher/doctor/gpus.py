@@ -1,7 +1,6 @@
-"""Check the GPUs of a node: how many, how much of their memory is free, who else is on them, does the driver serve
-torch's CUDA.
+"""Check the GPUs of a node: number, free memory, other processes on them, and whether the driver serves torch's CUDA.
 
-nvidia-smi and torch are asked in processes that may hang. As a program (`probe.py`) what torch sees.
+nvidia-smi and torch run in processes that may hang. As a program (`probe.py`) this module reports what torch sees.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from brorl_launcher.doctor.probe import answer, ask
+from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
@@ -34,14 +33,14 @@ ADVICE_BUSY = "end them, or ask for the nodes with --exclusive"
 
 
 def check_gpus(config: BroRLConfig) -> Iterator[Check]:
-    """Verdicts on this node's GPUs: health, number, free memory, driver."""
+    """Check this node's GPUs: health, number, free memory and driver."""
     wanted = config.trainer.gpus_per_node
     overview = _run_smi([])
     if isinstance(overview, str):
         rows = _run_smi(_query("gpu", GPU_FIELDS))
         users = _run_smi(_query("compute-apps", GPU_USERS))
         yield from judge_smi(rows or "", users or "")
-    seen = ask("gpus", "torch", {}, TORCH_S)
+    seen = run_probe("gpus", "torch", {}, TORCH_S)
     if seen.data is None:
         advice = "does python -c 'import torch; torch.cuda.init()' work here?"
         yield Check("gpus", FAIL, f"torch did not say what it sees: {seen.reason}", advice)
@@ -49,7 +48,9 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
     yield judge_count(wanted, seen.data)
     devices = seen.data["devices"]
     if devices:
-        yield judge_memory(RunSizes.from_config(config).gpu_share, devices)
+        sizes = RunSizes.from_config(config)
+        yield judge_memory(sizes.gpu_share, devices)
+        yield judge_graphs(config.generation.largest_graph(sizes.max_num_seqs), sizes.max_num_seqs)
     if overview is None:
         found = "nvidia-smi is not here or does not answer: driver, errors and other processes were not looked at"
         yield Check("gpu driver", WARN, found)
@@ -58,10 +59,10 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
 
 
 def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
-    """Verdict on their number and kind, as torch sees them."""
+    """Return the check of the GPUs' number and kind, as torch sees them."""
     devices: Sequence[Mapping[str, Any]] = seen["devices"]
     every_name = [device["name"] for device in devices]
-    names = list(dict.fromkeys(every_name))  # each once
+    names = list(dict.fromkeys(every_name))  # distinct names in order
     kinds = " and ".join(names) or "no GPU"
     found = f"{len(devices)} × {kinds}, torch for CUDA {seen['cuda']}, NCCL {seen['nccl']}"
     if len(devices) < wanted:
@@ -81,7 +82,7 @@ def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
 
 
 def judge_memory(share: float, devices: Sequence[Mapping[str, Any]]) -> Check:
-    """Whether the engines' share of each GPU's memory is free."""
+    """Return the check whether each GPU has the engines' share of its memory free."""
     poorest = min(devices, key=lambda device: device["free"] / device["total"])
     if poorest["free"] < share * poorest["total"]:
         found = f"GPU {poorest['index']} has {poorest['free'] / GIB:.1f} of {poorest['total'] / GIB:.1f} GiB free"
@@ -91,8 +92,23 @@ def judge_memory(share: float, devices: Sequence[Mapping[str, Any]]) -> Check:
     return Check("gpu memory", OK, f"{least:.1f} GiB and more free on each")
 
 
+def judge_graphs(largest_graph: int, max_num_seqs: int) -> Check:
+    """Say whether an engine decodes its fullest batch by a CUDA graph."""
+    if largest_graph >= max_num_seqs:
+        return Check("cuda graphs", OK, f"for batches of up to {largest_graph} sequences, as many as an engine decodes")
+    if not largest_graph:
+        found = "engines run without them, which costs milliseconds a step"
+        return Check("cuda graphs", WARN, found, "set generation.enforce_eager=false")
+    found = f"batches of {largest_graph + 1} to {max_num_seqs} sequences run without one"
+    advice = f"set max_cudagraph_capture_size={max_num_seqs} in generation.engine_args.compilation_config"
+    return Check("cuda graphs", WARN, found, advice)
+
+
 def judge_smi(rows: str, users: str) -> Iterator[Check]:
-    """Verdicts on errors and other processes, from nvidia-smi's tables without heads and units."""
+    """Yield checks of memory errors and of other processes.
+
+    `rows` and `users` are nvidia-smi's tables without header and units.
+    """
     faulty, slow, healthy = [], [], []
     for cells in _cells(rows, len(GPU_FIELDS)):
         gpu = dict(zip(GPU_FIELDS, cells, strict=True))
@@ -118,7 +134,10 @@ def judge_smi(rows: str, users: str) -> Iterator[Check]:
 
 
 def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
-    """Verdict on the driver by CUDA's rule: it serves every release of its own major version and older ones."""
+    """Return the check of the driver.
+
+    By CUDA's rule it serves every release of its own major version and of older ones.
+    """
     match = _CUDA.search(overview)
     cuda = str(seen["cuda"] or "")
     if match is None or not cuda:
@@ -151,8 +170,11 @@ def _cells(text: str, num: int) -> Iterator[list[str]]:
 
 
 def see_with_torch(_: dict[str, Any]) -> dict[str, Any]:
-    """What torch sees: `cuda`, `nccl`, `devices` with index, name, total and free bytes, and an `error` that kept it
-    from looking."""
+    """Return what torch sees of the GPUs.
+
+    `cuda` and `nccl` are versions, `devices` have index, name, and total and free bytes, `error` tells why torch could
+    not look.
+    """
     import torch
 
     devices: list[dict[str, Any]] = []
@@ -176,4 +198,4 @@ def see_with_torch(_: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer({"torch": see_with_torch})
+    answer_probe({"torch": see_with_torch})

@@ -1,7 +1,7 @@
-"""Examination of a job: its nodes look at themselves, then at each other, and agree on a verdict.
+"""Examine a job: each node checks itself, then the nodes check each other and agree on a verdict.
 
-That the run folder is the same one everywhere is seen by a word that each node writes into it, and looks for of the
-others.
+Whether the run folder is the same on all nodes is seen from a file: each node writes one there and looks for the files
+of all nodes.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ from pathlib import Path
 from typing import Any
 
 from brorl_launcher.doctor import collective
-from brorl_launcher.doctor.collective import LEAST, Pair, blamed, find_fault
-from brorl_launcher.doctor.probe import within
-from brorl_launcher.doctor.rendezvous import NodeRank, NoTorchError, Rendezvous, join
-from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, named
+from brorl_launcher.doctor.collective import LEAST, Pair, find_fault, with_blame
+from brorl_launcher.doctor.probe import call_within
+from brorl_launcher.doctor.rendezvous import NodeRank, NoTorchError, Rendezvous, join_rendezvous
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, join_names
 from nemo_brorl.core.errors import ResourceError
 
 NAME = "shared folder"
 LOOK_S = 0.2
-HANG_S = 30.0  # that a call into a file system may take
+HANG_S = 30.0  # longest time of a file-system call
 
 RENDEZVOUS = "rendezvous"
 SAME = "same versions"
 CLOCKS = "clock"
-CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # between a node's clock and the first one's
+CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # seconds between a node's clock and the first node's
 EXCHANGE_S = 30.0
-LEFT_S = 900.0  # that a report of a node that did not come may be old
-SPREAD_S = 90.0  # that nodes may be apart, beyond what a check may take
+LEFT_S = 900.0  # greatest age of the report that an absent node left
+SPREAD_S = 90.0  # greatest distance between nodes, beyond the longest check
 
 
 def write_word(folder: Path, node: str, word: str) -> str:
-    """Leave `word` as this node's. Returns what went wrong, or \"\"."""
+    """Write `word` into this node's file in the shared folder, so that the other nodes can look for it.
+
+    Returns what went wrong, or an empty text.
+    """
 
     def put() -> str:
         try:
@@ -47,12 +50,14 @@ def write_word(folder: Path, node: str, word: str) -> str:
         except OSError as error:
             return str(error)
 
-    return str(within(HANG_S, put, f"the file system has not answered for {HANG_S:.0f} s"))
+    return str(call_within(HANG_S, put, f"the file system has not answered for {HANG_S:.0f} s"))
 
 
 def words_seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
-    """Nodes whose word is there, as `words` has them; looked for until all are, or `seconds` are over: file servers
-    take a while."""
+    """Return the nodes whose file in the folder holds their word of `words`.
+
+    Looks until all do, or for `seconds`, because file servers need a while to show new files.
+    """
     ends_at = time.monotonic() + seconds
     found: set[str] = set()
     while True:
@@ -68,7 +73,7 @@ def words_seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[s
 
 
 def is_word_fresh(folder: Path, node: str, max_age_s: float) -> bool:
-    """Whether a node has left its word not longer ago than that."""
+    """Return whether a node wrote its file in the shared folder less than `max_age_s` seconds ago."""
     try:
         written_at = _path(folder, node).stat().st_mtime
         return time.time() - written_at < max_age_s
@@ -77,7 +82,7 @@ def is_word_fresh(folder: Path, node: str, max_age_s: float) -> bool:
 
 
 def remove_word(folder: Path, node: str) -> None:
-    """Take this node's word away."""
+    """Delete the file with which this node showed that it sees the shared folder."""
     with contextlib.suppress(OSError):
         _path(folder, node).unlink(missing_ok=True)
 
@@ -87,15 +92,18 @@ def judge_sights(
     sights: Mapping[str, Sequence[str]],
     folder: Path,
 ) -> dict[str, Check]:
-    """Verdict on each node from who sees whom, itself included. Where most nodes share a folder the others have
-    another one; of two halves the first node's is believed: there the job's script has been."""
+    """Return the shared-folder check of each node, from which nodes see whose files.
+
+    The folder of most nodes is the right one. Of two equal halves the one with the first node is right, because the job
+    script has written there.
+    """
     advice = (
         "put the run folder (exp_manager.explicit_log_dir) on a file system that all nodes mount, and mount it in the "
         "container"
     )
     verdicts = {}
     for node in nodes:
-        same = [node]  # nodes that share the folder with this one: each sees the other
+        same = [node]  # nodes that see this node's file and whose file it sees
         lacks: list[str] = []
         for other in sights:
             if other == node:
@@ -126,23 +134,23 @@ def _path(folder: Path, node: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the job's checks need to know."""
+class JobCheckSettings:
+    """Folders, GPUs and deadlines for the doctor's checks of a job."""
 
-    shared: Path  # a folder below the run folder
-    reports: Path | None  # the folder of `<node>.json`; None: they are not written
-    num_gpus: int  # on each node; 0: CPU
-    rendezvous_s: float  # from this process' start of the rendezvous until everyone has come
-    all_reduce_s: float  # 0: none is tried
+    shared: Path  # folder below the run folder
+    reports: Path | None  # folder of `<node>.json`; None: not written
+    num_gpus: int  # GPUs of each node; 0: CPU
+    rendezvous_s: float  # deadline from the start of the rendezvous until all nodes have come
+    all_reduce_s: float  # deadline of an all-reduce; 0: none is tried
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the nodes of a job have found, in the order of ranks; on the first node also of those that did not come."""
+class DoctorVerdict:
+    """The reports of a job's nodes, in the order of ranks. On the first node they include nodes that did not come."""
 
     reports: tuple[NodeReport, ...]
     num_nodes: int
-    has_joined: bool = True  # False: this node knows of no other
+    has_joined: bool = True  # False: this node met no other
 
     @property
     def is_ok(self) -> bool:
@@ -152,8 +160,8 @@ class Verdict:
 
     @property
     def shared_failures(self) -> list[str]:
-        """What failed between nodes that are in order by themselves."""
-        texts: dict[str, None] = {}  # each once, in order
+        """Failures between nodes that are each in order by themselves, as texts."""
+        texts: dict[str, None] = {}  # distinct texts in order
         for report in self.reports:
             for check in report.checks:
                 if check.status == FAIL and check.is_shared:
@@ -163,18 +171,19 @@ class Verdict:
 
 def examine_job(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     look: Callable[[], NodeReport],
-) -> Verdict:
-    """Meet, `look` at this node, then at the others, and write `<node>.json` into `wanted.reports`.
+) -> DoctorVerdict:
+    """Check this node and the job's nodes together, and return the verdict.
 
-    A node writes its own before the last exchange; then the first one writes all, with what it alone knows: who did not
-    come, how the clocks differ, whose packages are other ones.
+    `look` checks this node. Each node writes `<node>.json` into `wanted.reports` before the last exchange. Then the
+    first node writes all of them again, with what it alone knows: who did not come, how the clocks differ, whose
+    packages differ.
     """
     word = secrets.token_hex(8)
     wrong = write_word(wanted.shared, this.node, word)
     try:
-        with join(this, wanted.rendezvous_s) as rendezvous:
+        with join_rendezvous(this, wanted.rendezvous_s) as rendezvous:
             verdict = _examine_together(this, wanted, look, rendezvous, word, wrong)
     except ResourceError as error:
         return _alone(this, wanted, look(), error)
@@ -185,14 +194,16 @@ def examine_job(
 
 def _examine_together(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     look: Callable[[], NodeReport],
     rendezvous: Rendezvous,
     word: str,
     wrong: str,
-) -> Verdict:
-    """Verdict of nodes that have met. `word`: what this node has left in the shared folder; `wrong`: why it could
-    not."""
+) -> DoctorVerdict:
+    """Return the verdict of nodes that have met.
+
+    `word` is what this node wrote into the shared folder, `wrong` why it could not.
+    """
     words = this.by_node(rendezvous.exchange(word, EXCHANGE_S))
     report = look()
     seen = []
@@ -216,12 +227,15 @@ def _examine_together(
 
 def _all_reduce(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     rendezvous: Rendezvous,
 ) -> list[Check]:
-    """All-reduces: on the node alone; then over all nodes on which that went well, since another one would only make
-    them wait; and if that fails, between neighbours. Every node comes to each exchange, whether it takes part in what
-    is tried or not."""
+    """Check all-reduces on the node alone, then over the nodes that passed, then between neighbours.
+
+    A node that failed alone is left out of the second check, because it would only make the others wait. The third
+    check runs only when the second one failed. Every node takes part in each exchange of results, also one that is left
+    out.
+    """
     longest = collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S
     mine = collective.check_node(this, wanted.num_gpus, wanted.all_reduce_s)
     by_rank = rendezvous.exchange(mine.status, longest)
@@ -231,13 +245,13 @@ def _all_reduce(
     good = [node for node in this.nodes if alone.get(node) == OK]
     bad = [node for node in this.nodes if node not in good]
     if len(good) < 2 or this.nodes[0] not in good:
-        not_tried = Check(collective.GLOBAL, WARN, f"not tried, for {named(bad)}")
+        not_tried = Check(collective.GLOBAL, WARN, f"not tried, for {join_names(bad)}")
         return [mine, not_tried]
     together = Check(collective.GLOBAL, WARN, "not tried here")
     if this.node in good:
         together = collective.check_job(this, good, wanted.num_gpus, wanted.all_reduce_s)
         if bad:
-            found = f"{together.found} (without {named(bad)})"
+            found = f"{together.found} (without {join_names(bad)})"
             together = replace(together, found=found)
     statuses = rendezvous.exchange(together.status, longest)
     if FAIL in statuses.values() and len(good) >= LEAST:
@@ -247,11 +261,11 @@ def _all_reduce(
 
         faults = find_fault(this, rendezvous, good, try_pair, longest)
         if together.status == FAIL:
-            together = blamed(together, this.node, faults)
+            together = with_blame(together, this.node, faults)
     return [mine, together]
 
 
-def _write(wanted: Wanted, reports: Sequence[NodeReport]) -> None:
+def _write(wanted: JobCheckSettings, reports: Sequence[NodeReport]) -> None:
     if wanted.reports is not None:
         for report in reports:
             report.write(wanted.reports)
@@ -259,10 +273,10 @@ def _write(wanted: Wanted, reports: Sequence[NodeReport]) -> None:
 
 def _verdict(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     gathered: Mapping[int, Any],
     offsets: Mapping[int, float],
-) -> Verdict:
+) -> DoctorVerdict:
     reports = {}
     for rank, data in gathered.items():
         reports[rank] = NodeReport.from_json(data)
@@ -277,11 +291,11 @@ def _verdict(
                 report.checks.append(check_clock(offsets[rank]))
         check_same(list(reports.values()))
     by_rank = [reports[rank] for rank in sorted(reports)]
-    return Verdict(tuple(by_rank), this.size)
+    return DoctorVerdict(tuple(by_rank), this.size)
 
 
 def check_clock(offset_s: float) -> Check:
-    """A node's clock against the first one's."""
+    """Return the check of a node's clock, which is `offset_s` ahead of the first node's."""
     if abs(offset_s) < CLOCK_WARN_S:
         return Check(CLOCKS, OK, "within a second")
     status = FAIL if abs(offset_s) >= CLOCK_FAIL_S else WARN
@@ -290,8 +304,11 @@ def check_clock(offset_s: float) -> Check:
 
 
 def check_same(reports: Sequence[NodeReport]) -> None:
-    """Add to each report whether its facts are those of most nodes; of equally many, those of the first."""
-    values: dict[str, list[str]] = {}  # by fact, of every node that has it
+    """Add a check to each report whether its facts (versions, code) are those of most nodes.
+
+    Of equally frequent values the first one counts.
+    """
+    values: dict[str, list[str]] = {}  # values of all nodes by fact
     for report in reports:
         for name, value in report.facts.items():
             values.setdefault(name, []).append(value)
@@ -317,8 +334,10 @@ def check_same(reports: Sequence[NodeReport]) -> None:
 
 
 def _absentee(node: str, reports: Path | None) -> NodeReport:
-    """Report of a node that did not come: what it left itself a short while ago, as one with wrong settings does, and
-    that it did not come."""
+    """Return the report of a node that did not come.
+
+    It starts with what that node itself reported a short while ago, as a node with wrong settings does.
+    """
     left = NodeReport.read(reports / f"{node}.json", LEFT_S) if reports else None
     advice = "is it up, can it reach the first node's port, does its container start? Its own output says more"
     absent = Check(RENDEZVOUS, FAIL, f"{node} did not come, or went away in the middle of the checks", advice)
@@ -330,12 +349,15 @@ def _absentee(node: str, reports: Path | None) -> NodeReport:
 
 def _alone(
     this: NodeRank,
-    wanted: Wanted,
+    wanted: JobCheckSettings,
     report: NodeReport,
     reason: ResourceError,
-) -> Verdict:
-    """Verdict of a node that met nobody. Where torch does not load here, or the first node's word is in the shared
-    folder, so that it is up, the fault is taken to be this node's; else the first's."""
+) -> DoctorVerdict:
+    """Return the verdict of a node that could not meet the others.
+
+    This node is taken to be at fault where torch does not load, or where the first node is up, as its file in the
+    shared folder shows. Otherwise the first node is.
+    """
     first_node = this.nodes[0]
     is_up = is_word_fresh(wanted.shared, first_node, LEFT_S)
     is_mine = this.is_first or is_up or isinstance(reason, NoTorchError)
@@ -346,8 +368,8 @@ def _alone(
     _write(wanted, [report])
     remove_word(wanted.shared, this.node)
     if fault == this.node:
-        return Verdict((report,), this.size, has_joined=False)
+        return DoctorVerdict((report,), this.size, has_joined=False)
     first = _absentee(fault, wanted.reports)
     if wanted.reports and not (wanted.reports / f"{fault}.json").exists():
         first.write(wanted.reports)
-    return Verdict((first, report), this.size, has_joined=False)
+    return DoctorVerdict((first, report), this.size, has_joined=False)

@@ -1,5 +1,6 @@
-"""Shapes of public models by name, as their config.json files give them, for plans on a machine that has not downloaded
-them.
+"""Know the shapes of public models by name, for plans on a machine that has not downloaded them.
+
+The numbers are those of the models' config.json files.
 """
 
 from __future__ import annotations
@@ -117,12 +118,14 @@ SHAPES = {
     ),
 }
 
-_WITHOUT = ("-instruct", "-base", "-math")  # variants of one shape
+_WITHOUT = ("-instruct", "-base", "-math")  # name suffixes that do not change the shape
 
 
 def find_shape(config: BroRLConfig) -> ModelShape:
-    """Shape of `policy.model`: a known name with or without its owner, a folder, or what the hub's cache holds. Raises
-    ModelError."""
+    """Return the shape of `policy.model`, a known name (with or without its owner), a folder, or a cached hub name.
+
+    Raises ModelError when nothing tells the shape.
+    """
     model = config.policy.model
     known = SHAPES.get(_plain(model))
     if known is not None:
@@ -144,7 +147,7 @@ def _plain(model: str) -> str:
 
 
 def _cached(model: str) -> Path | None:
-    """The newest snapshot of a model in the Hugging Face hub's cache."""
+    """Return the newest snapshot of a model in the Hugging Face hub's cache, or None."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     found = list(hub.glob(f"models--{model.replace('/', '--')}/snapshots/*/config.json"))

@@ -25,6 +25,11 @@ def test_a_gpu_whose_memory_another_process_holds_refuses() -> None:
     assert (check.status, "40.0 of 140.0 GiB free" in check.found) == (FAIL, True)
 
 
+def test_the_fullest_batch_of_an_engine_should_have_a_cuda_graph() -> None:
+    assert [gpus.judge_graphs(largest, 1024).status for largest in (1024, 512, 0)] == [OK, WARN, WARN]
+    assert "513 to 1024" in gpus.judge_graphs(512, 1024).found
+
+
 def test_memory_errors_refuse_and_other_processes_warn() -> None:
     rows = "0, NVIDIA H100, 81559, 0, 0, Not Active\n1, NVIDIA H100, 81559, 0, 3, Not Active\n"
     checks = list(gpus.judge_smi(rows, "4711, python, 30000\n"))

@@ -14,8 +14,8 @@ import pytest
 from brorl_launcher.doctor import job, rendezvous
 from brorl_launcher.doctor.job import (
     CLOCK_FAIL_S,
-    Verdict,
-    Wanted,
+    DoctorVerdict,
+    JobCheckSettings,
     check_clock,
     check_same,
     examine_job,
@@ -39,13 +39,13 @@ def _torch_loads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_nodes(
     ranks: Sequence[int], size: int, folders: Sequence[Path], looks: dict[int, Check] | None = None
-) -> dict[int, Verdict]:
+) -> dict[int, DoctorVerdict]:
     """The verdicts of fake nodes, one thread each; `folders` is where each one's run folder is."""
-    nodes, verdicts = tuple(f"node{rank}" for rank in range(size)), dict[int, Verdict]()
+    nodes, verdicts = tuple(f"node{rank}" for rank in range(size)), dict[int, DoctorVerdict]()
 
     def be(rank: int, port: int) -> None:
         check = (looks or {}).get(rank, Check("disk", OK, "enough"))
-        wanted = Wanted(
+        wanted = JobCheckSettings(
             folders[rank] / "doctor", folders[rank] / "reports", num_gpus=0, rendezvous_s=2.0, all_reduce_s=0
         )
         this = NodeRank(rank, nodes, "127.0.0.1", port)
@@ -173,6 +173,8 @@ def test_two_processes_meet_reduce_and_leave_their_reports(tmp_path: Path, port:
         "-m",
         "nemo_brorl",
         "doctor",
+        "--config-name",
+        "sums_cpu",
         "--job",
         "--report",
         str(tmp_path / "reports"),

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 from brorl_launcher.doctor import rendezvous
-from brorl_launcher.doctor.collective import Pair, at_fault, blamed, find_fault, rounds
-from brorl_launcher.doctor.rendezvous import NodeRank, join
+from brorl_launcher.doctor.collective import Pair, find_fault, nodes_at_fault, pair_rounds, with_blame
+from brorl_launcher.doctor.rendezvous import NodeRank, join_rendezvous
 from brorl_launcher.doctor.report import FAIL, OK, Check, NodeReport
 
 FAILED = Check("all-reduce, job", FAIL, "nccl over 32 ranks: timed out", "", is_shared=True)
@@ -17,26 +17,26 @@ FAILED = Check("all-reduce, job", FAIL, "nccl over 32 ranks: timed out", "", is_
 @pytest.mark.parametrize("num", [3, 4, 5, 8])
 def test_every_neighbourhood_is_tried_once_and_nobody_twice_at_a_time(num: int) -> None:
     nodes = [str(index) for index in range(num)]
-    tried = [pair for edges in rounds(nodes) for pair in edges]
+    tried = [pair for edges in pair_rounds(nodes) for pair in edges]
     assert sorted(tried) == sorted((node, nodes[(index + 1) % num]) for index, node in enumerate(nodes))
-    for edges in rounds(nodes):
+    for edges in pair_rounds(nodes):
         members = [node for pair in edges for node in pair]
         assert len(members) == len(set(members))
 
 
 def test_who_fails_with_both_neighbours_is_at_fault_unless_all_do() -> None:
     pairs = {("a", "b"): False, ("b", "c"): False, ("c", "d"): True, ("d", "a"): True}
-    assert at_fault("abcd", pairs) == ["b"]
-    assert at_fault("abcd", pairs | {("c", "d"): False}) == ["b", "c"]
-    assert at_fault("abcd", dict.fromkeys(pairs, False)) == []
-    assert at_fault("abcd", dict.fromkeys(pairs, True)) == []
+    assert nodes_at_fault("abcd", pairs) == ["b"]
+    assert nodes_at_fault("abcd", pairs | {("c", "d"): False}) == ["b", "c"]
+    assert nodes_at_fault("abcd", dict.fromkeys(pairs, False)) == []
+    assert nodes_at_fault("abcd", dict.fromkeys(pairs, True)) == []
 
 
 def test_the_one_at_fault_is_refused_and_the_others_are_not() -> None:
-    reports = {node: NodeReport(node, [blamed(FAILED, node, ["b"])]) for node in "ab"}
+    reports = {node: NodeReport(node, [with_blame(FAILED, node, ["b"])]) for node in "ab"}
     assert (reports["a"].is_ok, reports["b"].is_ok) == (True, False)
     assert "at fault: b" in reports["a"].checks[0].found
-    assert NodeReport("a", [blamed(FAILED, "a", [])]).is_ok
+    assert NodeReport("a", [with_blame(FAILED, "a", [])]).is_ok
 
 
 def test_nodes_in_step_agree_on_who_is_at_fault_and_others_only_listen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_nodes_in_step_agree_on_who_is_at_fault_and_others_only_listen(monkeypat
 
     def be(rank: int) -> None:
         this = NodeRank(rank, nodes, "127.0.0.1", port)
-        with join(this, 20) as together:
+        with join_rendezvous(this, 20) as together:
             found[this.node] = find_fault(this, together, "abcde", try_pair, 20)
 
     threads = [threading.Thread(target=be, args=(rank,), daemon=True) for rank in range(len(nodes))]

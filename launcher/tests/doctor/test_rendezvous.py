@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from brorl_launcher.doctor import rendezvous
-from brorl_launcher.doctor.rendezvous import NodeRank, expand, in_job, join, torch_fault
+from brorl_launcher.doctor.rendezvous import NodeRank, expand_node_list, join_rendezvous, rank_in_job, torch_fault
 
 from nemo_brorl.core.errors import ConfigError, ResourceError
 from tests.support.ports import reserved_port
@@ -27,23 +27,23 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_slurms_lists_of_nodes_are_read(written: str, names: list[str]) -> None:
-    assert list(expand(written)) == names
+    assert list(expand_node_list(written)) == names
 
 
 @pytest.mark.parametrize("written", ["a[0-", "a[x-3]", "a]b", "a,,b"])
 def test_what_is_no_list_of_nodes_is_refused(written: str) -> None:
     with pytest.raises(ConfigError):
-        list(expand(written))
+        list(expand_node_list(written))
 
 
 def test_outside_of_a_step_the_doctor_says_how_to_call_it() -> None:
     with pytest.raises(ConfigError, match="srun --ntasks-per-node=1"):
-        in_job({})
+        rank_in_job({})
 
 
 def test_two_tasks_on_one_node_are_refused() -> None:
     with pytest.raises(ConfigError, match="task 0 of 2 runs on 1 nodes"):
-        in_job({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "node0"})
+        rank_in_job({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "node0"})
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_node_that_sends_too_late_is_left_out_and_hears_of_it(monkeypatch: pyt
     has_heard = threading.Event()
 
     def be(rank: int, port: int) -> None:
-        with join(NodeRank(rank, nodes, "127.0.0.1", port), 20) as together:
+        with join_rendezvous(NodeRank(rank, nodes, "127.0.0.1", port), 20) as together:
             found[rank] = [together.exchange(nodes[rank], 20)]
             if rank == 2:
                 time.sleep(1.5)

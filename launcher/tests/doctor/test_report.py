@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from brorl_launcher.doctor.probe import Probe, within
-from brorl_launcher.doctor.report import FAIL, OK, Check, NodeReport, advices, table_header, table_rows
+from brorl_launcher.doctor.probe import Probe, call_within
+from brorl_launcher.doctor.report import FAIL, OK, Check, NodeReport, advice_lines, table_header, table_rows
 
 
 def test_a_question_that_hangs_ends_at_its_deadline() -> None:
@@ -16,7 +16,7 @@ def test_a_question_that_hangs_ends_at_its_deadline() -> None:
     )
     answer = hanging.wait(0.5)
     assert (answer.data, answer.reason) == (None, "no answer within 0.5 s")
-    assert within(0.05, lambda: time.sleep(5), "late") == "late"
+    assert call_within(0.05, lambda: time.sleep(5), "late") == "late"
 
 
 def test_a_probe_that_fails_says_why() -> None:
@@ -34,4 +34,4 @@ def test_nodes_that_say_the_same_share_a_row_and_the_worst_stands_first() -> Non
         ["disk", "ok", "n0, n1, n2, n3, n4, n6 and 1 more", "0 GiB (n0; the others alike)"],
     ]
     assert table_rows(reports[:1]) == [["disk", "ok", "0 GiB"]]
-    assert advices(reports) == ["disk: empty it"]
+    assert advice_lines(reports) == ["disk: empty it"]

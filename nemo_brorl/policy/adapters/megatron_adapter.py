@@ -36,7 +36,10 @@ class ScoringModel(GPTModel):
     """A GPTModel whose last stage returns the result of `score` for the hidden states, instead of logits."""
 
     def score(self, hidden_states: Tensor, packing: Any) -> Tensor:
-        """Return the last stage's output for hidden states [T, 1, h], which sequence parallelism cuts over ranks."""
+        """Return the model's output for the last layer's hidden states [T, 1, h].
+
+        Sequence parallelism cuts the hidden states over ranks.
+        """
         raise NotImplementedError
 
     def _postprocess(
@@ -57,7 +60,7 @@ class ProductOfOwn:
     """
 
     def has_own_product(self) -> bool:
-        """Return whether `product` currently replaces Megatron's matrix product."""
+        """Return whether this linear currently uses `product` instead of Megatron's matrix product."""
         raise NotImplementedError
 
     def product(

@@ -41,5 +41,5 @@ def remember_allocations(cuda: Any, max_events: int) -> None:
 
 
 def write_allocations(cuda: Any, path: Path) -> None:
-    """Write the recorded allocations in the format of pytorch.org/memory_viz."""
+    """Write the recorded GPU allocations to a file, in the format of pytorch.org/memory_viz."""
     cuda.memory._dump_snapshot(str(path))

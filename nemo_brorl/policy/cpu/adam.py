@@ -1,9 +1,9 @@
-"""Adam for the CPU, with the interface and the state layout of Transformer Engine's and Apex's FusedAdam.
+"""Implement Adam for the CPU, with the interface and state layout of Transformer Engine's and Apex's FusedAdam.
 
-Megatron-core 0.16.1 cannot save and load its distributed optimizer around torch's own Adam: `state_dict()` asserts
-before the first step, loading looks for a `step` per group, and the loaded step becomes one tensor that all parameters
-share and advance once each, which makes the bias correction wrong without a word. Here `step` is a number of the
-parameter group.
+Megatron-core 0.16.1 cannot save and load its distributed optimizer around torch's own Adam. `state_dict()` asserts
+before the first step, and loading looks for a `step` per group. The loaded step becomes one tensor that all parameters
+share and advance once each, which silently makes the bias correction wrong. Here `step` is a number of the parameter
+group.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nemo_brorl.policy.adapters.torch_adapter import fused_adam, fused_adamw
 
 
 class FusedAdam(torch.optim.Optimizer):
-    """Adam (arXiv 1412.6980), or AdamW (arXiv 1711.05101) when `adam_w_mode`; runs torch's fused kernel."""
+    """Adam (arXiv 1412.6980), or AdamW (arXiv 1711.05101) with `adam_w_mode`, on torch's fused kernel."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class FusedAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
-        """Update every parameter that has a gradient."""
+        """Take one Adam step on every parameter that has a gradient."""
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None]
             if params:

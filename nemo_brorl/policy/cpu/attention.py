@@ -1,10 +1,10 @@
-"""Attention by blocks for CPU, around torch's flash kernel, forward and backward by hand.
+"""Compute attention by blocks on CPU, around torch's flash kernel, with a hand-written forward and backward.
 
-Softmax over several sets of keys is the merge of the softmaxes over each set (the log-sum-exps say with what weights;
-Milakov and Gimelshein, arXiv 1805.02867), and flash attention's backward of one set only needs the merged output and
-log-sum-exp. So all responses of a prompt are one batch of queries against one copy of its keys, however long each is,
-and so are those that share more, once for every level of their tree; only the causal part is done per length. Against
-concatenating the prompt's keys to each response's this saves the copies and their gradients' sums.
+The softmax over several sets of keys is the merge of the softmaxes over each set, weighted by their log-sum-exps
+(Milakov and Gimelshein, arXiv 1805.02867). The backward of one set needs only the merged output and log-sum-exp. So all
+responses of a prompt are one batch of queries against one copy of its keys, however long each response is. Responses
+that share more are one batch for every level of their tree. Only the causal part is computed per length. Compared with
+copying the prompt's keys to each response, this saves the copies and the sums of their gradients.
 
 Legend: T tokens of the row, B segments of a block, L their length, R queries that see a span, P keys of a span, H
 heads, K key-value heads, G = H / K, D head size.
@@ -34,10 +34,10 @@ def attend_on_cpu(
     packing: Packing,
     scale: float,
 ) -> Tensor:
-    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None where it is the row itself; [T,
-    H, D].
+    """Return the attention output [T, H, D] over a packed row, on CPU.
 
-    The kernel's backward is four times slower in bf16 than in fp32, so bf16 goes through fp32.
+    `query` is [T, H, D], `key` and `value` are [T, K, D]. `context` is (key, value) [C, K, D], or None where the row
+    itself is the context. The kernel's backward is four times slower in bf16 than in fp32, so bf16 is computed in fp32.
     """
     if "cpu" not in packing.caches:
         packing.caches["cpu"] = _plan(packing)
@@ -61,15 +61,15 @@ def attend_on_cpu(
 
 @dataclass(frozen=True)
 class _CpuPlan:
-    """The blocks sorted by what is done with them."""
+    """The attention calls for one packed row: its blocks, sorted by how they are computed."""
 
     blocks: tuple[Block, ...]
-    shared: list[SpanRows]  # rows whose queries all see the same span
-    past: list[tuple[slice, Block, Span]]  # every segment its own
+    shared: list[SpanRows]  # rows whose queries all attend to one span
+    past: list[tuple[slice, Block, Span]]  # blocks whose segments each attend to their own span
 
 
 def _plan(packing: Packing) -> _CpuPlan:
-    levels: defaultdict[int, list[SpanRows]] = defaultdict(list)  # prompts, what is shared beyond them, and so on
+    levels: defaultdict[int, list[SpanRows]] = defaultdict(list)  # spans by depth in the tree: prompts are level 0
     past: list[tuple[slice, Block, Span]] = []
     start = 0
     for block in packing.blocks:
@@ -87,12 +87,12 @@ def _plan(packing: Packing) -> _CpuPlan:
 
 
 def _merged(shared: Sequence[SpanRows]) -> list[SpanRows]:
-    """Rows that go on where those before ended, and see the same span, in one."""
+    """Join adjacent rows of queries that attend to one span of keys into one entry."""
     merged: list[SpanRows] = []
     for rows, span in shared:
         if merged:
             last_rows, last_span = merged[-1]
-            # One call for all responses of a prompt, however many lengths they have.
+            # All responses of a prompt are one call, however many lengths they have.
             if last_rows.stop == rows.start and last_span == span:
                 joined = slice(last_rows.start, rows.stop)
                 merged[-1] = (joined, span)
@@ -119,7 +119,7 @@ class _CpuAttention(torch.autograd.Function):
             part, part_sums = flash_on_cpu(*heads, 0.0, True, scale=scale)
             to_output.copy_(part)
             to_sums.copy_(part_sums)
-        # The causal part is in the output; what segments see besides is merged into it, set by set.
+        # The output has the causal part. Attention over each further set of keys is merged into it.
         context = (key, value) if keys is None or values is None else (keys, values)
         num_heads = query.size(1)
         num_kv = key.size(1)
@@ -146,7 +146,7 @@ class _CpuAttention(torch.autograd.Function):
         query, key, value, keys, values, output, log_sums = ctx.saved_tensors
         plan, scale = ctx.settings
         grad = grad.contiguous()
-        # Filled block by block with the causal part's gradients, to which those of seen keys are added.
+        # The causal part's gradients fill it block by block. Gradients over the spans are added to them.
         query_grad = torch.empty_like(query)
         own_grads = (torch.empty_like(key), torch.empty_like(value))
         inputs = (grad, query, key, value, output, log_sums)
@@ -171,7 +171,7 @@ class _CpuAttention(torch.autograd.Function):
             for total, part in zip(context_grads, seen_grads, strict=True):
                 end = span.start + span.length
                 rows_of_span = total[span.start : end]
-                # Heads of a group share their keys, so the keys' gradient is the sum over the group.
+                # Query heads of a group share their keys, so the keys' gradient is the sum over the group.
                 rows_of_span.transpose(0, 1).add_(part.sum(0))
         for rows, block, span in plan.past:
             seen = [_spans(part, span, block) for part in context]
@@ -184,13 +184,13 @@ class _CpuAttention(torch.autograd.Function):
 
 
 class _Backward(NamedTuple):
-    """What the backward pass over seen keys reads of the queries, and writes."""
+    """Queries, with their gradients, that the attention's backward pass over one span of keys reads and writes."""
 
     grad: Tensor
     query: Tensor
     output: Tensor
     log_sums: Tensor
-    query_grad: Tensor  # added to
+    query_grad: Tensor  # gradient that the pass adds to
 
 
 def _backward_of_seen(
@@ -198,7 +198,10 @@ def _backward_of_seen(
     seen: Sequence[Tensor],
     scale: float,
 ) -> Sequence[Tensor]:
-    """Gradients of the seen keys and values; the queries' are added where they belong. `views`: a `_Backward` each."""
+    """Return the attention gradients of a span's keys and values, and add the queries' gradient in place.
+
+    `views` are the fields of a `_Backward`.
+    """
     grad, query, output, log_sums, query_grad = views
     parts = flash_on_cpu_backward(grad, query, *seen, output, log_sums, 0.0, False, scale=scale)
     query_grad.add_(parts[0])
@@ -206,7 +209,10 @@ def _backward_of_seen(
 
 
 def _by_block(plan: _CpuPlan, *tensors: Tensor) -> Iterator[list[Tensor]]:
-    """Per block the views [B, H, L, ...] of tensors [T, H, ...]; one split of each, because there are many blocks."""
+    """Yield for each block of a row the views [B, H, L, ...] of attention tensors [T, H, ...].
+
+    Each tensor is split once, because there are many blocks.
+    """
     sizes = [block.num_tokens for block in plan.blocks]
     split = [tensor.split(sizes) for tensor in tensors]
     for index, block in enumerate(plan.blocks):
@@ -219,20 +225,23 @@ def _by_block(plan: _CpuPlan, *tensors: Tensor) -> Iterator[list[Tensor]]:
 
 
 def _segments(heads: Tensor, rows: slice, block: Block) -> Tensor:
-    """[T, H, ...] to a view [B, H, L, ...] of a block."""
+    """Return one block of an attention tensor [T, H, ...] as a view [B, H, L, ...] with a batch of its segments."""
     sizes = (block.num, block.length)
     by_segment = heads[rows].unflatten(0, sizes)
     return by_segment.transpose(1, 2)
 
 
 def _queries(heads: Tensor, rows: slice, num_kv: int) -> Tensor:
-    """[T, H, ...] to a view [G, K, R, ...]: every group of heads is one of a batch that shares the keys."""
+    """Return rows of an attention tensor [T, H, ...] as a view [G, K, R, ...].
+
+    The G query heads that share keys become the batch dimension.
+    """
     by_group = heads[rows].unflatten(1, (num_kv, -1))
     return by_group.transpose(0, 2)
 
 
 def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
-    """[C, K, D] to a view [G, K, P, D] of a span."""
+    """Return a span of keys or values [C, K, D] as a view [G, K, P, D], repeated for the G query heads of a group."""
     end = span.start + span.length
     part = heads[span.start : end]
     group_size = num_heads // part.size(1)
@@ -241,7 +250,7 @@ def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
 
 
 def _spans(heads: Tensor, span: Span, block: Block) -> Tensor:
-    """[C, K, D] to a view [B, K, P, D]: the span of every segment."""
+    """Return the spans of keys or values [C, K, D] of a block's segments as a view [B, K, P, D]."""
     end = span.start + block.num * span.stride
     part = heads[span.start : end]
     by_segment = part.unflatten(0, (block.num, span.stride))
@@ -254,7 +263,7 @@ def _merge(
     part: Tensor,
     part_sums: Tensor,
 ) -> None:
-    """Add the attention over more keys to `output` and its log-sum-exps, in place."""
+    """Merge attention over more keys (`part`, `part_sums`) into `output` and its log-sum-exps, in place."""
     weight = (part_sums - log_sums).sigmoid_()
     output.lerp_(part, weight[..., None])
     torch.logaddexp(log_sums, part_sums, out=log_sums)

@@ -1,5 +1,6 @@
-"""What Megatron sees as `torch.cuda` on a machine without CUDA: streams that do nothing, torch's CPU generator, and the
-CPU as the only device.
+"""Stand in for `torch.cuda` in Megatron on a machine without CUDA.
+
+Streams do nothing, random numbers come from torch's CPU generator, and the CPU is the only device.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 
 
 class _Idle:
-    """A CUDA stream or event on a machine that has none: every method does nothing and returns the object."""
+    """A CUDA stream or event on a machine without CUDA: every method does nothing and returns the object."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
@@ -30,14 +31,14 @@ class _Idle:
 
 
 class _Generators:
-    """torch.cuda.default_generators: Megatron's RNG tracker then drives torch's CPU generator."""
+    """Replacement of torch.cuda.default_generators, by which Megatron's RNG tracker drives torch's CPU generator."""
 
     def __getitem__(self, index: int) -> torch.Generator:
         return torch.default_generator
 
 
 class _CudaStandIn(types.SimpleNamespace):
-    """What megatron.core sees as torch.cuda; names that are not listed come from torch.cuda itself."""
+    """Replacement of torch.cuda for megatron.core. Names that it does not have come from torch.cuda itself."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cuda, name)

@@ -1,12 +1,12 @@
-"""Emulation of FP8 training without FP8 hardware: Megatron's parallel linears with Transformer Engine's rounding.
+"""Emulate FP8 training without FP8 hardware: Megatron's parallel linears with Transformer Engine's rounding.
 
-What Transformer Engine would multiply in FP8 is quantised here (linear_qkv, linear_proj, linear_fc1, linear_fc2, those
-of experts and shared experts), forward and backward. Attention, embedding, output layer, norms and router stay as they
-are. Nothing is faster or smaller for it: this measures what a recipe does to log-probs and to learning.
+Everything that Transformer Engine would multiply in FP8 is quantised, forward and backward: linear_qkv, linear_proj,
+linear_fc1 and linear_fc2, also those of experts and shared experts. Attention, embedding, output layer, norms and
+router stay as they are. It saves no time or memory: it measures what a recipe does to log-probs and to training.
 
-Where it departs from Transformer Engine: under full recomputation the gradient's history takes one step for a
-micro-batch, there one for a layer; with virtual pipeline stages a chunk's history moves with its own forwards only,
-there with every chunk's.
+It differs from Transformer Engine in two ways. Under full recomputation the gradient's history takes one step for a
+micro-batch, in Transformer Engine one for a layer. With virtual pipeline stages a chunk's history advances only with
+its own forward passes, in Transformer Engine with those of every chunk.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from nemo_brorl.policy.cpu.fp8_recipes import (
 
 
 class ChunkEmulation:
-    """What the emulated linears of one model chunk share: the switch, the phase of a pass, and the end of a step."""
+    """State that the emulated linears of one model chunk share: a switch, the phase of a pass, the end of a step."""
 
     def __init__(self) -> None:
         self.is_on = True
         self.linears: list[EmulatedLinear] = []
         self._is_training_forward = False
-        self._first: EmulatedLinear | None = None  # to run forward, so the last to run backward
+        self._first: EmulatedLinear | None = None  # linear that runs first forward, so last backward
 
     def attach(self, block: TransformerBlock) -> None:
-        """Follow the forward passes of the chunk's transformer block."""
+        """Follow the forward passes of a model chunk's transformer block, to know when FP8 steps start and end."""
         block.register_forward_pre_hook(self._before)
         block.register_forward_hook(self._after)
 
@@ -68,8 +68,11 @@ class ChunkEmulation:
         self._is_training_forward = False
 
     def enter(self, linear: EmulatedLinear) -> ProductPhase:
-        """A linear begins a forward product. Inside a training forward of the block, gradients are off only while a
-        part of it is checkpointed; outside, they are on only while it is recomputed."""
+        """Return the phase in which a linear starts its forward product.
+
+        Inside a training forward of the block, gradients are off only for checkpointed parts. Outside of one, they are
+        on only for recomputation.
+        """
         if self._first is None:
             self._first = linear
         if torch.is_grad_enabled() == self._is_training_forward:
@@ -79,8 +82,8 @@ class ChunkEmulation:
         return ProductPhase.RECOMPUTED
 
     def leave_backward(self, linear: EmulatedLinear) -> None:
-        """A linear has computed its gradients."""
-        # The first linear to run forward is the last to run backward, so all gradients of the pass are in.
+        """End the gradients' step of delayed FP8 scaling if this linear is the last one to compute its gradients."""
+        # The first linear to run forward is the last to run backward, so all gradients of the pass are recorded.
         if linear is self._first:
             self._end_step([recipe.g for recipe in self._delayed()])
 
@@ -90,12 +93,15 @@ class ChunkEmulation:
 
     @staticmethod
     def _end_step(histories: Sequence[AmaxHistory]) -> None:
-        """Collective over tensor-, context- and data-parallel ranks, as Megatron sets Transformer Engine's amax
-        group."""
+        """End one step of delayed FP8 scaling in these histories.
+
+        Collective over tensor-, context- and data-parallel ranks. Megatron sets these ranks as Transformer Engine's
+        amax group.
+        """
         if not histories:
             return
         group = parallel_state.get_amax_reduction_group(with_context_parallel=True)
-        # One collective for all linears of the chunk: a message each would cost more than the numbers.
+        # One collective serves all linears of the chunk, because each message costs more than its numbers.
         amaxes = torch.stack([history.amaxes[0] for history in histories])
         dist.all_reduce(amaxes, dist.ReduceOp.MAX, group=group)
         for history, amax in zip(histories, amaxes, strict=True):
@@ -103,7 +109,7 @@ class ChunkEmulation:
 
 
 class EmulatedLinear(ProductOfOwn):
-    """What both kinds of linear add to Megatron's. Made with `policy` and `chunk` besides Megatron's own arguments."""
+    """Base of both kinds of emulated linear. It takes `policy` and `chunk` besides Megatron's own arguments."""
 
     recipe: LinearRecipe
     chunk: ChunkEmulation
@@ -114,7 +120,7 @@ class EmulatedLinear(ProductOfOwn):
         chunk.linears.append(self)
 
     def get_extra_state(self) -> Any:
-        """The history of the delayed recipe, one object per layer in a checkpoint."""
+        """Return the linear's FP8 history of the delayed recipe, which a checkpoint stores as one object per layer."""
         return self.recipe.extra_state()
 
     def set_extra_state(self, state: Any) -> None:
@@ -131,13 +137,13 @@ class EmulatedLinear(ProductOfOwn):
         group: Any,
         is_gathered: bool,
     ) -> Tensor:
-        # not in the function's forward, where gradients are always off
+        # Inside the autograd function's forward gradients are always off, so the phase is determined here.
         phase = self.chunk.enter(self)
         return _Fp8Linear.apply(x, weight, bias, self, phase, group, is_gathered)
 
 
 class EmulatedColumnParallelLinear(EmulatedLinear, ColumnParallelLinear):
-    """Output features split over tensor-parallel ranks."""
+    """An emulated linear whose output features are split over tensor-parallel ranks."""
 
     def __init__(
         self,
@@ -151,7 +157,7 @@ class EmulatedColumnParallelLinear(EmulatedLinear, ColumnParallelLinear):
 
 
 class EmulatedRowParallelLinear(EmulatedLinear, RowParallelLinear):
-    """Input features split over tensor-parallel ranks."""
+    """An emulated linear whose input features are split over tensor-parallel ranks."""
 
     def __init__(
         self,
@@ -165,9 +171,11 @@ class EmulatedRowParallelLinear(EmulatedLinear, RowParallelLinear):
 
 
 class _Fp8Linear(torch.autograd.Function):
-    """x [..., in], weight [out, in] to [..., out]: the three products in FP8. `group`: tensor-parallel ranks that share
-    the input; its gradient is then summed over them, or, under sequence parallelism, the input gathered and its
-    gradient scattered."""
+    """Autograd function from x [..., in] and weight [out, in] to [..., out], with its three products in FP8.
+
+    `group` are the tensor-parallel ranks that share the input. The input's gradient is summed over them. Under sequence
+    parallelism the input is gathered and its gradient scattered instead.
+    """
 
     @staticmethod
     def forward(
@@ -214,7 +222,8 @@ class _Fp8Linear(torch.autograd.Function):
                 dist.all_reduce(dx, group=ctx.group)
         if ctx.needs_input_grad[1]:
             dw = product(operands.by_column.transposed(), x, ctx.weight_dtype)
-        if ctx.has_bias:  # of the gradient before quantising, as Transformer Engine's
+        # As in Transformer Engine, the bias gets the gradient from before quantising.
+        if ctx.has_bias:
             bias_grad = flat.sum(0)
         ctx.linear.chunk.leave_backward(ctx.linear)
         return dx, dw, bias_grad, None, None, None, None
@@ -235,8 +244,10 @@ def emulated_layers(
     num_layers: int,
     first_layer: int,
 ) -> TransformerBlockSubmodules:
-    """A chunk's layers with the linears of FP8 layers emulated. `first_layer`: how many of the model's layers come
-    before."""
+    """Return a chunk's layers with the linears of FP8 layers replaced by emulated ones.
+
+    `first_layer` is the number of the model's layers before this chunk.
+    """
     chunk = ChunkEmulation()
     specs = []
     for layer, spec in enumerate(layers.layer_specs, start=first_layer):
@@ -247,19 +258,19 @@ def emulated_layers(
 
 
 def is_bf16_layer(policy: PolicyConfig, layer: int, num_layers: int) -> bool:
-    """Whether a layer, counted from 0 over all pipeline stages, is left out of FP8."""
+    """Return whether a layer, counted from 0 over all pipeline stages, stays out of FP8."""
     return layer < policy.fp8_bf16_first_layers or layer >= num_layers - policy.fp8_bf16_last_layers
 
 
 def _emulated(part: Any, policy: PolicyConfig, chunk: ChunkEmulation) -> Any:
-    """A part of a layer's spec with every Megatron linear in it exchanged."""
+    """Return a part of a layer's spec with every Megatron linear in it replaced by one that emulates FP8."""
     module = part.module if isinstance(part, ModuleSpec) else part
     if isinstance(module, type) and module in _EMULATED:
         params = {"policy": policy, "chunk": chunk}
         return ModuleSpec(module=_EMULATED[module], params=params)
     if isinstance(part, ModuleSpec) and dataclasses.is_dataclass(part.submodules):
         submodules: Any = part.submodules
-        # Specs are shared by all layers of a kind: they are copied, not changed.
+        # All layers of a kind share their spec, so it is copied instead of changed.
         exchanged = {}
         for field in dataclasses.fields(submodules):
             submodule = getattr(submodules, field.name)
@@ -276,7 +287,7 @@ _EMULATED: dict[type, type] = {
 
 
 def chunks_of(model: torch.nn.Module) -> list[ChunkEmulation]:
-    """The emulation of a built model chunk, in a list; empty without one."""
+    """Return the FP8 emulation of a built model chunk as a list, empty without one."""
     chunks: list[ChunkEmulation] = []
     for module in model.modules():
         if isinstance(module, EmulatedLinear) and module.chunk not in chunks:
@@ -285,7 +296,7 @@ def chunks_of(model: torch.nn.Module) -> list[ChunkEmulation]:
 
 
 def histories(model: torch.nn.Module) -> set[str]:
-    """Names in a model's state of the histories that emulated linears keep: numbers, which no layer unpickles."""
+    """Return the names of amax histories in a model's state. They are plain numbers, which no layer unpickles."""
     names = set()
     for name, module in model.named_modules():
         if isinstance(module, EmulatedLinear):
@@ -294,6 +305,6 @@ def histories(model: torch.nn.Module) -> set[str]:
 
 
 def follow_forwards(model: Any) -> None:
-    """Let the emulation of a built model chunk, if it has one, see where its forward passes begin and end."""
+    """Let the FP8 emulation of a built model chunk, if it has one, follow the chunk's forward passes."""
     for chunk in chunks_of(model):
         chunk.attach(model.decoder)

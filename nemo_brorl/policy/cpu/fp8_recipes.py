@@ -1,15 +1,16 @@
-"""The three FP8 recipes for the operands of one linear layer, which scale each of its three products uses, and the
-arithmetic of Transformer Engine's quantisation in plain torch: formats, scales, tiles, amax histories.
+"""Implement three FP8 recipes for one linear layer, with the arithmetic of Transformer Engine's quantisation in torch.
+
+A recipe says which scale each of the layer's three products uses. The arithmetic is formats, scales, tiles and amax
+histories.
 
 Legend of shapes: x [T, in] input, w [out, in] weight, g [T, out] gradient of the output. The products are
 y = x wᵀ, dx = g w and dw = gᵀ x, so x and g are each used once along their rows and once along their columns.
 
-A quantised tensor is kept as the numbers that FP8 can hold. All of them are exact in bf16 (an e4m3 number has four
-significant bits, e5m2 three), and so are their products with a power of two. What is left of the scale is one fp32
-factor that belongs behind the product, where the GPU applies it too: fp32 sums of exact products, then the scales, then
-one rounding.
+A quantised tensor is stored as the numbers that FP8 can hold. All of them are exact in bf16 (an e4m3 number has four
+significant bits, e5m2 three), and so are their products with a power of two. The rest of the scale is one fp32 factor
+that is applied after the product, as on a GPU: fp32 sums of exact products, then the scales, then one rounding.
 
-Followed are the sources of Transformer Engine 2.11: `compute_scale_from_amax` of its common/recipe,
+The code follows the sources of Transformer Engine 2.11: `compute_scale_from_amax` of its common/recipe,
 `Float8CurrentScaling`, `Float8BlockScaling` (powers of two by default, common/recipe/__init__.py) and `DelayedScaling`
 with its update in pytorch/quantization.py.
 """
@@ -33,7 +34,7 @@ TILE = 128  # numbers that share a scale in the blockwise recipe, along each til
 
 @dataclass(frozen=True)
 class Fp8Format:
-    """An FP8 type and the largest number it holds."""
+    """An FP8 type and the largest number that it can hold."""
 
     dtype: torch.dtype
     largest: float
@@ -48,26 +49,26 @@ class Quantised:
     """A matrix [R, C] of FP8 numbers, times `factor`."""
 
     values: Tensor  # bf16 [R, C]
-    factor: Tensor | None = None  # fp32 []; None: 1, the scales are powers of two and already in the values
+    factor: Tensor | None = None  # fp32 []; None: 1, because the scales are powers of two and in the values already
 
     @property
     def dequantised(self) -> Tensor:
-        """fp32 [R, C], what the tensor stands for."""
+        """The matrix that the FP8 numbers and their factor stand for, fp32 [R, C]."""
         values = self.values.float()
         if self.factor is None:
             return values
         return values * self.factor
 
     def transposed(self) -> Quantised:
-        """[C, R], the same numbers."""
+        """Return the quantised matrix transposed, [C, R]."""
         return Quantised(self.values.t(), self.factor)
 
 
 def scale_for(amax: Tensor, largest: float, power_of_two: bool) -> Tensor:
-    """What to multiply by so that `amax` becomes the largest number of the format: fp32, the shape of `amax`.
+    """Return the factor that turns `amax` into the largest number of the format, fp32 in the shape of `amax`.
 
-    1 for an amax of zero, infinity or NaN; the largest fp32 number where the quotient overflows; with `power_of_two`
-    the largest power of two that is not above.
+    It is 1 for an amax of zero, infinity or NaN, and the largest fp32 number where the quotient overflows. With
+    `power_of_two` it is the largest power of two that is not above the quotient.
     """
     amax = amax.float()
     largest_scale = torch.finfo(torch.float32).max
@@ -76,20 +77,23 @@ def scale_for(amax: Tensor, largest: float, power_of_two: bool) -> Tensor:
         mantissa, exponent = torch.frexp(scale)
         half = torch.full_like(mantissa, 0.5)
         scale = torch.ldexp(half, exponent)
-    # As Transformer Engine: a tensor of zeros, or one that has overflowed, is left as it is.
+    # As in Transformer Engine, a tensor of zeros or one that has overflowed is not scaled.
     is_usable = (amax > 0) & torch.isfinite(amax)
     one = torch.ones_like(scale)
     return torch.where(is_usable, scale, one)
 
 
 def round_to(numbers: Tensor, to: Fp8Format) -> Tensor:
-    """The nearest FP8 numbers (ties to even), saturating; NaN stays NaN. fp32 in, bf16 out, any shape."""
+    """Return the nearest FP8 numbers (ties to even), saturating. fp32 in, bf16 out, any shape. NaN stays NaN."""
     saturated = numbers.clamp(-to.largest, to.largest)
     return saturated.to(to.dtype).bfloat16()
 
 
 def largest_absolute(tensor: Tensor) -> Tensor:
-    """fp32 []; 0 for an empty tensor, such as the input of an expert without tokens."""
+    """Return a tensor's largest absolute value, fp32 [], or 0 for an empty tensor.
+
+    The input of an expert without tokens is empty.
+    """
     if tensor.numel() == 0:
         return torch.zeros((), device=tensor.device)
     amax = tensor.detach().abs().amax()
@@ -97,7 +101,7 @@ def largest_absolute(tensor: Tensor) -> Tensor:
 
 
 def per_tensor(tensor: Tensor, to: Fp8Format, scale: Tensor) -> Quantised:
-    """Quantised with one scale []."""
+    """Return a tensor quantised to FP8 with one scale []."""
     scaled = tensor.float() * scale
     return Quantised(round_to(scaled, to), scale.reciprocal())
 
@@ -108,12 +112,14 @@ def per_tile(
     rows: int,
     columns: int,
 ) -> Quantised:
-    """Quantised with one power-of-two scale per tile of `rows` x `columns`; tiles at the end may be smaller. [R, C] ->
-    [R, C]."""
+    """Return a matrix [R, C] quantised to FP8 with one power-of-two scale per tile of `rows` × `columns`.
+
+    Tiles at the end may be smaller.
+    """
     num_rows, num_columns = matrix.shape
     if matrix.numel() == 0:
         return Quantised(matrix.bfloat16())
-    # Tiles at the end are filled with zeros, which change no largest number.
+    # Tiles at the end are filled with zeros, which do not change the largest number.
     down = math.ceil(num_rows / rows)
     across = math.ceil(num_columns / columns)
     missing_rows = down * rows - num_rows
@@ -124,20 +130,20 @@ def per_tile(
     amax = tiles.abs().amax((1, 3), keepdim=True)
     scale = scale_for(amax, to.largest, power_of_two=True)
     values = round_to(tiles * scale, to)
-    values = values * scale.reciprocal().bfloat16()  # exact
+    values = values * scale.reciprocal().bfloat16()  # exact, because the scale is a power of two
     matrix_values = values.view(padded.shape)
     return Quantised(matrix_values[:num_rows, :num_columns])
 
 
 def product(left: Quantised, right: Quantised, dtype: torch.dtype) -> Tensor:
-    """left [M, K] @ right [K, N] in `dtype`, summed in fp32 and rounded once."""
+    """Return left [M, K] @ right [K, N] of quantised matrices in `dtype`, summed in fp32 and rounded once."""
     has_factor = left.factor is not None or right.factor is not None
     if not has_factor and dtype == torch.bfloat16:
-        return left.values @ right.values  # bf16 in and out, the kernel sums in fp32
+        return left.values @ right.values  # bf16 in and out; the kernel sums in fp32
     left_values = left.values.float()
     right_values = right.values.float()
     result = left_values @ right_values
-    # Behind the product, as on a GPU: scaling the factors would round them.
+    # Scales are applied after the product, as on a GPU. Scaling the operands would round them.
     for factor in (left.factor, right.factor):
         if factor is not None:
             result *= factor
@@ -145,10 +151,11 @@ def product(left: Quantised, right: Quantised, dtype: torch.dtype) -> Tensor:
 
 
 class AmaxHistory:
-    """Delayed scaling of one tensor. `amaxes` [length]: entry 0 gathers the current largest absolute value, the others
-    are those of the last steps. `scale` []: used now, computed at the end of the last step; 1 before the first.
+    """History of the largest absolute values of one tensor, for delayed scaling.
 
-    A step is one training forward (or backward) of a micro-batch, as in Transformer Engine.
+    `amaxes` is [length]. Entry 0 collects the current largest absolute value, the others are those of the last steps.
+    `scale` [] is used now and was computed at the end of the last step. It is 1 before the first step. A step is one
+    training forward (or backward) of a micro-batch, as in Transformer Engine.
     """
 
     def __init__(self, length: int, largest: float) -> None:
@@ -158,77 +165,86 @@ class AmaxHistory:
 
     @property
     def is_fresh(self) -> bool:
-        """No step has ended yet."""
+        """True until the first step of delayed scaling has ended."""
         has_history = bool(self.amaxes[1:].any())
         return not has_history and float(self.scale) == 1.0
 
     def record(self, tensor: Tensor) -> None:
-        """Take in a tensor that is being quantised."""
+        """Count the largest absolute value of a tensor that is being quantised towards the current step."""
         amax = largest_absolute(tensor)
         self.amaxes[0] = torch.maximum(self.amaxes[0], amax)
 
     def end_step(self, amax: Tensor) -> None:
-        """Close the current entry with its value over all ranks: the largest of the whole history gives the next
-        scale."""
+        """End the current step of delayed scaling, and compute the next scale from the whole history.
+
+        `amax` is the step's largest absolute value over all ranks.
+        """
         self.amaxes[0] = amax
-        # The largest of the history, not of the last step: one quiet step must not make the next one overflow
+        # The scale uses the whole history, so that one step of small values does not make the next one overflow.
         highest = self.amaxes.max()
-        # Transformer Engine's order: entry 0 is the step under way, the oldest step follows it.
+        # The order is Transformer Engine's: entry 0 is the current step, and the oldest step follows it.
         self.amaxes = self.amaxes.roll(-1)
         self.amaxes[0] = 0.0
-        if highest > 0 and torch.isfinite(highest):  # otherwise the scale stays
+        # Otherwise the scale stays.
+        if highest > 0 and torch.isfinite(highest):
             self.scale = scale_for(highest, self.largest, power_of_two=False)
 
     def state(self) -> Tensor:
-        """fp32 [1 + length]: the scale, then the history."""
+        """Return the state of delayed scaling for a checkpoint, fp32 [1 + length]: the scale, then the history."""
         return torch.cat([self.scale[None], self.amaxes])
 
     def load(self, state: Any) -> None:
-        """Continue from `state`; one of another length is cut, or filled up with zeros."""
+        """Continue delayed scaling from the result of `state`.
+
+        A history of another length is cut or filled up with zeros.
+        """
         self.scale = state[0].clone()
         self.amaxes = torch.zeros_like(self.amaxes)
         self.amaxes[0] = state[1]
-        past = state[2:]  # oldest first, as `roll` leaves them
+        past = state[2:]  # oldest first, in the order that `roll` gives
         num_kept = min(len(past), len(self.amaxes) - 1)
         if num_kept > 0:
             self.amaxes[-num_kept:] = past[-num_kept:]
 
 
 class ProductPhase(Enum):
-    """Why a forward product runs; only delayed scaling cares."""
+    """Purpose of a forward matrix product. Only delayed scaling depends on it."""
 
-    FORWARD = auto()  # training, or scoring, which differs only in that no step ends
-    CHECKPOINTED = auto()  # the first pass of a training forward that will be recomputed
+    FORWARD = auto()  # training or scoring; after scoring no step ends
+    CHECKPOINTED = auto()  # first pass of a training forward that will be recomputed
     RECOMPUTED = auto()
 
 
 @dataclass(frozen=True)
 class Operands:
-    """A tensor quantised for its two uses, both in the layout of the tensor itself."""
+    """A tensor quantised to FP8 for its two matrix products, both in the layout of the tensor itself."""
 
-    by_row: Quantised  # for y or dx
-    by_column: Quantised  # for dw, summed over tokens
+    by_row: Quantised  # operand of y or dx
+    by_column: Quantised  # operand of dw, which sums over tokens
 
 
 class LinearRecipe(Protocol):
-    """Quantises the operands of one linear layer, whose own state it holds."""
+    """FP8 quantisation of the operands of one linear layer, with the layer's own state."""
 
     def inputs(self, x: Tensor, w: Tensor, phase: ProductPhase) -> tuple[Operands, Quantised]:
-        """Of a forward pass: input and weight. A weight has the same values in both of its uses."""
+        """Return a linear's input and weight quantised for a forward pass.
+
+        A weight has equal values in both of its products.
+        """
 
     def gradient(self, g: Tensor) -> Operands:
-        """Of a backward pass."""
+        """Return the gradient of a linear's output quantised for the backward pass."""
 
     def extra_state(self) -> Tensor | None:
-        """What a checkpoint keeps; None: nothing."""
+        """Return the recipe's state for a checkpoint, or None if there is none."""
 
     def load_extra_state(self, state: Any) -> None:
-        """Continue from `extra_state`; None starts afresh."""
+        """Continue from the recipe's state in a checkpoint. None starts without a history."""
 
 
 @dataclass(frozen=True)
 class Formats:
-    """hybrid: e4m3 forward for range 448, e5m2 for gradients; e4m3: everything."""
+    """FP8 formats of a linear layer. hybrid: e4m3 forward (up to 448), e5m2 for gradients. e4m3: e4m3 for all."""
 
     forward: Fp8Format
     gradient: Fp8Format
@@ -238,7 +254,7 @@ FORMATS = {"hybrid": Formats(E4M3, E5M2), "e4m3": Formats(E4M3, E4M3)}
 
 
 class _Stateless:
-    """Scales come from the tensor at hand, so that recomputing gives the same by itself."""
+    """Base of recipes whose scales come from the current tensor alone, so that recomputation gives equal results."""
 
     def __init__(self, formats: Formats) -> None:
         self.formats = formats
@@ -251,11 +267,11 @@ class _Stateless:
 
 
 class Tensorwise(_Stateless):
-    """`Float8CurrentScaling`: one scale for each tensor, from its largest number now.
+    """The recipe `Float8CurrentScaling`: one scale for each tensor, from its current largest number.
 
-    Under tensor parallelism every rank takes its own slice's largest number, as Transformer Engine does. It reduces
-    over the tensor-parallel group only where sequence parallelism gathers a tensor, which here is quantised after
-    gathering.
+    Under tensor parallelism every rank uses the largest number of its own slice, as Transformer Engine does.
+    Transformer Engine reduces over the tensor-parallel group only where sequence parallelism gathers a tensor. Here
+    such a tensor is quantised after gathering.
     """
 
     def inputs(self, x: Tensor, w: Tensor, phase: ProductPhase) -> tuple[Operands, Quantised]:
@@ -274,8 +290,10 @@ class Tensorwise(_Stateless):
 
 
 class Blockwise(_Stateless):
-    """`Float8BlockScaling`: scales for 1 x 128 numbers of x and g along the axis that a product sums over, for 128 x
-    128 of w."""
+    """The recipe `Float8BlockScaling`: scales for 1 × 128 numbers of x and g, and for 128 × 128 of w.
+
+    The 128 numbers of x and g lie along the axis that a product sums over.
+    """
 
     def inputs(self, x: Tensor, w: Tensor, phase: ProductPhase) -> tuple[Operands, Quantised]:
         weight = per_tile(w, self.formats.forward, TILE, TILE)
@@ -292,9 +310,9 @@ class Blockwise(_Stateless):
 
 
 class Delayed:
-    """`DelayedScaling`: one scale for each tensor, from the largest number of the last steps before this one.
+    """The recipe `DelayedScaling`: one scale for each tensor, from the largest number in the steps before this one.
 
-    Whatever is quantised counts towards the current step, scoring included; a step ends with a training forward or
+    Everything that is quantised counts for the current step, also in scoring. A step ends with a training forward or
     backward. A recomputed forward uses the scales of the first one and counts for nothing.
     """
 
@@ -303,12 +321,12 @@ class Delayed:
         self.x = AmaxHistory(history, formats.forward.largest)
         self.w = AmaxHistory(history, formats.forward.largest)
         self.g = AmaxHistory(history, formats.gradient.largest)
-        # scales of forwards to be recomputed; their backwards keep the order
+        # Scales of forward passes that will be recomputed. Backward passes come in the order of these.
         self.kept: deque[tuple[Tensor, Tensor]] = deque()
 
     def inputs(self, x: Tensor, w: Tensor, phase: ProductPhase) -> tuple[Operands, Quantised]:
         if phase is ProductPhase.RECOMPUTED:
-            # The scales may have moved on since: other rows were run between a forward pass and its backward.
+            # Other rows may have run between a forward pass and its backward, and may have changed the scales.
             x_scale, w_scale = self.kept.popleft()
         else:
             self.x.record(x)
@@ -327,8 +345,10 @@ class Delayed:
         return Operands(quantised, quantised)
 
     def extra_state(self) -> Tensor:
-        """fp32 [3, 1 + history]: input, weight, gradient. The same on all ranks, because amaxes are reduced over
-        them."""
+        """Return the recipe's state, fp32 [3, 1 + history]: scale and history of input, weight and gradient.
+
+        All ranks have the same, because amaxes are reduced over them.
+        """
         states = [self.x.state(), self.w.state(), self.g.state()]
         return torch.stack(states)
 
@@ -342,7 +362,10 @@ class Delayed:
 
 
 def make_recipe(policy: PolicyConfig) -> LinearRecipe:
-    """A new recipe for one linear layer of `policy`, whose `fp8` and `fp8_recipe` the rules have checked."""
+    """Return a new FP8 recipe for one linear layer, as `policy.fp8` and `policy.fp8_recipe` say.
+
+    The rules of `config/` must have checked both settings.
+    """
     assert policy.fp8 is not None, "a recipe is asked for only with policy.fp8"
     formats = FORMATS[policy.fp8]
     if policy.fp8_recipe == "delayed":

@@ -1,8 +1,8 @@
-"""Lets megatron-core run on a machine without CUDA, by an import hook that touches `megatron.core.*` and nothing else.
+"""Let megatron-core run on a machine without CUDA, by an import hook that changes only `megatron.core.*`.
 
-Megatron-core 0.16.1 names the CUDA device all over its code: as `torch.cuda` and as strings, in calls and in the
-defaults of parameters. Neither can be given another value from outside without patching torch itself for the
-whole process. So while one of its modules is compiled, these names are bound to the CPU in its syntax tree:
+Megatron-core 0.16.1 names the CUDA device in all of its code: as `torch.cuda` and as strings, in calls and in the
+defaults of parameters. Neither can be changed from outside without patching torch itself for the whole process. So
+while one of its modules is compiled, these names are bound to the CPU in its syntax tree:
 
     in the source               becomes                 which a run on CPU comes to in
     torch.cuda.X                __cuda__.X, of          streams and the current device of collectives, pipeline and
@@ -12,17 +12,17 @@ whole process. So while one of its modules is compiled, these names are bound to
     t.cuda()                    t                       the tied embedding of the first and last stage
     "torch.cuda.FloatTensor"    "torch.FloatTensor"     the distributed optimizer, which compares Tensor.type()
 
-What else differs is exchanged by its name once a module is imported, its source as it is:
+Some names are replaced once a module is imported, and its source stays as it is:
 
-    name                            for
+    name                            replacement
     Adam of both optimizers         `cpu.adam`, whose state Megatron's checkpoints can save and load
     SwiGLUFunction                  `cpu.swiglu`, in place of a function for torch.compile
     jit_fuser                       nothing: torch.compile would double the time of imports
     maybe_move_tensor_to_cpu        its conversion to numpy, which Megatron leaves out where the tensor is on no GPU
     te_general_gemm                 None: Megatron reads the name, and defines it with Transformer Engine only
 
-torch itself is not patched: no cost per operation, other libraries in the process do not notice, and it holds in every
-thread. Line numbers are kept, so tracebacks point at Megatron's real source.
+Torch itself is not patched. So there is no cost per operation, other libraries in the process are not affected, and it
+works in every thread. Line numbers are kept, so tracebacks point at Megatron's real source.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _STAND_IN = stand_in()
 
 
 class _CudaToCpu(ast.NodeTransformer):
-    """Rewrites one module's syntax tree as the module docstring says."""
+    """Rewriter of a Megatron module's syntax tree that binds the names of CUDA to the CPU."""
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
@@ -107,7 +107,10 @@ def _adapt_experts(module: types.ModuleType) -> None:
 
 
 def _on_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
-    """What Megatron's function makes of a tensor on a GPU; a number stays one."""
+    """Return the result of Megatron's `maybe_move_tensor_to_cpu` for a tensor that is on the CPU already.
+
+    Numbers are returned unchanged.
+    """
     if as_numpy and isinstance(tensor, torch.Tensor):
         return tensor.numpy()
     return tensor
@@ -123,7 +126,10 @@ _AFTER_IMPORT: dict[str, Callable[[types.ModuleType], None]] = {
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles the rewritten source; it is never written to the byte-code cache, which belongs to the original."""
+    """Loader that compiles the rewritten source of a module.
+
+    It never writes to the byte-code cache, which belongs to the original.
+    """
 
     def get_code(self, fullname: str) -> types.CodeType | None:
         path = self.get_filename(fullname)
@@ -155,7 +161,10 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Add the hook; calling it again does nothing. Must run before anything imports megatron.core."""
+    """Install the import hook that lets megatron.core run without CUDA. Calling it again does nothing.
+
+    It must run before anything imports megatron.core.
+    """
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     assert _PACKAGE not in sys.modules, "install() must run before megatron.core is imported"

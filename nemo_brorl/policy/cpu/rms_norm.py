@@ -1,4 +1,4 @@
-"""RMSNorm for CPU, forward and backward by hand, in place of Megatron's norms."""
+"""Implement RMSNorm for CPU in place of Megatron's norms, with a hand-written forward and backward."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from torch import Tensor
 
 
 class RMSNorm(torch.nn.Module):
-    """RMSNorm (arXiv 1910.07467), which torch runs on CPU as a chain of elementwise operations and differentiates each
-    of them. Stands in for Megatron's norms in layer specs, also in a sequence-parallel region, which its wrapper of
-    torch's refuses.
+    """RMSNorm (arXiv 1910.07467) with a hand-written forward and backward.
+
+    On CPU torch runs it as a chain of elementwise operations and differentiates each of them. It replaces Megatron's
+    norms in layer specs. It also works in a sequence-parallel region, which Megatron's wrapper of torch's norm refuses.
 
     With y = w x / r and r = sqrt(mean(x²) + eps), both gradients follow from the product g x of incoming gradient and
     input:
 
         dw = Σ_tokens g x / r,    dx = w g / r − x (Σ_h w g x) / (h r³)
 
-    which is half the passes over memory, and keeps x and r alone.
+    That is half the passes over memory, and only x and r are kept.
     """
 
     def __init__(
@@ -33,15 +34,18 @@ class RMSNorm(torch.nn.Module):
         self.eps = eps
         ones = torch.ones(hidden_size, dtype=config.params_dtype)
         self.weight = torch.nn.Parameter(ones)
-        self.weight.sequence_parallel = config.sequence_parallel  # finalize_model_grads then sums its gradient
+        # With this attribute `finalize_model_grads` sums the weight's gradient over sequence-parallel ranks.
+        self.weight.sequence_parallel = config.sequence_parallel
 
     def forward(self, hidden: Tensor) -> Tensor:
         return rms_norm(hidden, self.weight, self.eps)
 
 
 def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """`hidden` [..., h] over the root of its mean square, times `weight` [h]; computed in fp32, returned in hidden's
-    format."""
+    """Return `hidden` [..., h] divided by the root of its mean square, times `weight` [h].
+
+    It is computed in fp32 and returned in the format of `hidden`.
+    """
     return _RMSNorm.apply(hidden, weight, eps)
 
 

@@ -1,7 +1,7 @@
-"""SwiGLU for CPU (arXiv 2002.05202), in place of the fused function that Megatron would leave to torch.compile.
+"""Implement SwiGLU for CPU (arXiv 2002.05202), in place of the function that Megatron would leave to torch.compile.
 
-Its backward writes both halves of the gradient where they belong instead of joining them, a few rows at a time, which
-stay in the processor's cache. Same numbers as torch's silu and its gradient, bit for bit.
+Its backward writes both halves of the gradient directly to their places instead of joining them. It works on a few rows
+at a time, which stay in the processor's cache. The numbers equal those of torch's silu and its gradient, bit for bit.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_TILE = 1 << 17  # numbers
+_TILE = 1 << 17  # numbers in a tile of the backward pass
 
 
 class SwiGLU(torch.autograd.Function):
-    """silu(gate) * up of [n, 2 f] = (gate, up); the signature is that of Megatron's `SwiGLUFunction`."""
+    """Autograd function silu(gate) * up of [n, 2 f] = (gate, up), with the signature of Megatron's `SwiGLUFunction`."""
 
     @staticmethod
     def forward(

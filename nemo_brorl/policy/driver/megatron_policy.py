@@ -62,7 +62,7 @@ class MegatronPolicy:
         heartbeat: Heartbeat | None = None,
         places: Places | None = None,
     ) -> None:
-        """Start the ranks.
+        """Start the policy's ranks as Ray actors.
 
         `heartbeat` gets the ranks' progress. `places` is needed on machines with GPUs. Raises ConfigError or ModelError
         if the model folder alone shows that the settings do not fit.
@@ -86,7 +86,7 @@ class MegatronPolicy:
             self._begin_loading()
 
     def _start_ranks(self, settings: RankSettings, places: Places) -> list[Any]:
-        """Start one actor per rank, and return them in rank order."""
+        """Start one Ray actor per policy rank, and return the actors in rank order."""
         # `progress` must answer while another method computes or hangs.
         actor: Any = ray.remote(
             num_cpus=_CPUS_PER_RANK,
@@ -135,7 +135,7 @@ class MegatronPolicy:
         self._updating = self._begin(calls, "update")
 
     def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
-        """Wait for the update and return its report, or None if it takes longer than `timeout_s` seconds.
+        """Wait for the policy's update and return its report, or None if it takes longer than `timeout_s` seconds.
 
         It starts no stage of the heartbeat, so that a caller can do other work meanwhile. `stalled` then names the
         ranks.
@@ -214,7 +214,7 @@ class MegatronPolicy:
         self._on_all("onload")
 
     def close(self) -> None:
-        """End the ranks in order, and kill a rank that does not answer. Calling it again does nothing."""
+        """End the policy's ranks in order, and kill a rank that does not answer. Calling it again does nothing."""
         closing = [rank.close.remote() for rank in self.ranks]
         ended = [end_in_order(rank) for rank in self.ranks]
         calls = [*closing, *ended]
@@ -227,7 +227,7 @@ class MegatronPolicy:
         self.ranks = []
 
     def _call_all(self, method: LearnerMethod, *arguments: Any) -> Calls:
-        """Call a method of every rank's Learner, and return (rank, reference) pairs."""
+        """Call a method of every rank's Learner, and return pairs of a rank and the reference to its result."""
         self._asked_at = self.heartbeat.timeline.now()
         calls = []
         for number, rank in enumerate(self.ranks):
@@ -239,7 +239,7 @@ class MegatronPolicy:
         return self._wait(self._call_all(method, *arguments), method)
 
     def _wait(self, calls: Calls, method: str) -> list[Any]:
-        """Return the results of calls, given as (rank, reference) pairs.
+        """Return the results of calls to policy ranks, given as (rank, reference) pairs.
 
         Raises StallError when the run was given up while waiting.
         """
@@ -258,7 +258,7 @@ class MegatronPolicy:
         return _Call(method, calls, self._asked_at)
 
     def _results(self, call: _Call, timeout_s: float | None) -> list[Any] | None:
-        """Return the results of a call, or None if some have not arrived within `timeout_s` seconds."""
+        """Return the results of a call to policy ranks, or None if some have not arrived within `timeout_s` seconds."""
         references = [reference for _, reference in call.references]
         ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -275,7 +275,7 @@ class MegatronPolicy:
                 return None
 
     def _ask(self) -> None:
-        """Poll the ranks' progress, unless that was just done, and stop if the run was given up."""
+        """Poll the policy ranks' progress, unless that was just done, and raise if the run was given up."""
         self.heartbeat.check()
         if self.poll.ask():
             self.heartbeat.beat(self.poll.furthest_behind())

@@ -26,19 +26,19 @@ class RankStatus(NamedTuple):
 
 
 class ProgressPoll:
-    """Progress of the ranks that a call is running on. Each rank gets one question at a time."""
+    """Progress of the policy ranks that a call is running on. Each rank gets one question at a time."""
 
     def __init__(self, ranks: Mapping[int, Any]) -> None:
-        """Take the ranks' actors by rank number."""
+        """Take the actors of the policy ranks, by rank number."""
         self.ranks = ranks
         self.answers = dict.fromkeys(ranks, RankStatus(None, time.monotonic()))
         self._asked: dict[int, Any] = {}
         self._asked_at = time.monotonic()
 
     def ask(self) -> bool:
-        """Ask all ranks for their progress, and return whether one has moved since its last answer.
+        """Ask all policy ranks for their progress, and return whether one has moved since its last answer.
 
-        It waits up to `ANSWER_S`, and does nothing within `POLL_EVERY_S` of the last time.
+        It waits up to `ANSWER_S` seconds, and does nothing within `POLL_EVERY_S` seconds of the last time.
         """
         if time.monotonic() - self._asked_at < POLL_EVERY_S or not self.ranks:
             return False
@@ -76,7 +76,7 @@ class ProgressPoll:
         return text
 
     def _hear(self, number: int, reference: Any) -> bool:
-        """Store a rank's answer, and return whether the rank has moved since its last one."""
+        """Store a policy rank's progress report, and return whether the rank has moved since its last one."""
         try:
             now: RankProgress = ray.get(reference)
         except RayError:  # a dead rank; the caller that waits for its result gets the error and explains it
@@ -142,7 +142,10 @@ def stalled_ranks(
 
 
 def _named(entries: Sequence[tuple[int, int, str]]) -> list[str]:
-    """Return the texts of (marks, rank, text) entries, fewest marks first, cut to `MAX_NAMED` and a count."""
+    """Return descriptions of ranks, those with the fewest progress marks first, cut to `MAX_NAMED` and a count.
+
+    `entries` are (marks, rank, text).
+    """
     texts = [text for _, _, text in sorted(entries)]
     if len(texts) <= MAX_NAMED:
         return texts

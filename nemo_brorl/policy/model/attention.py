@@ -1,15 +1,15 @@
-"""Megatron's core attention over a packed row, in which the responses of a group may share one copy of their prompt.
+"""Replace Megatron's core attention by one over packed rows, where responses of a group may share their prompt.
 
-A row's layout says which tokens see which. Backends, chosen by `policy.attention`:
+A row's layout says which tokens attend to which. Backends, chosen by `policy.attention`:
 
     flash  flash kernels for sequences of many lengths, bf16 on GPU (`attention_flash`)
     flex   one FlexAttention kernel (arXiv 2412.05496), which skips empty blocks of its mask, on GPU (`attention_flex`)
     sdpa   block by block: on CPU around the flash kernel (`cpu.attention`), elsewhere torch's own
            (`attention_blocks`)
 
-Under context parallelism every segment of a cut block is padded to 2·ranks pieces of equal length; rank r holds pieces
-r and 2·ranks − 1 − r, so that all ranks have the same share of causal work (`row_builder`). Only keys and values of cut
-segments travel, and are put in order; the queries stay.
+Under context parallelism every segment of a cut block is padded to 2·ranks pieces of equal length. Rank r holds pieces
+r and 2·ranks − 1 − r, so that all ranks have an equal share of causal work (`row_builder`). Only keys and values of cut
+segments are gathered and put in order. Queries stay on their rank.
 
 Legend: T tokens of the row, t cut tokens of this rank, C = t · ranks rows of the context, H heads, K key-value heads, D
 head size.
@@ -38,7 +38,7 @@ _LARGEST_FLASH_HEAD = 256
 
 
 def choose_attention(policy: PolicyConfig, layout: ParallelLayout, shape: ModelShape) -> tuple[str, str]:
-    """The backend of `policy.attention`, and why it is that one."""
+    """Return the attention backend for `policy.attention`, and the reason for it."""
     if policy.attention != "auto":
         return policy.attention, "policy.attention says so"
     if not layout.on_gpu:
@@ -51,7 +51,10 @@ def choose_attention(policy: PolicyConfig, layout: ParallelLayout, shape: ModelS
 
 
 class PackedAttention(torch.nn.Module):
-    """Rotates queries and keys, gathers what other context-parallel ranks hold, attends. No parameters, no dropout."""
+    """Core attention of one layer: rotates queries and keys, gathers cut segments of other ranks, and attends.
+
+    It has no parameters and no dropout.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class PackedAttention(torch.nn.Module):
         attention_bias: Tensor | None = None,
         packed_seq_params: Packing | None = None,
     ) -> Tensor:
-        """query [T, 1, H, D], key and value [T, 1, K, D] to [T, 1, H * D]."""
+        """Return the attention output [T, 1, H * D] of queries [T, 1, H, D], keys and values [T, 1, K, D]."""
         packing = packed_seq_params
         assert isinstance(packing, Packing), "the policy's model reads packed rows only"
         assert packing.rotation is not None, "PackedRotary has run before the first layer"
@@ -101,8 +104,10 @@ def gather_context(
     packing: Packing,
     group: dist.ProcessGroup,
 ) -> Context | None:
-    """Keys and values [C, K, D] of all ranks' cut segments, each segment in its own order; None when nothing is cut,
-    which all ranks find alike. One collective for both."""
+    """Return keys and values [C, K, D] of all ranks' cut segments, each segment in its own order.
+
+    Returns None when nothing is cut, which is so on all ranks or on none. Collective, with one message for both.
+    """
     if packing.num_cut == 0:
         return None
     cut_key = key[: packing.num_cut]
@@ -114,7 +119,10 @@ def gather_context(
 
 
 class _Gather(torch.autograd.Function):
-    """[t, ...] of every rank to [C, ...]; a gradient goes back to the rank it belongs to, summed over all ranks."""
+    """Autograd function that gathers [t, ...] of every rank to [C, ...].
+
+    In the backward pass gradients return to the rank that they belong to, summed over all ranks.
+    """
 
     @staticmethod
     def forward(ctx: Any, mine: Tensor, group: dist.ProcessGroup) -> Tensor:

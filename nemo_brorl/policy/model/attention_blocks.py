@@ -1,5 +1,6 @@
-"""Attention over a packed row by torch's own function, one call per block: the keys of what its segments see stand in
-front of their own.
+"""Compute attention over a packed row by torch's own function, with one call per block.
+
+The keys that a block's segments attend to are put in front of their own keys.
 
 Legend: T tokens of the row, B segments of a block, L their length, P keys in front, C rows of the context, H heads, K
 key-value heads, D head size.
@@ -24,12 +25,15 @@ def attend_by_blocks(
     packing: Packing,
     scale: float,
 ) -> Tensor:
-    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None where it is the row itself; [T,
-    H, D]."""
+    """Return the attention output [T, H, D] over a packed row, block by block.
+
+    `query` is [T, H, D], `key` and `value` are [T, K, D]. `context` is (key, value) [C, K, D], or None where the row
+    itself is the context.
+    """
     if context is None:
         context = (key, value)
     sizes = [block.num_tokens for block in packing.blocks]
-    # one split of each, whose backward is one concatenation
+    # One split of each tensor has a single concatenation as its backward.
     queries = query.split(sizes)
     keys = key.split(sizes)
     values = value.split(sizes)
@@ -44,7 +48,7 @@ def attend_by_blocks(
 
 
 def _segments(heads: Tensor, block: Block) -> Tensor:
-    """[B * L, H, D] to [B, H, L, D]."""
+    """Return heads [B * L, H, D] of a block as [B, H, L, D], with a batch of its segments."""
     by_segment = heads.unflatten(0, (block.num, block.length))
     return by_segment.transpose(1, 2)
 
@@ -58,7 +62,7 @@ def _attend(
     packing: Packing,
     scale: float,
 ) -> Tensor:
-    """One block: [B, H, L, D]."""
+    """Return the attention output [B, H, L, D] of one block of a packed row."""
     is_grouped = query.size(1) != key.size(1)
     attend = partial(F.scaled_dot_product_attention, scale=scale, enable_gqa=is_grouped)
     if not block.sees:
@@ -74,7 +78,7 @@ def _attend(
 
 
 def _span(heads: Tensor, span: Span, num: int) -> Tensor:
-    """[C, K, D] to [B, K, P, D]."""
+    """Return a block's span of keys or values [C, K, D] as [B, K, P, D], with a batch of its segments."""
     if span.stride == 0:
         end = span.start + span.length
         seen_by_all = heads[span.start : end].transpose(0, 1)
@@ -92,7 +96,7 @@ def _mask(
     length: int,
     device: torch.device,
 ) -> Tensor:
-    """[L, P + L] bool, True where a token may look: all that is in front, and its own past."""
+    """Return the attention mask [L, P + L] of a block's segment, True for all keys in front and for its own past."""
     key = (num_before, length)
     if key not in packing.caches:
         num_keys = num_before + length

@@ -1,15 +1,15 @@
-"""Attention over a packed row by flash kernels for sequences of many lengths, forward and backward by hand.
+"""Compute attention over a packed row by variable-length flash kernels, with a hand-written forward and backward.
 
-The first call is causal: every segment of the row attends to itself. What segments see besides (their prompt, what
-else they share, under context parallelism their own past) is a further call for every level, not causal, in which some
-rows of queries and a span of keys are a sequence. Softmax over several sets of keys is the merge of the softmaxes over
-each set (the log-sum-exps say with what weights; Milakov and Gimelshein, arXiv 1805.02867), and flash attention's
-backward of one set only needs the merged output and log-sum-exp. No mask is built, and a row of plain documents is one
-call.
+The first call is causal: every segment of the row attends to itself. Then each level of what segments also attend to
+(their prompt, what else they share, under context parallelism their own past) is one more call, not causal. In it, rows
+of queries and a span of keys form a sequence. The softmax over several sets of keys is the merge of the softmaxes over
+each set, weighted by their log-sum-exps (Milakov and Gimelshein, arXiv 1805.02867). The backward of one set needs only
+the merged output and log-sum-exp. No mask is built, and a row of plain documents is one call.
 
 Legend: T tokens of the row, R queries and C keys of a call, n sequences, H heads, K key-value heads, D head size.
 
-A kernel takes many sequences that lie end to end. What every such kernel takes and gives stands here, with torch's.
+A kernel takes many sequences that lie end to end. `Kernel` is the interface of all such kernels, `FlashKernel` is
+torch's.
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ from nemo_brorl.policy.adapters.torch_adapter import flash_on_gpu, flash_on_gpu_
 from nemo_brorl.policy.process.device import compiled, fix_sizes
 from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Span
 
-# Queries of one sequence. The backward kernel gives a block of keys to one program, which walks over all of their
-# queries: the few blocks of a prompt that all responses see would keep a few of the GPU's processors busy.
+# Most queries of one sequence. The backward kernel gives a block of keys to one program, which walks over all of their
+# queries. With longer sequences the few blocks of a shared prompt would occupy only a few of the GPU's processors.
 _QUERIES = 4096
 
 
 @dataclass(frozen=True)
 class AttentionSequences:
-    """Queries and keys that lie end to end: those of a sequence attend to each other."""
+    """Sequences of queries and keys that lie end to end. Tokens attend only within their sequence."""
 
-    query_ends: Tensor  # [n + 1] int32: 0, then where each sequence ends
-    key_ends: Tensor  # [n + 1] int32
+    query_ends: Tensor  # [n + 1] int32: 0, then the end of each sequence
+    key_ends: Tensor  # [n + 1] int32: 0, then the end of each sequence
     longest_query: int
     longest_key: int
     is_causal: bool
 
 
 class Kernel(Protocol):
-    """Attention of n sequences. Query [R, H, D], key and value [C, K, D]; log-sum-exps [H, R] float32."""
+    """An attention kernel for n sequences.
+
+    Queries are [R, H, D], keys and values [C, K, D], log-sum-exps [H, R] float32.
+    """
 
     def forward(
         self,
@@ -54,7 +57,7 @@ class Kernel(Protocol):
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
-        """Output [R, H, D] and log-sum-exps."""
+        """Return the attention output [R, H, D] and its log-sum-exps [H, R]."""
 
     def backward(
         self,
@@ -67,11 +70,17 @@ class Kernel(Protocol):
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of query, key and value. `output` and `log_sums` may be of more keys than these."""
+        """Return the attention gradients of query, key and value.
+
+        `output` and `log_sums` may be over more keys than the ones given.
+        """
 
 
 class FlashKernel:
-    """torch's own flash attention (arXiv 2307.08691) for bf16 on CUDA; FlashAttention 3 after `use_newest_kernel`."""
+    """Torch's own flash attention for bf16 on CUDA (arXiv 2307.08691).
+
+    After `use_newest_kernel` it may be FlashAttention 3.
+    """
 
     def forward(
         self,
@@ -81,7 +90,7 @@ class FlashKernel:
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
-        """See `Kernel`."""
+        """Return the attention output [R, H, D] and its log-sum-exps [H, R]."""
         output, log_sums, *_ = flash_on_gpu(
             query,
             key,
@@ -108,8 +117,8 @@ class FlashKernel:
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Kernel`."""
-        # The kernel wants the state of the random numbers of a dropout that there is none of.
+        """Return the attention gradients of query, key and value."""
+        # The kernel needs a random state for dropout, which is not used.
         no_dropout = torch.zeros(2, dtype=torch.uint64, device=query.device)
         unused = torch.empty(0, device=query.device)
         return flash_on_gpu_backward(
@@ -132,8 +141,10 @@ class FlashKernel:
 
 
 def use_newest_kernel() -> str:
-    """FlashAttention 3 (arXiv 2407.08608) where its module `flash_attn_interface` is installed and the GPU is a Hopper.
-    Returns the name of what `FlashKernel` then is."""
+    """Make torch use FlashAttention 3 (arXiv 2407.08608) if possible, and return the name of the kernel in use.
+
+    It needs the module `flash_attn_interface` and a Hopper GPU.
+    """
     is_hopper = torch.cuda.get_device_capability()[0] == 9
     if is_hopper and find_spec("flash_attn_interface"):
         attention.activate_flash_attention_impl("FA3")
@@ -153,8 +164,11 @@ def attend_with_flash(
     scale: float,
     kernel: Kernel = _FLASH,
 ) -> Tensor:
-    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None where it is the row itself; [T,
-    H, D]."""
+    """Return the attention output [T, H, D] over a packed row, by flash kernels.
+
+    `query` is [T, H, D], `key` and `value` are [T, K, D]. `context` is (key, value) [C, K, D], or None where the row
+    itself is the context.
+    """
     if "flash" not in packing.caches:
         packing.caches["flash"] = _plan(packing.blocks, query.device)
     plan = packing.caches["flash"]
@@ -172,24 +186,24 @@ def attend_with_flash(
 
 
 class _Pair(NamedTuple):
-    """Rows of queries, and rows of the context that all of them see."""
+    """Rows of queries, and rows of the context that all of them attend to."""
 
     rows: slice
     keys: slice
 
 
 class _Look(NamedTuple):
-    """One call on keys of the context."""
+    """One attention call, not causal, on keys of the context."""
 
-    runs: tuple[slice, ...]  # rows of the queries
-    spans: tuple[slice, ...]  # rows of the context, one of each sequence
+    runs: tuple[slice, ...]  # contiguous rows of queries
+    spans: tuple[slice, ...]  # rows of the context, one span per sequence
     sequences: AttentionSequences
 
 
 class _FlashPlan(NamedTuple):
-    """The calls for a row."""
+    """The attention calls for one packed row."""
 
-    own: AttentionSequences
+    own: AttentionSequences  # the causal call: every segment attends to itself
     looks: tuple[_Look, ...]
 
 
@@ -199,9 +213,9 @@ def _plan(blocks: Sequence[Block], device: torch.device) -> _FlashPlan:
         lengths += [block.length] * block.num
     own = _sequences(lengths, lengths, device, is_causal=True)
     looks = []
-    # A query may be in one sequence of a call only, so what a block sees beyond itself is a call for each level.
+    # A query can be in only one sequence of a call, so each level that a block attends to is a call of its own.
     num_looks = max(len(block.sees) for block in blocks)
-    for number in range(num_looks):  # a query is in one sequence of a call
+    for number in range(num_looks):
         pairs = list(_pairs(blocks, number))
         runs = _joined([pair.rows for pair in pairs])
         spans = tuple(pair.keys for pair in pairs)
@@ -237,7 +251,10 @@ def _ends(lengths: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _pairs(blocks: Sequence[Block], number: int) -> Iterator[_Pair]:
-    """What the blocks see as their span of this number, neighbours that see the same in one, cut into sequences."""
+    """Yield pairs of query rows and keys for the spans of index `number` in all blocks, cut into sequences.
+
+    Neighbours that attend to the same span are one pair.
+    """
     pairs: list[_Pair] = []
     start = 0
     for block in blocks:
@@ -252,8 +269,8 @@ def _pairs(blocks: Sequence[Block], number: int) -> Iterator[_Pair]:
 
 
 def _append(pairs: list[_Pair], pair: _Pair) -> None:
-    """Add a pair, to the last one if that sees the same and ends where it begins."""
-    # Fewer, longer sequences: neighbours that see the same keys need them only once.
+    """Add a pair of query rows and keys, or extend the last pair if it has the same keys and adjacent rows."""
+    # Joined neighbours load their common keys only once.
     if pairs and pairs[-1].keys == pair.keys and pairs[-1].rows.stop == pair.rows.start:
         before = pairs.pop()
         pair = _Pair(slice(before.rows.start, pair.rows.stop), pair.keys)
@@ -261,7 +278,10 @@ def _append(pairs: list[_Pair], pair: _Pair) -> None:
 
 
 def _pairs_of_block(start: int, block: Block, span: Span) -> Iterator[_Pair]:
-    """A block that begins at row `start`: all of its rows with one span, or each segment with its own."""
+    """Yield pairs of query rows and keys for one span of a block: one pair for all rows, or one per segment.
+
+    `start` is the block's first row.
+    """
     if span.stride == 0:
         yield _Pair(slice(start, start + block.num_tokens), slice(span.start, span.start + span.length))
         return
@@ -272,7 +292,7 @@ def _pairs_of_block(start: int, block: Block, span: Span) -> Iterator[_Pair]:
 
 
 def _joined(parts: Sequence[slice]) -> tuple[slice, ...]:
-    """Rows that go on where those before ended in one."""
+    """Return adjacent slices joined into one."""
     runs: list[slice] = []
     for part in parts:
         if runs and runs[-1].stop == part.start:
@@ -300,7 +320,7 @@ class _FlashAttention(torch.autograd.Function):
             queries = _rows(query, look.runs)
             keys, values = [_rows(part, look.spans) for part in context]
             part, part_sums = kernel.forward(queries, keys, values, look.sequences, scale)
-            # The own part is already in the output; the log-sum-exps say how much of it stays.
+            # The output has the causal part already. The log-sum-exps say how much of it remains.
             _merge(output, log_sums, part, part_sums, look.runs)
         ctx.save_for_backward(query, key, value, seen_key, seen_value, output, log_sums)
         ctx.settings = (plan, scale, kernel)
@@ -314,13 +334,13 @@ class _FlashAttention(torch.autograd.Function):
         query_grad, *own_grads = kernel.backward(grad, query, key, value, output, log_sums, plan.own, scale)
         is_own = seen_key is None
         context = (key, value) if is_own else (seen_key, seen_value)
-        # in float32: the keys of a prompt have a gradient from every sequence that sees them
+        # Sums are float32, because the keys of a prompt get a gradient from every sequence that attends to them.
         totals = [part.float() for part in own_grads] if is_own else [_zeros(part) for part in context]
         for look in plan.looks:
             keys, values = [_rows(part, look.spans) for part in context]
             of_queries = [_rows(part, look.runs) for part in (grad, query, output)]
-            # The log-sum-exps of all keys, not of these: with them the kernel's probabilities are those of the whole
-            # softmax, and gradients over parts of the keys only need adding.
+            # With the log-sum-exps over all keys, not only these, the kernel's probabilities are those of the whole
+            # softmax. Then gradients over parts of the keys can simply be added.
             sums = torch.cat([log_sums[:, rows] for rows in look.runs], dim=1)
             grads, queries, outputs = of_queries
             parts = kernel.backward(grads, queries, keys, values, outputs, sums, look.sequences, scale)
@@ -338,14 +358,14 @@ def _zeros(like: Tensor) -> Tensor:
 
 
 def _rows(tensor: Tensor, parts: Sequence[slice]) -> Tensor:
-    """Parts of a tensor's rows, end to end; one part is no copy."""
+    """Return parts of a tensor's rows, concatenated. A single part is returned without a copy."""
     if len(parts) == 1:
         return tensor[parts[0]]
     return torch.cat([tensor[part] for part in parts])
 
 
 def _add_rows(total: Tensor, rows: Tensor, parts: Sequence[slice]) -> None:
-    """Add what lies end to end to the parts that it belongs to."""
+    """Add concatenated rows to the parts of `total` that they come from."""
     sizes = [_length(part) for part in parts]
     for part, mine in zip(parts, rows.split(sizes), strict=True):
         total[part] += mine
@@ -358,7 +378,7 @@ def _merge(
     part_sums: Tensor,
     runs: Sequence[slice],
 ) -> None:
-    """Add the attention of some queries over more keys, in place."""
+    """Merge attention of some queries over more keys (`part`, `part_sums`) into `output` and `log_sums`, in place."""
     sizes = [_length(rows) for rows in runs]
     for rows, more, more_sums in zip(runs, part.split(sizes), part_sums.split(sizes, dim=1), strict=True):
         output[rows], log_sums[:, rows] = _merged(output[rows], log_sums[:, rows], more, more_sums)
@@ -370,7 +390,7 @@ def _merged(
     part: Tensor,
     part_sums: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`merged`, on a GPU as one kernel."""
+    """Return output and log-sum-exps of attention over two sets of keys together, on a GPU by one compiled kernel."""
     if not output.is_cuda:
         return merged(output, log_sums, part, part_sums)
     merge = compiled(merged)
@@ -388,7 +408,7 @@ def merged(
     part: Tensor,
     part_sums: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Output [R, H, D] and log-sum-exps [H, R] over the keys of both."""
+    """Return the output [R, H, D] and log-sum-exps [H, R] of attention over two sets of keys together."""
     weight = (part_sums - log_sums).sigmoid().T[..., None]
     total = output.float().lerp(part.float(), weight)
     return total.to(output.dtype), torch.logaddexp(log_sums, part_sums)

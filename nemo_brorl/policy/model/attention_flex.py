@@ -1,7 +1,8 @@
-"""Attention over a packed row by one FlexAttention kernel (arXiv 2412.05496), which skips empty blocks of its mask.
+"""Compute attention over a packed row by one FlexAttention kernel (arXiv 2412.05496).
 
-FlexAttention has no backward on CPU. Its kernel and mask are compiled with dynamic shapes, and rows padded to a
-multiple of ROW_MULTIPLE tokens, so that rows of any length share what is compiled.
+The kernel skips empty blocks of its mask. FlexAttention has no backward on CPU. Its kernel and mask are compiled with
+dynamic shapes. Rows are padded to a multiple of ROW_MULTIPLE tokens, so that rows of any length share the compiled
+kernel.
 
 Legend: T tokens of the row, S keys (context, then row), C rows of the context, H heads, K key-value heads, D head size.
 """
@@ -19,7 +20,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from nemo_brorl.policy.process.device import compiled
 from nemo_brorl.policy.rows.packed_rows import Context, Packing, Sight
 
-ROW_MULTIPLE = 256  # tokens: two of FlexAttention's blocks, because a row of a single one is compiled apart
+# Tokens in two of FlexAttention's blocks, because a row of a single block is compiled separately.
+ROW_MULTIPLE = 256
 
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -33,7 +35,11 @@ def attend_with_flex(
     packing: Packing,
     scale: float,
 ) -> Tensor:
-    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None; [T, H, D]."""
+    """Return the attention output [T, H, D] over a packed row, by FlexAttention.
+
+    `query` is [T, H, D], `key` and `value` are [T, K, D]. `context` is (key, value) [C, K, D], or None where the row
+    itself is the context.
+    """
     if context is not None:
         key = torch.cat([context[0], key])
         value = torch.cat([context[1], value])
@@ -45,12 +51,12 @@ def attend_with_flex(
 
 
 def _batched(heads: Tensor) -> Tensor:
-    """[T, H, D] to [1, H, T, D]."""
+    """Return heads [T, H, D] of a row as a batch of one, [1, H, T, D]."""
     return heads.transpose(0, 1)[None]
 
 
 def block_mask(packing: Packing, device: torch.device) -> BlockMask:
-    """Built once per row, for all layers and passes."""
+    """Return FlexAttention's block mask of a row, built once for all layers and passes."""
     if "flex" not in packing.caches:
         sight = packing.sight
         assert sight is not None, "the row was built for FlexAttention"
@@ -63,7 +69,10 @@ def block_mask(packing: Packing, device: torch.device) -> BlockMask:
 
 
 def mask_mod(sight: Sight) -> MaskMod:
-    """Whether query `q` sees key `k`: its own segment and what that stands on, up to itself."""
+    """Return the function that says whether query `q` attends to key `k`.
+
+    It does if the key is in the query's segment or one of its ancestors, and not after the query.
+    """
     query_segment = sight.query_segment
     query_position = sight.query_position
     key_segment = sight.key_segment
@@ -85,8 +94,10 @@ def mask_mod(sight: Sight) -> MaskMod:
 
 
 def _compiled(function: Any, device: torch.device, **constants: Any) -> Any:
-    """Compiled on GPU, where the mask would else be written down for all pairs of tokens; as it is on CPU, for tests of
-    the mask."""
+    """Return the function compiled on GPU, and as it is on CPU, where only tests of the mask use it.
+
+    Uncompiled, the mask would be stored for all pairs of tokens.
+    """
     if device.type == "cpu":
         return partial(function, **constants)
     return compiled(function, **constants)

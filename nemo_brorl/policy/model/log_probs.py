@@ -1,20 +1,22 @@
-"""Log-prob, entropy and collision mass of each response token from vocab-parallel logits, which never exist as a whole.
+"""Compute log-prob, entropy and collision mass of each response token without ever storing all logits.
 
-Own code because Megatron's cross entropies (0.16.1) count the padded vocabulary in the normaliser, and one overwrites
-the logits while the other rounds its gradient to bf16. The output layer is part of the function: forward walks over
-tiles of `chunk` tokens by some columns of the vocabulary and keeps a few numbers per token (the online softmax of arXiv
-1805.02867, with two more sums), backward computes the logits of each tile again. A tile is small enough for the
-processor's cache, which makes this faster than whole rows of logits, and the memory independent of the vocabulary.
-Logits are float32 whatever the weights are in: bf16 has steps of 0.125 between 16 and 32, an error of 0.03 nats.
+Megatron's cross entropies (0.16.1) cannot be used. They count the padded vocabulary in the normaliser. One overwrites
+the logits, and the other rounds its gradient to bf16.
+
+The output layer is part of the function. Forward walks over tiles of `chunk` tokens by some columns of the vocabulary
+and keeps a few numbers per token: the online softmax of arXiv 1805.02867, with two more sums. Backward computes the
+logits of each tile again. A tile fits into the processor's cache, so this is faster than whole rows of logits, and the
+memory does not depend on the vocabulary. Logits are float32 whatever the weights are in: bf16 has steps of 0.125
+between 16 and 32, an error of 0.03 nats.
 
 Legend: n tokens, h hidden size, v vocabulary rows of this tensor-parallel rank (padding included), c tokens of a chunk,
 w columns of a tile.
 
-Sums in float32, whatever their terms are in: of matrix products, and of the gradients of a row that was taken more
-than once.
+Sums are float32, whatever their terms are in: those of matrix products, and of the gradients of a row that was taken
+more than once.
 
-On GPUs, whose memory is slower than their products, torch compiles one pass each over a tile (`add_tile`,
-`tile_gradient`). Step by step in place, as on CPU, a tile is read and written some fifteen times.
+On GPUs memory is slower than the products. There torch compiles one pass each over a tile (`add_tile`,
+`tile_gradient`). Step by step in place, as on CPU, a tile would be read and written some fifteen times.
 """
 
 from __future__ import annotations
@@ -29,13 +31,14 @@ from torch import Tensor
 
 from nemo_brorl.policy.process.device import compiled, fix_sizes
 
-# c * w: 4 MiB for a core's cache; on a GPU 512 MiB, ten tiles for a chunk of 8,192 tokens, each of a few launches
+# Logits of a tile, c * w. On CPU 4 MiB, for a core's cache. On a GPU 512 MiB: ten tiles for a chunk of 8,192 tokens,
+# with a few kernel launches each.
 _TILE_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 27}
 _LOWEST = torch.finfo(torch.float32).min
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right in float32, of factors in one format."""
+    """Return left @ right in float32, for two matrices of one format."""
     if left.dtype == torch.float32:
         return left @ right
     if left.is_cuda:
@@ -44,7 +47,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right in float32, of factors in one format."""
+    """Add left @ right to `total` in float32, for two matrices of one format."""
     if left.dtype == torch.float32:
         total.addmm_(left, right)
     elif left.is_cuda:
@@ -54,10 +57,11 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def take_rows(table: Tensor, index: Tensor) -> Tensor:
-    """Rows `index` [n] int64 of a table [T, h]: [n, h].
+    """Return the rows `index` [n] int64 of a table [T, h], as [n, h].
 
     The last token of a prompt predicts the first one of every response that shares it. On a GPU torch's own gradient
-    adds those of one row one by one in the table's format (`index_add_`), and in bf16 a sum of ones ends at 256.
+    adds such rows one by one in the table's format (`index_add_`), and in bf16 a sum of ones ends at 256. Here they are
+    added in float32.
     """
     return _TakeRows.apply(table, index)
 
@@ -78,20 +82,20 @@ class _TakeRows(torch.autograd.Function):
 
 
 class TokenScores(NamedTuple):
-    """What softmax(logits / temperature) says of each response token, [n] float32 each.
+    """What softmax(logits / temperature) says of each response token, as three tensors [n] float32.
 
-    The model hands them on as one tensor [3, n] in this order, which Megatron's schedules can carry;
-    `TokenScores(*output)`.
+    The model returns them as one tensor [3, n] in this order, because Megatron's schedules carry one tensor. Unpack it
+    by `TokenScores(*output)`.
     """
 
-    log_probs: Tensor  # of the token
-    entropies: Tensor  # −Σ p log p over the vocabulary, nats
-    collisions: Tensor  # Σ p²: the chance that two draws agree
+    log_probs: Tensor  # log-probs of the tokens
+    entropies: Tensor  # −Σ p log p over the vocabulary, in nats
+    collisions: Tensor  # Σ p², the chance that two draws agree
 
 
 @dataclass(frozen=True)
 class VocabSlice:
-    """Which rows of the vocabulary this rank holds: [first, first + num_valid), then padding."""
+    """Rows of the vocabulary that this rank holds: [first, first + num_valid), then padding."""
 
     first: int
     num_valid: int
@@ -103,7 +107,7 @@ def vocab_slice(
     num_rows: int,
     group: dist.ProcessGroup | None,
 ) -> VocabSlice:
-    """The slice of a rank that holds `num_rows` rows of a vocabulary padded to num_rows * group size."""
+    """Return the slice of a rank that holds `num_rows` rows of a vocabulary padded to num_rows * group size."""
     if group is None or group.size() == 1:
         return VocabSlice(0, min(vocab_size, num_rows), None)
     first = group.rank() * num_rows
@@ -119,13 +123,12 @@ def token_scores(
     temperature: float,
     chunk: int,
 ) -> Tensor:
-    """`TokenScores` [3, n] float32 under softmax(hidden @ weight.T / temperature), the same on every tensor-parallel
-    rank.
+    """Return `TokenScores` [3, n] float32 under softmax(hidden @ weight.T / temperature).
 
-    `hidden` [n, h] is the same on all ranks and its gradient is this rank's share only (Megatron's
-    `copy_to_tensor_model_parallel_region` sums it); `weight` [v, h]; `targets` [n] int64. All three rows have a
-    gradient. A weight with a gradient buffer (`main_grad`, of Megatron's DistributedDataParallel) has its gradient
-    added there, in float32.
+    The scores are equal on all tensor-parallel ranks. `hidden` [n, h] is equal on all ranks, and its gradient is only
+    this rank's share, which Megatron's `copy_to_tensor_model_parallel_region` sums. `weight` is [v, h], `targets` [n]
+    int64, `chunk` the number of tokens computed together. All three scores have a gradient. The gradient of a weight
+    with a buffer (`main_grad` of Megatron's DistributedDataParallel) is added there, in float32.
     """
     return _TokenScores.apply(hidden, weight, targets, vocab, temperature, chunk)
 
@@ -145,7 +148,7 @@ class _TokenScores(torch.autograd.Function):
         for rows in _slices(len(targets), chunk):
             chunk_sums = _sums(hidden[rows], weight, targets[rows], vocab, temperature, chunk)
             sums[:, rows] = chunk_sums
-        # Once for all tokens, not once a chunk: the sums are small, and each collective waits for all ranks.
+        # The sums are small and each collective waits for all ranks, so one collective serves all chunks.
         if vocab.group is not None:
             sums = _over_ranks(sums, vocab.group)
         largest, total, weighted, squared, target = sums
@@ -155,7 +158,7 @@ class _TokenScores(torch.autograd.Function):
         collisions = squared / total.square()
         ctx.save_for_backward(hidden, weight, targets, normaliser, entropies, collisions)
         ctx.settings = (vocab, temperature, chunk)
-        # Where Megatron keeps a buffer for the gradient, it is added there, in float32.
+        # If Megatron has a buffer for the gradient, the gradient is added there in float32.
         ctx.main_grad = getattr(weight, "main_grad", None)
         scores = TokenScores(target - normaliser, entropies, collisions)
         return torch.stack(scores)
@@ -164,7 +167,7 @@ class _TokenScores(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, *per_token = ctx.saved_tensors
         vocab, temperature, chunk = ctx.settings
-        # Each of the three depends on logits / temperature, so the division is one for all tiles.
+        # All three scores depend on logits / temperature, so one division serves all tiles.
         grad = grad / temperature
         grad_hidden = torch.empty_like(hidden)
         grad_weight = ctx.main_grad
@@ -174,7 +177,7 @@ class _TokenScores(torch.autograd.Function):
             chunk_grad = TokenScores(*grad[:, rows, None])
             chunk_state = [kept[rows, None] for kept in per_token]
             gradient = _ChunkGradient(targets[rows], chunk_grad, chunk_state)
-            # A chunk's gradient is a sum over all tiles of the vocabulary; in bf16 each addition would round.
+            # A chunk's gradient is a sum over all tiles of the vocabulary. In bf16 each addition would round.
             total = torch.zeros_like(hidden[rows], dtype=torch.float32)
             for columns in _tiles(len(total), chunk, vocab, hidden.device):
                 products = product(hidden[rows], weight[columns].T)
@@ -182,7 +185,8 @@ class _TokenScores(torch.autograd.Function):
                 share = gradient.of_products(products, temperature, first, hidden.dtype)
                 add_product(total, share, weight[columns])
                 add_product(grad_weight[columns], share.T, hidden[rows])
-                del products, share  # before the next tile is made
+                # Free the tile before the next one is made.
+                del products, share
             grad_hidden[rows] = total.to(hidden.dtype)
         if ctx.main_grad is None:
             return grad_hidden, grad_weight.to(weight.dtype), None, None, None, None
@@ -190,8 +194,10 @@ class _TokenScores(torch.autograd.Function):
 
 
 def _already_added(weight: Tensor) -> Tensor:
-    """What autograd is given for a weight whose gradient is in its buffer. Megatron leaves it out, but where the weight
-    is the embedding too, whose gradient autograd adds to it."""
+    """Return what autograd needs for a weight whose gradient is in its buffer already.
+
+    Megatron ignores it, unless the weight is also the embedding. Then autograd adds the embedding's gradient to it.
+    """
     weight.grad_added_to_main_grad = True
     if getattr(weight, "zero_out_wgrad", False):
         return torch.zeros_like(weight)
@@ -199,11 +205,11 @@ def _already_added(weight: Tensor) -> Tensor:
 
 
 class _ChunkGradient(NamedTuple):
-    """What the gradient of a chunk's logits is made of."""
+    """Everything that the gradient of one chunk's logits is computed from."""
 
     targets: Tensor  # [c]
-    grad: TokenScores  # [c, 1] each, divided by the temperature
-    per_token: list[Tensor]  # normaliser, entropy, collision mass, [c, 1] each
+    grad: TokenScores  # gradients of the scores, [c, 1] each, divided by the temperature
+    per_token: list[Tensor]  # normaliser, entropy and collision mass, [c, 1] each
 
     def of_products(
         self,
@@ -212,24 +218,28 @@ class _ChunkGradient(NamedTuple):
         first: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        """[c, w] in a format for hidden @ weight.T [c, w] of the tokens from `first` on, which may be overwritten."""
+        """Return the gradient [c, w] for products hidden @ weight.T [c, w] of the vocabulary from row `first` on.
+
+        The products may be overwritten.
+        """
         if not products.is_cuda:
             share = self.of_logits(_logits(products, temperature), first)
             return share.to(dtype)
-        # A target outside this tile equals no column: comparing needs no bounds, where an index would.
+        # A target outside this tile equals no column. Comparing needs no bounds, unlike an index.
         column = (self.targets - first)[:, None]
         gradient = compiled(tile_gradient, temperature=temperature, dtype=dtype)
         return gradient(fix_sizes(products, 1), column, tuple(self.grad), tuple(self.per_token))
 
     def of_logits(self, logits: Tensor, first: int) -> Tensor:
-        """[c, w] for logits [c, w] of the tokens from `first` on, which are overwritten.
+        """Return the gradient [c, w] for logits [c, w] of the vocabulary from row `first` on, which are overwritten.
 
         d log p(t) = 1[t] − p;  d H = −p (log p + H);  d Σp² = 2 p (p − Σp²).
         """
         normaliser, entropy, collision = self.per_token
         log_p = logits.sub_(normaliser)
         has_more = self.grad.entropies.any() or self.grad.collisions.any()
-        if has_more:  # a loss of log-probs alone is spared the other two terms
+        # A loss of log-probs alone does not need the other two terms.
+        if has_more:
             p = log_p.exp()
             share = log_p.add_(entropy)
             share.mul_(self.grad.entropies)
@@ -254,8 +264,11 @@ def _tiles(
     vocab: VocabSlice,
     device: torch.device,
 ) -> Iterator[slice]:
-    """Columns of the tiles for `num_tokens` of at most `chunk`; padding is in none of them. On a GPU they are as many
-    for the last tokens of a row as for a whole chunk: kernels are made for two numbers of columns."""
+    """Yield the vocabulary columns of each tile of logits for `num_tokens` of at most `chunk` tokens, without padding.
+
+    On a GPU the last tokens of a row get tiles as wide as a whole chunk does, so that kernels are compiled for only two
+    widths.
+    """
     num_rows = num_tokens if device.type == "cpu" else chunk
     num_columns = _TILE_LOGITS[device.type] // num_rows
     num_columns = max(64, num_columns)
@@ -263,15 +276,17 @@ def _tiles(
 
 
 def _logits(products: Tensor, temperature: float) -> Tensor:
-    """[c, w] after temperature, in the place of the products."""
+    """Return hidden @ weight.T [c, w] divided by the temperature, in place."""
     if temperature != 1.0:
         products.div_(temperature)
     return products
 
 
 def _find(targets: Tensor, first: int, num: int) -> tuple[Tensor, Tensor]:
-    """Whether each target is among the `num` tokens from `first` on, and its column there (any if it is not), [c,
-    1]."""
+    """Return whether each target is among `num` vocabulary rows from `first` on, and its column there, [c, 1] each.
+
+    The column of a target that is not there is arbitrary.
+    """
     column = (targets - first)[:, None]
     is_here = (column >= 0) & (column < num)
     return is_here, column.clamp(0, num - 1)
@@ -285,11 +300,14 @@ def _sums(
     temperature: float,
     chunk: int,
 ) -> Tensor:
-    """Of one chunk and this rank's logits z, [5, c]: the largest m; Σ e, Σ (z − m) e, Σ e² with e = exp(z − m); the
-    target's z or 0."""
+    """Return the sums [5, c] of one chunk over this rank's logits z.
+
+    They are the largest logit m, then Σ e, Σ (z − m) e and Σ e² with e = exp(z − m), then the target's z or 0.
+    """
     num = len(targets)
     target = hidden.new_zeros(num, dtype=torch.float32)
-    largest = torch.full_like(target, _LOWEST)  # of no logits at all: any finite number keeps the sums at zero
+    # Before any logit, every finite number keeps the sums at zero.
+    largest = torch.full_like(target, _LOWEST)
     sums = target.new_zeros(3, num)
     for columns in _tiles(num, chunk, vocab, hidden.device):
         products = product(hidden, weight[columns].T)
@@ -301,11 +319,12 @@ def _sums(
         else:
             logits = _logits(products, temperature)
             is_here, column = _find(targets, first, logits.size(1))
-            found = logits.gather(1, column)
-            target += torch.where(is_here, found, 0.0)[:, 0]
+            target_logits = logits.gather(1, column)
+            target += torch.where(is_here, target_logits, 0.0)[:, 0]
             largest, sums = _add_tile(logits, largest, sums)
             del logits
-        del products  # before the next tile is made
+        # Free the tile before the next one is made.
+        del products
     return torch.stack([largest, *sums, target])
 
 
@@ -314,7 +333,10 @@ def _add_tile(
     largest: Tensor,
     sums: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The largest logit and the three sums with another tile taken in, which is overwritten."""
+    """Return the largest logit and the three softmax sums of each token after adding a tile of logits.
+
+    The tile is overwritten.
+    """
     larger = torch.maximum(largest, logits.amax(1))
     shifted = logits.sub_(larger[:, None])
     exps = shifted.exp()
@@ -327,9 +349,9 @@ def _add_tile(
 
 
 def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
-    """The three sums [3, n] taken relative to `old`, as if they had been taken relative to `new` >= `old`."""
-    # Where no logit was seen yet `old` is the lowest number, so old − new may be minus infinity:
-    # exp() is zero long before, and zero times infinity would be NaN.
+    """Return three softmax sums [3, n] that are relative to the logit `old` as sums relative to `new` ≥ `old`."""
+    # Before the first logit `old` is the lowest number, so old − new may be minus infinity. exp() is zero long before
+    # that, and zero times infinity would be NaN.
     shift = (old - new).clamp(min=-1e4)
     scale = shift.exp()
     total, weighted, squared = sums
@@ -340,10 +362,13 @@ def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
 
 
 def _over_ranks(sums: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sums [5, n] over the whole vocabulary: one MAX of [n] and one SUM of [4, n]."""
+    """Return the softmax sums [5, n] over the whole vocabulary, from those of each tensor-parallel rank.
+
+    Collective: one MAX of [n] and one SUM of [4, n].
+    """
     largest = sums[0].clone()
     dist.all_reduce(largest, dist.ReduceOp.MAX, group)
-    # Sums of different ranks are relative to different largest logits; only over one are they comparable.
+    # Each rank's sums are relative to its own largest logit. They can be added only relative to a common one.
     rebased = _relative_to(largest, sums[0], sums[1:4])
     rest = torch.cat([rebased, sums[4:]])
     dist.all_reduce(rest, group=group)
@@ -358,8 +383,10 @@ def add_tile(
     target: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest logit [c], the three sums [3, c] of `log_probs._sums` and the target's logit [c], with another tile
-    taken in."""
+    """Return the largest logit [c], the three sums [3, c] of `_sums` and the target's logit [c] after adding a tile.
+
+    `products` are hidden @ weight.T [c, w], and `column` [c, 1] is the target's column in the tile, if it is there.
+    """
     logits = products / temperature
     larger = torch.maximum(largest, logits.amax(1))
     shifted = logits - larger[:, None]
@@ -372,8 +399,8 @@ def add_tile(
     new_weighted = new_weighted + (shifted * exps).sum(1)
     new_squared = squared * scale.square()
     new_squared = new_squared + exps.square().sum(1)
-    found = torch.where(_is_target(products, column), logits, 0.0)
-    return larger, torch.stack([new_total, new_weighted, new_squared]), target + found.sum(1)
+    target_logits = torch.where(_is_target(products, column), logits, 0.0)
+    return larger, torch.stack([new_total, new_weighted, new_squared]), target + target_logits.sum(1)
 
 
 def tile_gradient(
@@ -384,9 +411,10 @@ def tile_gradient(
     temperature: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The gradient of a tile's logits [c, w] in a format, as `log_probs._ChunkGradient.of_logits` has it.
+    """Return the gradient of a tile's logits [c, w] in `dtype`, as `_ChunkGradient.of_logits` defines it.
 
-    `grads` of log-prob, entropy and collision mass, `per_token` normaliser, entropy and collision mass, [c, 1] each.
+    `grads` are the gradients of log-prob, entropy and collision mass. `per_token` are normaliser, entropy and collision
+    mass. All are [c, 1].
     """
     normaliser, entropy, collision = per_token
     of_log_prob, of_entropy, of_collision = grads
@@ -400,5 +428,5 @@ def tile_gradient(
 
 
 def _is_target(products: Tensor, column: Tensor) -> Tensor:
-    """Which entries of the tile are targets: [c, w]."""
+    """Return which entries of a tile of logits belong to a target token, [c, w] bool."""
     return torch.arange(products.size(1), device=products.device) == column

@@ -1,6 +1,6 @@
-"""The model of one rank: Megatron's GPTModel that reads packed rows and answers with log-probs of the response tokens.
+"""Build the model of one rank: Megatron's GPTModel, which reads packed rows and returns scores of the response tokens.
 
-Its layers are built from Transformer Engine's modules on GPUs, from Megatron's own with our `RMSNorm` on CPU.
+On GPUs its layers are Transformer Engine's modules. On CPU they are Megatron's own, with our `RMSNorm`.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from nemo_brorl.policy.rows.packed_rows import Packing
 
 _RECOMPUTE: dict[str | None, dict[str, Any]] = {
     None: {},
-    # not the attention, Megatron's own choice: a flash kernel keeps little more of it than its output
+    # Megatron would recompute the attention. Of that a flash kernel keeps little more than its output.
     "selective": {"recompute_granularity": "selective", "recompute_modules": ["mlp", "moe"]},
     "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
 }
 
 
 class PolicyModel(ScoringModel):
-    """GPTModel whose last stage returns `log_probs.TokenScores` [3, n] instead of logits [T, V].
+    """A GPTModel whose last stage returns `log_probs.TokenScores` [3, n] instead of logits [T, V].
 
     Call it as `model(token_ids [1, T], positions [1, T], None, packed_seq_params=packing)`.
     """
@@ -61,7 +61,7 @@ class PolicyModel(ScoringModel):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, position_embedding_type="rope", rotary_base=rope.base, **kwargs)
-        self.router_replays: list[RouterReplay] = []  # none: every router chooses by itself
+        self.router_replays: list[RouterReplay] = []  # empty: every router chooses experts itself
         self.true_vocab_size = true_vocab_size
         self.log_prob_chunk = log_prob_chunk
         self.rotary_pos_emb = PackedRotary(
@@ -80,7 +80,7 @@ class PolicyModel(ScoringModel):
         packed_seq_params: Packing,
         **kwargs: Any,
     ) -> Tensor:
-        """GPTModel's, with the row's routes."""
+        """Run GPTModel's forward pass after giving the row's routes to the routers."""
         routes = packed_seq_params.routes
         if self.router_replays and routes is not None:
             assert packed_seq_params.positions is not None, "a packing to run the model on has positions"
@@ -90,7 +90,10 @@ class PolicyModel(ScoringModel):
         return super().forward(*args, packed_seq_params=packed_seq_params, **kwargs)
 
     def score(self, hidden_states: Tensor, packing: Packing) -> Tensor:
-        """Hidden states [T, 1, h] (cut over ranks under sequence parallelism) to scores [3, n]."""
+        """Return `TokenScores` [3, n] for the last layer's hidden states [T, 1, h].
+
+        Sequence parallelism cuts the hidden states over ranks.
+        """
         if self.config.sequence_parallel:
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
         group = parallel_state.get_tensor_model_parallel_group()
@@ -114,24 +117,27 @@ def transformer_config(
     shape: ModelShape,
     layout: ParallelLayout,
 ) -> TransformerConfig:
-    """Megatron's view of the settings. Fused kernels are left to Transformer Engine; on CPU all but SwiGLU are off."""
+    """Return Megatron's configuration for these settings.
+
+    Fused kernels are left to Transformer Engine. On CPU all of them are off except SwiGLU.
+    """
     return TransformerConfig(
         num_layers=shape.num_layers,
         hidden_size=shape.hidden_size,
         num_attention_heads=shape.num_heads,
         num_query_groups=shape.num_key_value_heads,
         kv_channels=shape.head_size,
-        softmax_scale=shape.rope.attention_factor**2 / shape.head_size**0.5,  # the factor is on queries and keys
+        # The factor multiplies queries and keys, so it is squared in the scale.
+        softmax_scale=shape.rope.attention_factor**2 / shape.head_size**0.5,
         ffn_hidden_size=shape.ffn_size,
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline,
         context_parallel_size=layout.context,
         sequence_parallel=layout.sequence_parallel,
-        # rows differ in length (`pipeline._row_length`)
+        # Rows differ in length, see `pipeline._row_length`.
         variable_seq_lengths=layout.pipeline > 1 and layout.virtual_pipeline is None,
-        # batched, two messages to the same rank are swapped without a word: over Gloo, and where two stages are
-        # interleaved
+        # Batched communication silently swaps two messages to one rank, over Gloo and with interleaved stages.
         batch_p2p_comm=layout.on_gpu and layout.virtual_pipeline is None,
         normalization="RMSNorm",
         layernorm_epsilon=shape.norm_epsilon,
@@ -149,7 +155,8 @@ def transformer_config(
         gradient_accumulation_fusion=False,
         apply_rope_fusion=False,
         persist_layer_norm=False,
-        calculate_per_token_loss=True,  # gradients are divided once, by the tokens of the whole mini-batch
+        # Gradients are divided once, by the tokens of the whole mini-batch.
+        calculate_per_token_loss=True,
         finalize_model_grads_func=finalize_model_grads,
         **moe_settings(policy.moe, shape, layout),
         **_RECOMPUTE[policy.recompute],
@@ -162,9 +169,10 @@ def layer_specs(
     on_gpu: bool,
     stage: int | None,
 ) -> TransformerBlockSubmodules:
-    """The layers of one model chunk, with `PackedAttention` on every device."""
+    """Return the layers of one model chunk, with `PackedAttention` on every device."""
     if on_gpu:
-        from megatron.core.extensions.transformer_engine import TENorm  # only there with Transformer Engine installed
+        # This import needs Transformer Engine.
+        from megatron.core.extensions.transformer_engine import TENorm
 
         norm = TENorm
     else:
@@ -180,7 +188,10 @@ def layer_specs(
 
 
 def _is_moe_layer(config: TransformerConfig) -> list[bool]:
-    """Per layer of the whole model; `moe_layer_freq` is a list where they differ."""
+    """Return for each layer of the whole model whether it is a mixture of experts.
+
+    `moe_layer_freq` is a list where layers differ.
+    """
     if isinstance(config.moe_layer_freq, list):
         return [bool(is_moe) for is_moe in config.moe_layer_freq]
     return [config.num_moe_experts is not None] * config.num_layers
@@ -213,8 +224,11 @@ def build_model(
     shape: ModelShape,
     layout: ParallelLayout,
 ) -> list[PolicyModel]:
-    """This rank's model chunks: one, or `virtual_pipeline` many, with random weights (only initialising marks the
-    parameters that are split over tensor-parallel ranks, which the gradient norm depends on)."""
+    """Return this rank's model chunks with random weights: one, or one for each virtual pipeline stage.
+
+    The weights are initialised although a checkpoint replaces them. Only initialisation marks the parameters that
+    tensor-parallel ranks split, and the gradient norm depends on these marks.
+    """
     config = transformer_config(policy, shape, layout)
     stages: list[int | None] = [None]
     if layout.virtual_pipeline:
@@ -249,7 +263,7 @@ def _build_chunk(
         log_prob_chunk=policy.log_prob_chunk_tokens,
         rope=shape.rope,
     )
-    # After the model is built: a replay needs its layer's number.
+    # Replays are added last, because each needs its layer's number.
     if policy.moe.router_replay:
         model.router_replays = add_router_replay(model)
     follow_forwards(model)

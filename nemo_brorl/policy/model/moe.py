@@ -1,4 +1,4 @@
-"""Mixture-of-experts layers: Megatron's settings for them, and what of them is trained where."""
+"""Configure mixture-of-experts layers with Megatron, and choose which of their parameters are trained where."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from nemo_brorl.core.model_shape import ModelShape
 
 
 class BalancedRouter(TopKRouter):
-    """Megatron's router, but its logits are those of the sampler, and its balancing loss weighs the same however its
-    tokens are spread over ranks.
+    """Megatron's router with the sampler's logits and a balancing loss that does not depend on the parallel layout.
 
     transformers and vLLM multiply in the format of the weights and then take the softmax in float32. Logits of bf16
-    weights rounded otherwise would send tokens to other experts where two are close: a step is 0.03 between 4 and 8.
+    weights with another rounding would send tokens to other experts where two are close: a step is 0.03 between 4 and
+    8.
 
-    The loss of one rank is its part of a sum over `reduce_group`. Megatron 0.16.1 multiplies it by the tokens of the
-    rank alone where gradients are later divided by all tokens, so sequence parallelism over two ranks would halve it.
+    The loss of one rank is its part of a sum over `reduce_group`. Megatron 0.16.1 multiplies it by the tokens of this
+    rank alone, while gradients are later divided by all tokens. So sequence parallelism over two ranks would halve it.
     """
 
     def gating(self, input: Tensor) -> Tensor:
-        """Logits [..., experts] float32 of hidden states [..., h]."""
+        """Return the router's logits [..., experts] in float32 for hidden states [..., h]."""
         return F.linear(input, self.weight, self.bias).float()
 
     def attach_and_log_load_balancing_loss(
@@ -42,7 +42,7 @@ class BalancedRouter(TopKRouter):
         reduce_group_has_dp: bool = False,
         valid_token_count: int | Tensor | None = None,
     ) -> Tensor:
-        """`activation` [tokens of this rank, experts], unchanged; its gradient carries the loss along."""
+        """Return `activation` [tokens of this rank, experts] unchanged, with the balancing loss in its gradient."""
         num_tokens = activation.shape[0] * reduce_group.size()
         return super().attach_and_log_load_balancing_loss(
             activation, aux_loss_coeff, aux_loss, aux_loss_name, reduce_group, reduce_group_has_dp, num_tokens
@@ -54,13 +54,13 @@ def moe_settings(
     shape: ModelShape,
     layout: ParallelLayout,
 ) -> dict[str, Any]:
-    """Keyword arguments for Megatron's TransformerConfig; a dense model needs the dispatcher's name only.
+    """Return keyword arguments for Megatron's TransformerConfig. A dense model needs only the dispatcher's name.
 
-    Transformers and vLLM take the softmax over all experts, then the top k, then make those sum to one if the model
-    says so. Megatron's softmax over the chosen ones alone is the same as that; its softmax over all leaves the sum
-    below one.
+    transformers and vLLM take the softmax over all experts, then the top k. If the model says so, they then scale the k
+    probabilities to sum to one. That equals Megatron's softmax over the chosen experts alone. Otherwise it equals
+    Megatron's softmax over all experts, whose top k sum to less than one.
     """
-    # variable_seq_lengths asks for it even in a dense model
+    # variable_seq_lengths needs it even in a dense model.
     settings: dict[str, Any] = {"moe_token_dispatcher_type": "alltoall"}
     moe = shape.moe
     if moe is None:
@@ -68,7 +68,8 @@ def moe_settings(
     has_aux_loss = config.aux_loss_coefficient > 0
     layer_frequency: int | list[int] = [int(is_moe) for is_moe in moe.is_moe_layer]
     if all(moe.is_moe_layer):
-        layer_frequency = 1  # an integer says that all layers are alike: checkpoints hold them as one stacked tensor
+        # An integer says that all layers are alike. Checkpoints then store them as one stacked tensor.
+        layer_frequency = 1
     return settings | {
         "expert_model_parallel_size": layout.expert,
         "expert_tensor_parallel_size": layout.expert_tensor,
@@ -77,7 +78,7 @@ def moe_settings(
         "moe_layer_freq": layer_frequency,
         "moe_router_topk": moe.experts_per_token,
         "moe_router_pre_softmax": not moe.is_renormalised,
-        "moe_router_dtype": "fp32",  # of probabilities; logits are `BalancedRouter`'s
+        "moe_router_dtype": "fp32",  # format of probabilities; `BalancedRouter` computes the logits
         "moe_router_load_balancing_type": "aux_loss" if has_aux_loss else "none",
         "moe_aux_loss_coeff": config.aux_loss_coefficient,
         "moe_grouped_gemm": layout.on_gpu,
@@ -86,12 +87,11 @@ def moe_settings(
 
 
 def prepare_experts(config: MoeConfig, models: Sequence[torch.nn.Module]) -> None:
-    """Set which buffers the gradients of experts and routers go to, and what is kept of a row. Call it before gradient
-    buffers are made.
+    """Set the gradient buffers of experts and routers, and free what dispatchers keep of a row.
 
-    Megatron gives experts buffers and an optimizer of their own only where expert parallelism is on. With them always,
-    the checkpoint of one layout has the parts that another one looks for. A frozen router is saved and exported all the
-    same.
+    Call it before gradient buffers are made. Megatron gives experts their own buffers and optimizer only with expert
+    parallelism. Here they always have them, so that a checkpoint of one layout has the parts that another layout needs.
+    A frozen router is still saved and exported.
     """
     for model in models:
         for module in model.modules():
@@ -99,16 +99,18 @@ def prepare_experts(config: MoeConfig, models: Sequence[torch.nn.Module]) -> Non
                 _forget_rows(module.token_dispatcher)
         for name, param in model.named_parameters():
             if ".mlp.experts." in name:
-                # Megatron's word for: not over the ranks that dense parameters are reduced over
+                # In Megatron this means: do not reduce over the ranks of dense parameters.
                 param.allreduce = False
             elif name.endswith(".mlp.router.weight"):
                 param.requires_grad_(not config.freeze_router)
 
 
 def _forget_rows(dispatcher: Any) -> None:
-    """Have a layer's dispatcher keep nothing of a row that it has put together again. Megatron's keeps the
-    probabilities until the next row, and through them the graph that they come from: of a layer that was recomputed in
-    a backward pass, its input and the gradient of that."""
+    """Make a layer's dispatcher drop everything of a row once its output is complete.
+
+    Megatron's dispatcher keeps the probabilities until the next row, and with them their autograd graph. For a layer
+    that was recomputed in a backward pass, that keeps its input and the input's gradient.
+    """
     combine = dispatcher.combine_postprocess
 
     def combine_and_forget(tokens: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
-"""Number formats: fp32 or bf16 parameters, and FP8 for the matrix products: Transformer Engine's on GPUs, its emulation
-on CPU (`cpu.fp8_emulation`)."""
+"""Set number formats: fp32 or bf16 parameters, and FP8 for matrix products.
+
+On GPUs Transformer Engine computes FP8, on CPU `cpu.fp8_emulation` emulates it.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,25 @@ from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.policy.cpu.fp8_emulation import ChunkEmulation, chunks_of
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-_FP8_ROWS = 16  # Transformer Engine's FP8 products want row counts that are multiples of it
-_FP8_GATHERED_ROWS = 128  # of every rank, where a blockwise quantised tensor is gathered
+_FP8_ROWS = 16  # Transformer Engine's FP8 products need a multiple of this many tokens
+_FP8_GATHERED_ROWS = 128  # tokens of each rank must be a multiple, to gather a blockwise quantised tensor
 
 
 def param_dtype(config: PolicyConfig) -> torch.dtype:
-    """The format of parameters and activations; gradients and the optimizer's master weights are always fp32."""
+    """Return the format of parameters and activations. Raises ConfigError for an unknown `policy.precision`.
+
+    Gradients and the optimizer's master weights are always fp32.
+    """
     if config.precision not in _DTYPES:
-        raise ConfigError(f"policy.precision={config.precision!r} is unknown: write one of {', '.join(_DTYPES)}")
+        raise ConfigError(f"policy.precision={config.precision!r} is unknown. Set one of {', '.join(_DTYPES)}.")
     return _DTYPES[config.precision]
 
 
 def precision_settings(config: PolicyConfig, on_gpu: bool) -> dict[str, Any]:
-    """Keyword arguments for Megatron's TransformerConfig; FP8 is only there on GPUs, on CPU `cpu.fp8_emulation`
-    does it.
+    """Return keyword arguments for Megatron's TransformerConfig. They turn FP8 on only on GPUs.
 
-    The history of the delayed recipe counts forward passes of micro-batches. Which settings go together is in
-    `config.rules`.
+    The history of the delayed recipe counts forward passes of micro-batches. `config.rules` checks which settings go
+    together.
     """
     dtype = param_dtype(config)
     settings: dict[str, Any] = {
@@ -54,17 +58,22 @@ def precision_settings(config: PolicyConfig, on_gpu: bool) -> dict[str, Any]:
 
 
 def sum_gradients_in_buffers(model: torch.nn.Module) -> None:
-    """Have Transformer Engine's linears add the weight gradient of every micro-batch to the fp32 buffer as it is
-    computed, not rounded to bf16 before. Megatron's setting for all layers cannot be used: it wants Apex for the output
-    layer, which `log_probs` takes care of."""
+    """Make Transformer Engine's linears add each micro-batch's weight gradient directly to the fp32 buffer.
+
+    Otherwise it would be rounded to bf16 first. Megatron's setting for all layers cannot be used: it needs Apex for the
+    output layer, which `log_probs` computes here.
+    """
     for module in model.modules():
         if hasattr(module, "fuse_wgrad_accumulation"):
             module.fuse_wgrad_accumulation = True
 
 
 def row_multiple(config: PolicyConfig, layout: ParallelLayout) -> int:
-    """What the tokens of a row are padded to a multiple of, so that every sequence-parallel rank has an equal and, in
-    FP8, allowed number of them. The same on CPU, where tiles then lie as on GPUs."""
+    """Return the number of tokens that rows are padded to a multiple of.
+
+    Then every sequence-parallel rank has equally many tokens, in FP8 a number that FP8 products accept. It is the same
+    on CPU, where quantisation tiles then lie as on GPUs.
+    """
     ranks = layout.tensor if layout.sequence_parallel else 1
     if config.fp8 is None:
         return ranks
@@ -75,12 +84,13 @@ def row_multiple(config: PolicyConfig, layout: ParallelLayout) -> int:
 
 @contextmanager
 def fp8_off(models: Sequence[Any]) -> Iterator[None]:
-    """Inside, model chunks compute without FP8; the delayed recipe's history does not notice.
+    """Switch FP8 off in model chunks while this context is open, without a trace in the delayed recipe's history.
 
-    FP8 parameters (`policy.fp8_params`) are dequantised, not restored. On GPUs Megatron asks its config at every
-    forward.
+    FP8 parameters (`policy.fp8_params`) are dequantised, which does not restore their unrounded values. On GPUs
+    Megatron reads its config at every forward pass.
     """
-    formats = [model.config.fp8 for model in models]  # chunks may share one config
+    # Chunks may share one config, so all formats are read before any is changed.
+    formats = [model.config.fp8 for model in models]
     emulations: list[tuple[ChunkEmulation, bool]] = []
     for model in models:
         for chunk in chunks_of(model):

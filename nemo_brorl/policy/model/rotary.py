@@ -1,6 +1,6 @@
-"""Rotary positions of a packed row: frequencies, the table of all positions, and the rotation of heads.
+"""Apply rotary positions to a packed row: frequencies, a table of all positions, and the rotation of heads.
 
-Positions are looked up here, as Megatron's own embedding takes a row for one sequence. Its frequencies are not used
+Positions are looked up, because Megatron's own embedding treats a row as one sequence. Its frequencies are not used
 either: Megatron 0.16.1 fixes Llama 3's bounds, and its YaRN differs in the last bits.
 
 Legend: T tokens of the row, H heads, D head size, P positions of the rotation table.
@@ -20,11 +20,13 @@ from nemo_brorl.policy.rows.packed_rows import Packing
 
 
 def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
-    """Radians per position of every pair of dimensions, [D / 2] float32."""
-    if rope.kind == "default":  # no entry of transformers' table
+    """Return the rotary frequencies: radians per position for every pair of dimensions, [D / 2] float32."""
+    # transformers' table has no entry for the default.
+    if rope.kind == "default":
         exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
         return 1.0 / rope.base**exponents
-    from transformers import LlamaConfig  # takes seconds, and most models are not stretched
+    # This import takes seconds, and most models do not scale their positions.
+    from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     parameters = {
@@ -40,13 +42,17 @@ def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
         "attention_factor": rope.attention_factor,
     }
     config = LlamaConfig(head_dim=head_size)
-    config.rope_parameters = parameters  # set late: the constructor warns of what another kind would need
+    # The constructor would warn about parameters that another kind needs, so they are set afterwards.
+    config.rope_parameters = parameters
     frequencies, _ = ROPE_INIT_FUNCTIONS[rope.kind](config, torch.device("cpu"))
     return frequencies
 
 
 def rotation_table(num_positions: int, frequencies: Tensor, dtype: torch.dtype) -> Tensor:
-    """Cosines, then sines, of the angle of every position and pair of dimensions: [P, D]. Angles are float32."""
+    """Return a table [P, D] with cosines, then sines, of the rotary angle of every position and pair of dimensions.
+
+    Angles are computed in float32.
+    """
     positions = torch.arange(num_positions, dtype=torch.float32, device=frequencies.device)
     angles = torch.outer(positions, frequencies)
     table = torch.cat([angles.cos(), angles.sin()], dim=1)
@@ -54,8 +60,11 @@ def rotation_table(num_positions: int, frequencies: Tensor, dtype: torch.dtype) 
 
 
 class PackedRotary(RotaryEmbedding):
-    """Megatron's rotary embedding with other frequencies. Leaves on every packing one table for all of them, in the
-    format of the activations: rows of a whole update exist at once, and 16,384 tokens of cosines are 8 MB."""
+    """Megatron's rotary embedding with other frequencies, which sets one rotation table on every packing.
+
+    The table has the format of the activations and is shared, because all rows of an update exist at once and 16,384
+    tokens of cosines take 8 MB.
+    """
 
     def __init__(self, *args: Any, dtype: torch.dtype, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -63,31 +72,38 @@ class PackedRotary(RotaryEmbedding):
         self.table = torch.empty(0)
 
     def get_rotary_seq_len(self, *args: Any, **kwargs: Any) -> Packing:
-        """Megatron hands over what this returns; the packing is all that is needed."""
+        """Return the row's packing from among the arguments.
+
+        Megatron passes the result to `forward`, which needs nothing else.
+        """
         for value in (*args, *kwargs.values()):
             if isinstance(value, Packing):
                 return value
         raise AssertionError("the policy's model reads packed rows only")
 
     def forward(self, packing: Packing, *args: Any, **kwargs: Any) -> None:
-        """Nothing for Megatron to apply; `packing.rotation` is set."""
+        """Set the row's rotation table and return None, so that Megatron rotates nothing itself."""
         assert packing.positions is not None, "a packing to run the model on has positions"
         if len(self.table) < packing.num_positions:
-            num_positions = 1 << (packing.num_positions - 1).bit_length()  # longer rows may come
+            num_positions = 1 << (packing.num_positions - 1).bit_length()  # room for longer rows
             frequencies = self.inv_freq.to(packing.positions.device)
             self.table = rotation_table(num_positions, frequencies, self.dtype)
         packing.rotation = self.table
 
 
 def rotate(heads: Tensor, table: Tensor, positions: Tensor) -> Tensor:
-    """Pair (d, d + D / 2) of every head [T, H, D] turned by the angle of its token's position [T] in the table [P,
-    D]."""
+    """Return heads [T, H, D] with each pair (d, d + D / 2) turned by the angle of its token's position.
+
+    `table` is [P, D], `positions` [T].
+    """
     return _Rotate.apply(heads, table, positions)
 
 
 class _Rotate(torch.autograd.Function):
-    """Two products per half instead of the six passes over memory of `x * cos + rotate_half(x) * sin`; on GPUs one
-    pass. Megatron's own fused rotation takes a row for one sequence."""
+    """Autograd function for the rotation with two products per half, on GPUs in one pass over memory.
+
+    `x * cos + rotate_half(x) * sin` takes six passes. Megatron's own fused rotation treats a row as one sequence.
+    """
 
     @staticmethod
     def forward(
@@ -117,7 +133,8 @@ def _rotated(
     turns = table.index_select(0, positions)
     cosine, sine = turns[:, None].chunk(2, -1)
     first, second = heads.chunk(2, -1)
-    rotated = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)  # contiguous
+    # A contiguous result, also where the heads are a view.
+    rotated = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)
     rotated_first, rotated_second = rotated.chunk(2, -1)
     torch.mul(first, cosine, out=rotated_first)
     rotated_first.addcmul_(second, sine, value=-direction)
@@ -132,12 +149,15 @@ def rotated_at_once(
     positions: Tensor,
     direction: float,
 ) -> Tensor:
-    """What `_rotated` returns, without steps in place: torch makes one kernel of it, which reads and writes every head
-    once. Both halves are one expression: of two put together it would compute each for every number."""
+    """Return the rotated heads without in-place steps, so that torch compiles a single kernel.
+
+    The kernel reads and writes every head once. Both halves are one expression. Of two expressions put together torch
+    would compute each for every number.
+    """
     turns = table.index_select(0, positions)
     cosine, sine = turns[:, None, None].chunk(2, -1)
     halves = heads.unflatten(-1, (2, -1))
-    sign = torch.arange(2, device=heads.device)[:, None] * 2 - 1  # −1 and 1
+    sign = torch.arange(2, device=heads.device)[:, None] * 2 - 1  # values −1 and 1
     signed_sine = sine * (sign * direction).to(sine.dtype)
     rotated = halves * cosine + halves.flip(-2) * signed_sine
     return rotated.flatten(-2)

@@ -1,4 +1,4 @@
-"""Routing of a row's tokens to the experts that their engine chose (rollout routing replay, arXiv 2510.11370)."""
+"""Route a row's tokens to the experts that their engine chose (rollout routing replay, arXiv 2510.11370)."""
 
 from __future__ import annotations
 
@@ -13,29 +13,34 @@ from torch import Tensor
 
 
 class RouterReplay:
-    """Sends the tokens of a row to the experts that its engine chose in a layer, where they are known (rollout routing
-    replay, arXiv 2510.11370). Megatron's router asks it in place of a top-k (`topk_routing_with_score_function`).
+    """Replay of an engine's expert choices in one layer, where they are known.
 
-    Weights of the chosen experts are of the router's own scores, so that it learns through them. Its balancing loss is
-    as without replay, of its own choice: that is what the next rollouts will be routed by.
+    Source: rollout routing replay, arXiv 2510.11370.
 
-    Every row is announced by `follow` before its forward pass. What is recomputed in the backward pass is not, and
-    other rows may have come between: a checkpointed forward pass, which has no gradient, notes its routes, and they are
-    taken back first in, first out, as rows go through the backward pass in the order of their forward passes.
+    Megatron's router calls it instead of a top-k (`topk_routing_with_score_function`). The chosen experts are weighted
+    by the router's own scores, so gradients reach the router. The balancing loss is computed from the router's own
+    choice, as without replay, because the next rollouts will be routed by it.
+
+    Call `follow` before every row's forward pass. Activation recomputation in the backward pass does not call it, and
+    other rows may have come between. So a checkpointed forward pass, which has no gradient, stores its routes. The
+    backward pass takes them first in, first out, because rows go through it in the order of their forward passes.
     """
 
     def __init__(self, router: TopKRouter) -> None:
-        self.layer = router.layer_number - 1  # of the whole model
+        self.layer = router.layer_number - 1  # index of the layer in the whole model
         self.is_cut = router.config.sequence_parallel
-        self.num_tokens: Tensor | int = 0  # of training passes
+        self.num_tokens: Tensor | int = 0  # tokens in training passes
         self.num_replayed: Tensor | int = 0
         self.num_changed: Tensor | int = 0
-        self._routes: Tensor | None = None  # [n, k] of this rank's part of the row
+        self._routes: Tensor | None = None  # [n, k] experts of the tokens in this rank's part of the row
         self._is_training = False
         self._to_recompute: deque[Tensor | None] = deque()
 
     def follow(self, routes: Tensor | None, is_training: bool) -> None:
-        """The row that comes next: `routes` [T, layers, k]."""
+        """Set the experts [T, layers, k] that the router must choose for the next row.
+
+        None: the router chooses itself.
+        """
         self._is_training = is_training
         self._routes = None
         if routes is None:
@@ -55,7 +60,10 @@ class RouterReplay:
         group_topk: int | None,
         compute_topk: Callable[..., tuple[Tensor, Tensor]],
     ) -> tuple[Tensor, Tensor]:
-        """Scores and numbers [n, k] of the experts of n tokens; `scores` [n, experts]."""
+        """Return scores and indices [n, k] of the experts for n tokens, from the router's `scores` [n, experts].
+
+        Experts are those of the engine where known, else those of `compute_topk`.
+        """
         _, own = compute_topk(scores, topk, num_groups, group_topk)
         routes = self._routes
         with_gradient = torch.is_grad_enabled()
@@ -84,7 +92,7 @@ class RouterReplay:
 
 
 def add_router_replay(model: torch.nn.Module) -> list[RouterReplay]:
-    """Give every router of a model chunk its replay."""
+    """Give every router of a model chunk a `RouterReplay`, and return them."""
     replays = []
     for module in model.modules():
         if isinstance(module, TopKRouter):
@@ -94,7 +102,7 @@ def add_router_replay(model: torch.nn.Module) -> list[RouterReplay]:
 
 
 def take_replay_metrics(replays: Sequence[RouterReplay], device: torch.device) -> dict[str, float]:
-    """Shares of all routers of all ranks since the last call. Collective."""
+    """Return the metrics of router replay over all routers and ranks since the last call. Collective."""
     counts = torch.zeros(3, dtype=torch.int64, device=device)
     for replay in replays:
         counts[0] += replay.num_tokens

@@ -23,7 +23,7 @@ from nemo_brorl.policy.cpu import megatron
 
 @dataclass(frozen=True)
 class Device:
-    """Device of one rank's tensors, and the backend over which ranks communicate."""
+    """Torch device of one policy rank, and the backend over which ranks communicate."""
 
     torch_device: torch.device
     backend: str  # backend of torch.distributed: nccl or gloo
@@ -49,7 +49,7 @@ def open_device(on_gpu: bool, num_threads: int) -> Device:
 
 @cache
 def compiled(function: Any, **constants: Any) -> Any:
-    """Return `function` with some arguments fixed, compiled once for inputs of all sizes.
+    """Return `function` with some arguments fixed, compiled by torch once for inputs of all sizes.
 
     A number that is not fixed would become one more input of the kernel.
     """

@@ -66,7 +66,7 @@ def weight_groups() -> RankGroups:
 
 
 def close_groups() -> None:
-    """Leave all process groups."""
+    """Leave all process groups of Megatron and torch.distributed."""
     if dist.is_initialized():
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()

@@ -25,7 +25,7 @@ _log = get_logger(__name__)
 
 
 class Profiling:
-    """Profiles of one rank, as the settings request them."""
+    """Profiler of one policy rank, as the settings request it."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def rank_environment(settings: RankSettings, model_folder: Path) -> dict[str, str]:
-    """Return the environment variables of a rank's process."""
+    """Return the environment variables of a policy rank's process."""
     variables = {
         "OMP_NUM_THREADS": str(settings.policy.num_threads or 1),
         "PYTHONDONTWRITEBYTECODE": "",  # empty, because imports without byte code take several times as long

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class RankProgress(NamedTuple):
-    """What a rank is doing, and since when."""
+    """Progress of one policy rank: what it is doing, and since when."""
 
     place: str  # method, part and step, joined by commas
     num_marks: int  # marks passed since the method started
@@ -69,7 +69,7 @@ class ProgressMarks:
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
-        """Record that the calling thread is in method `name` while this context is open."""
+        """Record that the calling thread runs the policy rank's method `name` while this context is open."""
         self._thread = threading.get_ident()
         self._begin(name)
         began_at = time.time()
@@ -81,7 +81,10 @@ class ProgressMarks:
             self._begin(IDLE)
 
     def mark_part(self, name: str, **details: Any) -> None:
-        """Record that the method has reached this part. `details` are small and JSON-able, for the timeline."""
+        """Record that a policy rank's method has reached this part.
+
+        `details` are small and JSON-able, for the timeline.
+        """
         self._end_part()
         self._part = name
         self._part_began_at = time.time()
@@ -90,12 +93,12 @@ class ProgressMarks:
         self._count()
 
     def mark_step(self, name: str) -> None:
-        """Record that the current part has reached this step."""
+        """Record that a policy rank's method has reached this step of its current part."""
         self._step = name
         self._count()
 
     def read(self) -> RankProgress:
-        """Return what the computing thread is doing. Another thread calls this."""
+        """Return what the computing thread of a policy rank is doing. Another thread calls this."""
         named = [self._method, self._part, self._step]
         place = ", ".join(name for name in named if name)
         seconds = time.monotonic() - self._marked_at
@@ -110,7 +113,10 @@ class ProgressMarks:
         )
 
     def answer(self, value: Any, received_at: float) -> RankAnswer:
-        """Return the answer to a call that arrived at `received_at`, with all work since the last answer."""
+        """Return a policy rank's answer to a call, with all work since its last answer.
+
+        `received_at` is the time at which the call arrived, in unix seconds.
+        """
         work = tuple(self._work)
         self._work.clear()
         return RankAnswer(value, received_at, time.time(), work)
@@ -149,12 +155,12 @@ def tracked(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
 def _collective_of(frame: FrameType | None) -> str | None:
     """Return the outermost communication function of torch or Megatron among a thread's innermost frames, or None."""
-    found = None
+    collective = None
     for _ in range(MAX_FRAMES):
         if frame is None:
             break
         file_name = frame.f_code.co_filename.rpartition("/")[2]
         if file_name in COLLECTIVE_FILES:
-            found = frame.f_code.co_name
+            collective = frame.f_code.co_name
         frame = frame.f_back
-    return found
+    return collective

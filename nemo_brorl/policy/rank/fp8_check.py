@@ -19,7 +19,10 @@ from nemo_brorl.policy.state.optimizer import gather_weights
 
 
 class Fp8Check:
-    """FP8 check of one rank. It does nothing without `policy.fp8`. Its methods are collective."""
+    """Check of one rank that measures what FP8 changes in log-probs.
+
+    It does nothing without `policy.fp8`. Its methods are collective.
+    """
 
     def __init__(
         self,
@@ -27,7 +30,7 @@ class Fp8Check:
         models: Sequence[Any],
         chunks: Sequence[Any],
     ) -> None:
-        """Take the rank's models, and `chunks`, the models as wrapped for training."""
+        """Take the rank's model chunks. `chunks` are the same as wrapped for training."""
         self.is_on = policy.fp8 is not None
         self.needs_scales = self.is_on and policy.fp8_recipe == "delayed"
         self.models = models
@@ -46,7 +49,7 @@ class Fp8Check:
         self.needs_scales = False
 
     def loaded(self) -> None:
-        """Note that a checkpoint has restored the scales."""
+        """Note that a checkpoint has restored the FP8 scales, so that no pass is needed to initialise them."""
         self.needs_scales = False
 
     def mismatch(self, row: Row) -> dict[str, float]:

@@ -99,9 +99,9 @@ class Learner:
         return self._by_response(rows, scores, starts)
 
     def _within_budget(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[list[PackedGroup]]:
-        """Return micro-batches of at most `tokens_per_micro_batch` tokens per context-parallel rank.
+        """Pack prompts with one response each into micro-batches of at most `tokens_per_micro_batch` tokens.
 
-        A `Response.index` is the response's number among all responses.
+        The budget is per context-parallel rank. A `Response.index` is the response's number among all responses.
         """
         budget = self.state.settings.sizes.row_tokens
         micro_batches: list[list[PackedGroup]] = []
@@ -124,7 +124,10 @@ class Learner:
         scores: Sequence[TokenScores],
         starts: np.ndarray,
     ) -> list[Float32]:
-        """Return the log-probs [T] of every response. `starts` [responses + 1] are the offsets of their tokens."""
+        """Return the log-probs [T] of every response, from the scores of rows.
+
+        `starts` [responses + 1] are the offsets of the responses' tokens, end to end.
+        """
         num_tokens = int(starts[-1])
         flat = torch.zeros(num_tokens, device=self.state.device.torch_device)
         for row, row_scores in zip(rows, scores, strict=True):
@@ -164,7 +167,7 @@ class Learner:
         self.has_saved = True
 
     def is_save_written(self) -> bool:
-        """Return whether `finish_save` would return without waiting for this rank's files."""
+        """Return whether this rank's checkpoint files are written, so that `finish_save` would not wait for them."""
         return self.pending_save is None or self.pending_save.is_written()
 
     def finish_save(self) -> float:
@@ -178,7 +181,7 @@ class Learner:
         return pending.finish()
 
     def load(self, folder: Path) -> None:
-        """Load weights, optimizer and reference from a checkpoint. Collective. Raises CheckpointError."""
+        """Load weights, optimizer state and reference from a checkpoint. Collective. Raises CheckpointError."""
         saving.load(self.state, folder)
         self.fp8_check.loaded()
 
@@ -215,7 +218,7 @@ class Learner:
         self.release()
 
     def onload(self) -> None:
-        """Undo `offload`, bit for bit."""
+        """Move what `offload` has moved to host memory back to the device, bit for bit."""
         if self.offloading:
             self.offloading.onload()
 

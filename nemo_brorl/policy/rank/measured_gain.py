@@ -39,7 +39,7 @@ class MeasuredGain:
         self.squares: Any = 0.0
 
     def add(self, batch: TokenBatch, measured: Tensor) -> None:
-        """Count the measured responses of a row of the last mini-batch.
+        """Count the measured responses of a row of the last mini-batch for the gain.
 
         `measured` [M] int64 holds their indices among the row's responses. Collective over the ranks that share the
         responses' tokens.
@@ -56,19 +56,22 @@ class MeasuredGain:
         self.squares += gains.square().sum()
 
     def on_host(self) -> MeasuredGain:
-        """Return these sums as Python numbers."""
+        """Return the sums for the measured gain as Python numbers."""
         gain = MeasuredGain()
         gain.num, gain.total, gain.squares = self.num, float(self.total), float(self.squares)
         return gain
 
     def merge(self, other: MeasuredGain) -> None:
-        """Add the sums of another rank's responses."""
+        """Add another rank's sums for the measured gain."""
         self.num += other.num
         self.total += other.total
         self.squares += other.squares
 
     def metrics(self) -> dict[str, float]:
-        """Return the gain, its standard error over responses, and their ratio. Empty for fewer than two responses."""
+        """Return the measured gain, its standard error over responses, and their ratio.
+
+        Empty for fewer than two responses.
+        """
         if self.num < 2:
             return {}
         mean = float(self.total) / self.num

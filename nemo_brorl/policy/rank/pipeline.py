@@ -59,7 +59,7 @@ def _nothing_recomputed(chunks: Sequence[torch.nn.Module]) -> Iterator[None]:
 
 
 def _recomputing(chunk: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str]]:
-    """Yield the modules that recompute activations, each with the name of its attribute."""
+    """Yield the modules that recompute activations, each with the name of the attribute that switches it on."""
     for module in chunk.modules():
         for name in _RECOMPUTES:
             if getattr(module, name, False):
@@ -128,7 +128,7 @@ def _run(
     at_end: Callable[..., Any],
     **settings: bool,
 ) -> list[Any]:
-    """Run all rows forward, and return the results of `at_end` for each, on the last pipeline stage."""
+    """Run all rows through the model, and return the results of `at_end` for each, on the last pipeline stage."""
     is_interleaved = len(chunks) > 1
     filled = list(rows)
     if is_interleaved:
@@ -158,7 +158,7 @@ def _run(
 
 
 def _fillers(rows: Sequence[Row]) -> list[Row]:
-    """Return rows without targets, because the interleaved schedule needs a multiple of the pipeline stages."""
+    """Return rows that predict nothing, because the interleaved schedule needs a multiple of the pipeline stages."""
     # The last row is repeated: it has the right length and fits into memory.
     num_missing = -len(rows) % parallel_state.get_pipeline_model_parallel_world_size()
     last = rows[-1]

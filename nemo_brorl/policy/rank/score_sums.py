@@ -24,7 +24,7 @@ class ScoreSums:
         self.drift = TokenSums()
 
     def add(self, row: Row, scores: TokenScores) -> None:
-        """Count a row with its scores under the weights before the update."""
+        """Add a row's entropies and its log-prob differences to the sampler. The scores are from before the update."""
         undecided = {
             "policy/entropy": scores.entropies.double().sum(),
             "policy/collision_probability": scores.collisions.double().sum(),
@@ -44,7 +44,7 @@ class ScoreSums:
         self.drift.add({"policy/log_prob_drift_of_carried": total_drift}, num_carried)
 
     def metrics(self) -> dict[str, float]:
-        """Return means over the tokens of all data-parallel ranks. Collective.
+        """Return means of entropy, mismatch and drift over the tokens of all data-parallel ranks. Collective.
 
         The mismatch is NaN where no rollout is fresh.
         """

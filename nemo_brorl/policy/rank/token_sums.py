@@ -32,12 +32,12 @@ class TokenSums:
             self.values[name] = self.values.get(name, 0.0) + value
 
     def on_host(self) -> TokenSums:
-        """Return these sums as Python numbers."""
+        """Return the sums over tokens as Python numbers."""
         values = {name: float(value) for name, value in self.values.items()}
         return TokenSums(self.num_tokens, values, float(self.largest))
 
     def over_data_ranks(self) -> TokenSums:
-        """Return the sums over all data-parallel ranks. Collective.
+        """Return the sums over the tokens of all data-parallel ranks. Collective.
 
         They are added in rank order, so that repeated runs are bit-identical.
         """
@@ -49,7 +49,7 @@ class TokenSums:
         return merged
 
     def means(self) -> dict[str, float]:
-        """Return means over tokens, or nothing without tokens."""
+        """Return the mean of each value over the counted tokens, or nothing without tokens."""
         if self.num_tokens == 0:
             return {}
         return {name: value / self.num_tokens for name, value in self.values.items()}

@@ -100,7 +100,7 @@ class Update:
         return metrics
 
     def _routed(self) -> Metrics:
-        """Return the metrics of router replay. Collective over all pipeline stages too."""
+        """Return the metrics of router replay. Collective over all ranks, pipeline stages included."""
         if not self.state.settings.policy.moe.router_replay or self.is_supervised:
             return {}
         replays: list[RouterReplay] = []
@@ -126,18 +126,18 @@ class Update:
         self.seconds[part] += time.perf_counter() - start
 
     def _mini_batches(self) -> list[list[Row]]:
-        """Return this data-parallel rank's rows, by mini-batch."""
+        """Return the rows of each mini-batch that this data-parallel rank trains on."""
         rank = parallel_state.get_data_parallel_rank()
-        mine = [mini_batch[rank] for mini_batch in self.plan.mini_batches]
+        own_mini_batches = [mini_batch[rank] for mini_batch in self.plan.mini_batches]
         micro_batches: list[MicroBatch] = []
-        for mini_batch in mine:
+        for mini_batch in own_mini_batches:
             micro_batches += mini_batch
         groups = fetch_groups(self.plan, micro_batches)
         packed_groups = [build_packed_groups(self.plan, micro_batch, groups) for micro_batch in micro_batches]
         temperature = 1.0 if self.is_supervised else self.state.settings.rollouts.temperature
         # Rows are made for all mini-batches at once: with virtual stages, rows that run together need one length.
         rows = self.state.rows(packed_groups, temperature)
-        return _like(mine, rows)
+        return _like(own_mini_batches, rows)
 
     def _old_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
         """Return log-probs under the weights before the update.
@@ -172,7 +172,10 @@ class Update:
         return reference
 
     def _score(self, mini_batches: MiniBatches) -> list[list[TokenScores]]:
-        """Return the scores of every row, by mini-batch. Empty except on the last pipeline stage."""
+        """Return the log-probs and entropies of every row under the current weights, by mini-batch.
+
+        Empty except on the last pipeline stage.
+        """
         rows: list[Row] = []
         for mini_batch in mini_batches:
             rows += mini_batch
@@ -222,7 +225,7 @@ class Update:
         reference: RowLogProbs,
         covariance_masks: RowTokens,
     ) -> RowLoss:
-        """Return the function that computes the loss sum and metric sums of a row of mini-batch `index`."""
+        """Return a function from a row of mini-batch `index` and its scores to its loss sum and metric sums."""
         algorithm = self.state.settings.algorithm
         loss_of = find_loss(self.plan.objective, algorithm)
         size = MiniBatchSize(
@@ -266,7 +269,10 @@ def _token_batch(
     size: MiniBatchSize,
     aggregation: str,
 ) -> TokenBatch:
-    """Return a row's tokens on this rank as losses read them. `old` and `reference` are log-probs [n]."""
+    """Return a row's tokens on this rank as the `TokenBatch` that losses read.
+
+    `old` and `reference` are log-probs [n].
+    """
     lengths, index = row.response_lengths, row.response_of
     token_lengths = TokenLengths(lengths[index], row.turn_lengths, row.num_turns[index])
     group = None  # ranks that share the tokens of a response
@@ -286,7 +292,10 @@ def _token_batch(
 
 
 def _like(mini_batches: Sequence[Sequence[Any]], of_rows: Sequence[Item]) -> list[list[Item]]:
-    """Return the items of all rows cut into mini-batches, or no items at all."""
+    """Return a flat list of values, one per row, cut into the mini-batches of the rows.
+
+    An empty list gives empty parts.
+    """
     left = iter(of_rows)
     return [list(islice(left, len(mini_batch))) for mini_batch in mini_batches]
 

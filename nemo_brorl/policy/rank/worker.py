@@ -166,7 +166,7 @@ class PolicyWorker:
 
     @tracked
     def close(self) -> None:
-        """Leave the process groups, after which the process may end."""
+        """Leave the process groups, after which this rank's process may end."""
         from nemo_brorl.policy.process import process_groups
 
         process_groups.close_groups()

@@ -1,12 +1,12 @@
-"""Responses of a micro-batch, taken from an update plan, and the row of tokens that `row_builder` makes of them.
+"""Take a micro-batch's responses from an update plan, and describe the row of tokens that `row_builder` makes of them.
 
-A row's layout says which of its tokens see which; every attention follows it. A row is cut into blocks. A block is
-`num` segments of `length` tokens each, end to end; a segment attends to itself causally, and before that to all of the
-spans its block names. A span lies in the *context*: without context parallelism that is the row itself, with it the
-segments that are cut over the ranks, put together again (`gather_context`).
+A row's layout says which tokens attend to which, and every attention backend follows it. A row is cut into blocks. A
+block is `num` segments of `length` tokens each, end to end. A segment attends to itself causally, and before that to
+all spans that its block names. A span lies in the *context*. Without context parallelism the context is the row itself.
+With it, the context is the segments that are cut over the ranks, put together again (`gather_context`).
 
-So a response names its prompt and whatever else it shares with other responses, from the prompt on, and a piece of a
-long segment names what comes before it. No mask is needed: what is not causal is seen whole.
+So a response names the spans of its prompt and of whatever else it shares with other responses. A piece of a long
+segment names what precedes it. No mask is needed, because spans are attended to as a whole.
 """
 
 from __future__ import annotations
@@ -35,25 +35,27 @@ from nemo_brorl.types import (
 
 Context = tuple[Tensor, Tensor]  # keys and values [C, K, D] of the context
 
-HIDDEN = -1  # key_last of what no query sees
+HIDDEN = -1  # `Sight.key_last` of a key that no query attends to
 
 
 @dataclass(frozen=True)
 class RowSettings:
-    """What the rows of one rank have in common."""
+    """Settings that all rows of tokens on one rank have in common."""
 
     device: torch.device
-    multiple: int = 1  # the number of tokens is one of it
+    multiple: int = 1  # the number of tokens is padded to a multiple of it
     context_rank: int = 0
     context_size: int = 1
-    attention: str = "sdpa"  # a backend of `attention`
-    min_shared_tokens: int = 0  # as `build_segments`
+    attention: str = "sdpa"  # attention backend: flash, flex or sdpa
+    min_shared_tokens: int = 0  # fewest tokens of a shared segment beyond a prompt; 0: only prompts are shared
 
 
 @dataclass(frozen=True)
 class Span:
-    """Context rows [start + i * stride, start + i * stride + length), seen in full by segment i of a block; with stride
-    0 all segments see the same."""
+    """Context rows [start + i * stride, start + i * stride + length), which segment i of a block attends to as a whole.
+
+    With stride 0 all segments attend to the same rows.
+    """
 
     start: int
     length: int
@@ -62,7 +64,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Block:
-    """`num` segments of `length` tokens, which all see `sees` (ancestors, their own past) and then themselves."""
+    """A block of `num` segments of `length` tokens, which all attend to the spans in `sees` and then to themselves.
+
+    The spans are their ancestors, or their own past under context parallelism.
+    """
 
     num: int
     length: int
@@ -75,68 +80,72 @@ class Block:
 
 @dataclass(frozen=True)
 class Sight:
-    """The same rules token by token, for backends that take a mask. Keys are the context (under context parallelism),
-    then the row. Segments are numbered so that those which see one are the numbers after it up to a last one. A query
-    sees the keys of its own segment and of its ancestors that are not after it."""
+    """The layout's rules token by token, for attention backends that take a mask.
 
-    query_segment: Tensor  # [T] int32
-    query_position: Tensor  # [T] int32
-    key_segment: Tensor  # [S] int32
-    key_last: Tensor  # [S] int32, last segment that sees it; HIDDEN: padding, or a token that stands in the context too
-    key_position: Tensor  # [S] int32
+    Keys are the context (under context parallelism), then the row. Segments are numbered so that the ones that attend
+    to a segment are those after it up to a last number. A query attends to the keys of its own segment and of its
+    ancestors that do not come after it.
+    """
+
+    query_segment: Tensor  # [T] int32, number of the query's segment
+    query_position: Tensor  # [T] int32, position of the query
+    key_segment: Tensor  # [S] int32, number of the key's segment
+    # [S] int32, last segment that attends to the key. HIDDEN: padding, or a token that the context has too.
+    key_last: Tensor
+    key_position: Tensor  # [S] int32, position of the key
 
 
 @dataclass(eq=False)
 class Packing(PackedSeqParams):
-    """A row's layout on this rank. Travels through Megatron as its `packed_seq_params`; the `qkv_format` of its own
-    keeps Megatron's code for packed sequences, a Python loop per document and layer, out of the way."""
+    """Layout of a row on this rank, which travels through Megatron as its `packed_seq_params`.
+
+    Its own `qkv_format` avoids Megatron's code for packed sequences, a Python loop per document and layer.
+    """
 
     qkv_format: str = "shared_prompt"
     blocks: tuple[Block, ...] = ()
-    positions: Tensor | None = None  # [T] int64, counted on from the prompt
-    num_positions: int = 0  # one more than the largest of them
-    source_rows: Tensor | None = None  # [u] int64, the row that predicts each sampled token
-    targets: Tensor | None = None  # [u] int64, the sampled tokens
-    temperature: float = 1.0  # log-probs are of softmax(logits / temperature)
-    num_cut: int = 0  # the row's first tokens, which belong to segments that are cut over the context-parallel ranks
-    # [C] int64, for each context row its place in the ranks' cut tokens, end to end
+    positions: Tensor | None = None  # [T] int64, positions that continue those of the prompt
+    num_positions: int = 0  # one more than the largest position
+    source_rows: Tensor | None = None  # [u] int64, index of the token that predicts each sampled token
+    targets: Tensor | None = None  # [u] int64, ids of the sampled tokens
+    temperature: float = 1.0  # log-probs are those of softmax(logits / temperature)
+    num_cut: int = 0  # tokens at the start of the row whose segments are cut over the context-parallel ranks
+    # [C] int64, index of each context row among the cut tokens of all ranks, end to end.
     context_order: Tensor | None = None
-    attention: str = "sdpa"  # the backend, as in `RowSettings`
-    # [T, layers, k] experts of each token, or NO_ROUTE, in the engine's format. On the host until the model reads the
-    # row: those of a whole update of Qwen3-30B-A3B take more than the rest of the policy
+    attention: str = "sdpa"  # attention backend of `RowSettings`
+    # [T, layers, k] experts of each token, or NO_ROUTE, in the engine's format. They are on the host until the model
+    # reads the row: those of a whole update of Qwen3-30B-A3B take more memory than the rest of the policy.
     routes: Tensor | None = field(default=None, repr=False)
     sight: Sight | None = None  # None: the backend follows the blocks
-    rotation: Tensor | None = field(default=None, repr=False)  # the model's table, set by `rotary.PackedRotary`
-    caches: dict[Any, Any] = field(
-        default_factory=dict, repr=False
-    )  # what a backend derives from the above, once per row
+    rotation: Tensor | None = field(default=None, repr=False)  # rotation table, set by `rotary.PackedRotary`
+    caches: dict[Any, Any] = field(default_factory=dict, repr=False)  # results that a backend derives once per row
 
 
 @dataclass(frozen=True)
 class Response:
-    """One response with what the loss needs."""
+    """One response of a micro-batch, with everything that the loss needs."""
 
-    packed_group: int  # index of its group in the row's input
-    index: int  # within the packed group
+    packed_group: int  # index of its packed group in the row's input
+    index: int  # index within the packed group
     token_ids: Int32  # [T]
-    log_probs: Float32  # [T], when it was sampled
-    advantage: float | Float32  # [K] where its turns have their own
-    is_fresh: bool  # sampled by the weights that the update starts from
-    is_measured: bool = True  # as its group
-    is_sampled: Bool | None = None  # [T] False: observed; None: all were sampled
-    place: tuple[int, int] = (0, 0)  # group of the plan, rollout of the group
-    routes: Routes | None = None  # [T, layers, k] as in ChunkArrays
+    log_probs: Float32  # [T] log-probs of the sampler
+    advantage: float | Float32  # one number, or [K] where each of its turns has its own
+    is_fresh: bool  # True: sampled by the weights that the update starts from
+    is_measured: bool = True  # copy of `PlannedGroup.is_measured`
+    is_sampled: Bool | None = None  # [T] False: the token is an observation; None: all tokens were sampled
+    place: tuple[int, int] = (0, 0)  # index of the group in the plan, index of the rollout in the group
+    routes: Routes | None = None  # [T, layers, k] routes, as in ChunkArrays
 
     @cached_property
     def counts(self) -> Bool:
-        """[T] whether the loss counts a token."""
+        """Mask [T] of the response's tokens that count in the loss: the sampled ones."""
         if self.is_sampled is None:
             return np.ones(len(self.token_ids), bool)
         return self.is_sampled
 
     @property
     def is_plain(self) -> bool:
-        """Whether all its tokens were sampled, in one turn with one advantage."""
+        """True for a response of one turn with one advantage, whose tokens were all sampled."""
         return self.is_sampled is None and not isinstance(self.advantage, np.ndarray)
 
     @property
@@ -149,21 +158,21 @@ class Response:
 
     @cached_property
     def turns(self) -> Int64:
-        """[T] number of the turn that a token is of; what is observed belongs to the turn before."""
+        """Index [T] of the turn that each token belongs to. An observation belongs to the turn before it."""
         begins = self.counts.copy()
-        # A turn begins where a sampled token follows one that was observed.
+        # A turn starts where a sampled token follows an observation.
         begins[1:] &= ~self.counts[:-1]
-        # What is observed before the first sampled token has no turn before it: it counts to the first one.
+        # An observation before the first sampled token has no turn before it and belongs to the first one.
         return np.maximum(np.cumsum(begins) - 1, 0)
 
     @cached_property
     def turn_lengths(self) -> Int64:
-        """[K] sampled tokens of each turn."""
+        """Number of sampled tokens in each turn of the response, [K]."""
         return np.bincount(self.turns, weights=self.counts).astype(np.int64)
 
     @property
     def token_advantages(self) -> Float32:
-        """[T] of each token."""
+        """Advantage of each token of the response, [T]."""
         if isinstance(self.advantage, np.ndarray):
             return self.advantage[self.turns]
         return np.full(len(self.token_ids), self.advantage, np.float32)
@@ -171,89 +180,98 @@ class Response:
 
 @dataclass(frozen=True)
 class PackedGroup:
-    """A prompt and the responses that share it."""
+    """A prompt and those of its responses that are in one micro-batch."""
 
     prompt_ids: Int32  # [P], at least one token
     responses: tuple[Response, ...]
-    prompt_routes: Routes | None = None  # [P, layers, k]
+    prompt_routes: Routes | None = None  # [P, layers, k] routes of the prompt's tokens
 
 
 @dataclass(frozen=True)
 class Row:
-    """One micro-batch as the model reads it on one rank: T tokens, of which u predict a sampled one. Responses that
-    share such a token count it once each: n of them."""
+    """One micro-batch as the model reads it on one rank.
+
+    It has T tokens, of which u predict a sampled token. Responses that share a sampled token count it once each, n
+    tokens in all.
+    """
 
     token_ids: Tensor  # [1, T] int64
     positions: Tensor  # [1, T] int64
     packing: Packing
     sampled_log_probs: Tensor  # [n] float32
     advantages: Tensor  # [n] float32
-    turn_lengths: Tensor  # [n] float32, sampled tokens of the turn that a token is of
+    turn_lengths: Tensor  # [n] float32, number of sampled tokens in the token's turn
     is_fresh: Tensor  # [n] bool
-    responses: tuple[Response, ...]  # of the whole micro-batch, in the order their tokens have in [n]
-    response_index: Int64  # [n] which of `responses` a token is of
-    token_index: Int64  # [n] where in the response
-    response_of: Tensor  # [n] int64, `response_index` on the model's device
-    response_lengths: Tensor  # [R] float32, sampled tokens of each of `responses`
-    num_turns: Tensor  # [R] float32, turns of each of `responses`
-    measured: Tensor  # [M] int64, indices of the `responses` that count for `MeasuredGain`
-    score_index: Tensor | None = None  # [n] int64, which of the u; None: no token is shared
+    responses: tuple[Response, ...]  # R responses of the whole micro-batch, in the order of their tokens in [n]
+    response_index: Int64  # [n] index into `responses` of the token's response
+    token_index: Int64  # [n] index of the token in its response
+    response_of: Tensor  # [n] int64, copy of `response_index` on the model's device
+    response_lengths: Tensor  # [R] float32, number of sampled tokens in each response
+    num_turns: Tensor  # [R] float32, number of turns in each response
+    measured: Tensor  # [M] int64, indices of the responses that `MeasuredGain` counts
+    score_index: Tensor | None = None  # [n] int64, index into the u scores; None: no token is shared
 
     @property
     def num_loss_tokens(self) -> int:
         return len(self.advantages)
 
     def draws(self, seed: int) -> Float32:
-        """A number from 0 to 1 for every token [n], which depends on nothing but the seed and what token it is."""
+        """Return a uniform number in [0, 1) for every token, [n].
+
+        It depends only on the seed and on which token it is.
+        """
         drawn = [np.empty(0, np.float32)]
         for response in self.responses:
-            # Seeded by what token it is, not by where: the packing into rows and ranks must not change what is drawn.
+            # The seed has the identity of the response, so that packing into rows and ranks does not change the draws.
             random = np.random.default_rng((seed, *response.place))
             num = len(response.token_ids)
             of_response = random.random(num, np.float32)
             drawn.append(of_response)
         begins = np.cumsum([len(part) for part in drawn])
-        # Drawn for all tokens, also those that another context-parallel rank predicts: ranks then agree.
+        # Numbers are drawn for all tokens, also for those of other context-parallel ranks, so that ranks agree.
         first = begins[self.response_index]
         places = first + self.token_index
         return np.concatenate(drawn)[places]
 
     @property
     def num_fresh_tokens(self) -> int:
-        """Known on the host, where `is_fresh` may be on a GPU."""
+        """Number of the row's loss tokens that are fresh, computed on the host, while `is_fresh` may be on a GPU."""
         is_fresh = np.array([response.is_fresh for response in self.responses], np.bool_)
         return int(is_fresh[self.response_index].sum())
 
 
 class GroupArrays:
-    """The responses of one group, cut out of its chunks."""
+    """Token ids, log-probs and routes of one group's chunks, from which single responses are cut."""
 
     def __init__(self, chunks: Sequence[ChunkArrays]) -> None:
         self.chunks = chunks
         sizes = [len(chunk.offsets) - 1 for chunk in chunks]
-        self.first = np.cumsum([0, *sizes])  # [chunks + 1] first rollout of each
+        self.first = np.cumsum([0, *sizes])  # [chunks + 1] index of the first rollout of each chunk
 
     def response(self, rollout: int) -> tuple[Int32, Float32, Bool | None]:
-        """Token ids and sampled log-probs [T] of one rollout of the group, and which tokens were sampled; None: all."""
+        """Return token ids and sampled log-probs [T] of one rollout, and the mask of its sampled tokens (None: all)."""
         chunk, tokens = self._find(rollout)
         is_sampled = None if chunk.is_sampled is None else chunk.is_sampled[tokens]
         return chunk.token_ids[tokens], chunk.log_probs[tokens], is_sampled
 
     def routes(self, rollout: int) -> Routes | None:
-        """[T, layers, k] of one rollout."""
+        """Return the experts [T, layers, k] that the engine chose for one rollout's tokens, or None if unknown."""
         chunk, tokens = self._find(rollout)
         return None if chunk.routes is None else chunk.routes[tokens]
 
     def prompt_routes(self) -> Routes | None:
-        """[P, layers, k] of the first chunk that has them."""
+        """Return the experts [P, layers, k] that an engine chose for the prompt's tokens, or None if they are unknown.
+
+        They come from the first chunk that has them.
+        """
         for chunk in self.chunks:
             if chunk.prompt_routes is not None:
                 return chunk.prompt_routes
         return None
 
     def _find(self, rollout: int) -> tuple[ChunkArrays, slice]:
-        """The chunk of a rollout, and where its tokens lie in there."""
-        # The last chunk that begins at or before the rollout; empty chunks have the same first rollout as the next.
+        """Return the chunk of a rollout, and the slice of the rollout's tokens in it."""
+        # This is the last chunk that starts at or before the rollout. Empty chunks start where the next one does.
         num_begun = int(np.searchsorted(self.first, rollout, side="right"))
         number = num_begun - 1
         chunk = self.chunks[number]
@@ -262,14 +280,14 @@ class GroupArrays:
 
 
 def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[int, GroupArrays]:
-    """The arrays of the groups that these micro-batches use, in one call to the object store."""
+    """Return the arrays of all groups that these micro-batches use, with one call to the object store."""
     used: set[int] = set()
     for micro_batch in micro_batches:
         used.update(group_slice.group for group_slice in micro_batch.slices)
     wanted: list[Any] = []
     for group in sorted(used):
         wanted += plan.groups[group].chunks
-    # One call for all chunks: each call to the object store has a fixed cost, and a group has many chunks.
+    # Each call to the object store has a fixed cost and a group has many chunks, so one call fetches all.
     arrays = fetch_all(wanted)
     groups = {}
     start = 0
@@ -285,7 +303,7 @@ def build_packed_groups(
     micro_batch: MicroBatch,
     groups: Mapping[int, GroupArrays],
 ) -> list[PackedGroup]:
-    """What a micro-batch of the plan holds."""
+    """Return the prompts and responses of a micro-batch. `groups` are the fetched arrays by index in the plan."""
     packed_groups = []
     for number, group_slice in enumerate(micro_batch.slices):
         planned = plan.groups[group_slice.group]

@@ -1,13 +1,13 @@
-"""The row of tokens that this rank's model reads, laid out from the packed groups of a micro-batch.
+"""Build the row of tokens that this rank's model reads from the packed groups of a micro-batch.
 
-Order within a row is free, so it is chosen for the attention (`row_layout.Block`): segments of equal length lie side
-by side, and what stands on a shared segment lies together (`segments`).
+The order within a row is free, so it is chosen for the attention (`packed_rows.Block`). Segments of equal length are
+adjacent, and segments of one parent are together (`segments`).
 
-Under context parallelism a segment that responses share is cut over the ranks, and so is one longer than a fair part of
-the row; other segments are given to one rank each, so that their keys and values do not travel. Cut segments
-are padded to 2·ranks equal pieces, of which rank r holds r and 2·ranks − 1 − r: an early piece with little to look back
-on and a late one. A sampled token counts on the rank that holds the token before it, so sums over the ranks count every
-token once. Tokens of observations are read like others, and predicted by none.
+Under context parallelism a segment that responses share is cut over the ranks, and so is one that is longer than a fair
+part of the row. Other segments are given to one rank each, so that their keys and values need not travel. Cut segments
+are padded to 2·ranks equal pieces, of which rank r has pieces r and 2·ranks − 1 − r: an early piece with little past
+and a late one with much. A sampled token counts on the rank that has the token before it, so sums over the ranks count
+every token once. Observations are read like other tokens, but never predicted.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ def build_row(
     settings: RowSettings,
     at_least: int = 1,
 ) -> Row:
-    """Packed groups laid out as a row. It is padded with a document of its own to `at_least` tokens, a multiple of
-    `settings.multiple`."""
+    """Return the row of packed groups for this rank.
+
+    It is padded with a document of its own to at least `at_least` tokens and a multiple of `settings.multiple`.
+    """
     segments = build_segments(packed_groups, settings.min_shared_tokens)
     choose_owners(segments, settings.context_size)
     if settings.attention == "flex":
         number_segments(segments)
     draft = _RowDraft(settings, len(segments))
-    # Cut segments come first: `Packing.num_cut` says how many of the row's first tokens travel to other ranks.
+    # Cut segments come first, because `Packing.num_cut` counts the tokens at the start of the row that travel.
     cut = [segment for segment in segments if segment.owner is None]
     for alike in runs_of_equals(cut):
         draft.place_cut(alike)
@@ -61,14 +63,14 @@ def build_row(
     draft.place_whole(mine)
     for segment in segments:
         if segment.owner not in (None, settings.context_rank):
-            # What stands on it, or is predicted by it, must find that it is elsewhere.
+            # Its branches and predicted tokens must see that it is on another rank.
             segment.rows = np.full(segment.length, -1)
     draft.pad(at_least)
     return draft.finish(segments, temperature)
 
 
 class _RowDraft:
-    """A row being written."""
+    """A row of tokens that is being written, block by block."""
 
     def __init__(self, settings: RowSettings, num_segments: int) -> None:
         self.settings = settings
@@ -80,14 +82,17 @@ class _RowDraft:
         self.blocks: list[Block] = []
         self.token_ids: list[Int32] = []
         self.positions: list[Int64] = []
-        self.context_ranks: list[Int64] = []  # which rank holds a row of the context ...
-        self.context_places: list[Int64] = []  # ... and where among its cut tokens
-        self.queries: list[Int64] = []  # [2, tokens]: segment, position
-        self.keys: list[Int64] = []  # [3, tokens] of the row: segment, last segment that sees it, position
-        self.context_keys: list[Int64] = []  # the same of the context
+        self.context_ranks: list[Int64] = []  # rank that holds each row of the context
+        self.context_places: list[Int64] = []  # index of each row of the context among its rank's cut tokens
+        self.queries: list[Int64] = []  # [2, tokens]: segment and position of each query
+        self.keys: list[Int64] = []  # [3, tokens] of the row: segment, last segment that attends to it, position
+        self.context_keys: list[Int64] = []  # [3, tokens] of the context, like `keys`
 
     def place_whole(self, segments: Sequence[Segment]) -> None:
-        """Place segments that are all this rank's, end to end, with a block for each run of equal length and parent."""
+        """Append segments to the row that this rank has whole, end to end.
+
+        Neighbours of equal length and parent become one block.
+        """
         if not segments:
             return
         lengths = np.array([segment.length for segment in segments])
@@ -97,7 +102,7 @@ class _RowDraft:
         rows = self.num_tokens + np.arange(num_tokens)
         for segment, start, end in zip(segments, starts.tolist(), ends.tolist(), strict=True):
             segment.rows = rows[start:end]
-            # Only segments with children are seen from outside, and a span for every response takes time.
+            # Other segments attend only to those with branches. Spans for all responses would take time.
             if segment.children:
                 segment.span = Span(self.num_tokens + start, end - start)
         first_positions: list[int] = []
@@ -112,14 +117,17 @@ class _RowDraft:
             self.keys.append(np.stack([numbers.repeat(lengths), last_numbers.repeat(lengths), positions]))
 
     def place_cut(self, segments: Sequence[Segment]) -> None:
-        """Segments of equal length and parent, of which every rank holds two pieces."""
+        """Append this rank's two pieces of segments to the row, for segments that are cut over context-parallel ranks.
+
+        The segments have equal length and parent.
+        """
         num = len(segments)
         length = segments[0].length
-        # An early piece looks back on little and a late one on much: one of each gives every rank the same work.
+        # An early piece has little past and a late one much. One of each gives every rank equal work.
         num_pieces = 2 * self.settings.context_size
         piece_length = -(-length // num_pieces)
         padded = num_pieces * piece_length
-        # All pieces have one length, as the gather over ranks needs; nothing sees the padding at the end.
+        # The gather over ranks needs pieces of one length. No token attends to the padding at the end.
         token_ids = np.zeros((num, padded), np.int32)
         token_ids[:, :length] = [segment.token_ids for segment in segments]
         positions = segments[0].first_position + np.arange(padded)
@@ -130,8 +138,8 @@ class _RowDraft:
             columns = np.arange(start, start + piece_length)
             own_rows = self.num_tokens + np.arange(num * piece_length)
             rows[:, columns] = own_rows.reshape(num, piece_length)
-            # The first piece looks back on nothing. Others see the segment's past in the context, not in the row: most
-            # of it lies on other ranks.
+            # The first piece has no past. Others attend to the segment's past in the context, because most of it is on
+            # other ranks.
             seen = _seen(segments[0])
             if piece > 0:
                 seen = (*seen, Span(self.num_context, start, padded))
@@ -154,16 +162,18 @@ class _RowDraft:
         segments: Sequence[Segment],
         positions: Int64,
     ) -> None:
-        """Note where the rows of a cut block come from: early pieces of all its segments, then late pieces, on every
-        rank."""
+        """Record the rank and index of every context row of a cut block.
+
+        Every rank has the early pieces of all segments, then the late ones.
+        """
         num = len(segments)
         size = self.settings.context_size
         columns = np.arange(2 * size * piece_length)
         piece = columns // piece_length
         is_late = piece >= size
         ranks = np.where(is_late, 2 * size - 1 - piece, piece)
-        # A rank's block holds the early pieces of all segments, then their late pieces, as `place_cut` adds them.
-        piece_of_rank = is_late * num + np.arange(num)[:, None]  # [num, columns], counted in the rank's block
+        # `place_cut` appends the early pieces of all segments, then their late pieces.
+        piece_of_rank = is_late * num + np.arange(num)[:, None]  # [num, columns], index in the rank's block
         place_in_piece = columns % piece_length
         places = piece_of_rank * piece_length + place_in_piece
         self.context_ranks.append(np.tile(ranks, num))
@@ -178,9 +188,9 @@ class _RowDraft:
         self.num_context += num * len(columns)
 
     def pad(self, at_least: int) -> None:
-        """Fill up with a document that nothing reads."""
+        """Pad the row with a document that no token attends to."""
         num_missing = max(at_least - self.num_tokens, 0)
-        # Rows of one pipeline are first made equally long, and then fit for FP8 and sequence parallelism.
+        # Rows of one pipeline need one length, then the multiple that FP8 and sequence parallelism need.
         num_tokens = self.num_tokens + num_missing
         num_missing += -num_tokens % self.settings.multiple
         if num_missing:
@@ -194,7 +204,7 @@ class _RowDraft:
         self.num_tokens += len(token_ids)
 
     def finish(self, segments: Sequence[Segment], temperature: float) -> Row:
-        """The row, of all segments on whatever rank."""
+        """Return the finished row of tokens for this rank. `segments` are those of all ranks."""
         predicted = _Predicted(segments)
         responses = predicted.responses
         is_fresh = np.array([response.is_fresh for response in responses], np.bool_)
@@ -254,29 +264,28 @@ class _RowDraft:
 
 
 class _Predicted:
-    """The tokens of a row that this rank predicts, u of them, and the responses that each counts in, n in all.
+    """The tokens that this rank predicts, u of them, and the responses that count them, n tokens in all.
 
-    The arrays are made for all segments at once, because a few small arrays for every response take longer than a large
-    one for the row.
+    Every array is made for all segments at once. Small arrays for every response would take most of the time of a row.
     """
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         segments = [segment for segment in segments if segment.responses]
         pairs = [(segment, response) for segment in segments for response in segment.responses]
-        # By identity: two responses may have the same tokens, and a response is in several segments.
+        # Responses are told apart by identity: two may have equal tokens, and one is in several segments.
         self.responses = list({id(response): response for _, response in pairs}.values())
         self.has_shared = len(pairs) > len(segments)
         lengths = np.array([segment.num_predicted for segment in segments], np.int64)
         starts = lengths.cumsum() - lengths
         sources = _source_rows(segments, starts)
         targets = _joined([segment.token_ids[segment.num_given :] for segment in segments], np.int32)
-        # Tokens of every pair of a segment and a response, end to end, and their segment's tokens.
+        # `columns` numbers the tokens of all pairs, end to end. `tokens` is the index of each in its segments' tokens.
         pair_sizes = np.array([len(segment.responses) for segment in segments], np.int64)
         pair_lengths = lengths.repeat(pair_sizes)
         pair_starts = pair_lengths.cumsum() - pair_lengths
         columns = np.arange(pair_lengths.sum())
         tokens = columns + (starts.repeat(pair_sizes) - pair_starts).repeat(pair_lengths)
-        # A token counts where it was sampled, and on the rank that holds the token before it, which predicts it.
+        # A token counts where it was sampled, on the rank that has the token before it.
         values = _ResponseValues(pairs, pair_lengths)
         is_counted = values.is_sampled & (sources >= 0)[tokens]
         is_predicted = np.zeros(len(sources), bool)
@@ -284,20 +293,23 @@ class _Predicted:
         self.source_rows = sources[is_predicted]  # [u]
         self.targets = targets[is_predicted]  # [u]
         score_numbers = is_predicted.cumsum() - 1
-        self.score_index = score_numbers[tokens[is_counted]]  # [n] into u
-        self.log_probs = values.log_probs[is_counted]  # [n] when they were sampled
+        self.score_index = score_numbers[tokens[is_counted]]  # [n] index into the u predicted tokens
+        self.log_probs = values.log_probs[is_counted]  # [n] log-probs of the sampler
         self.advantages = values.advantages[is_counted]  # [n]
         self.turn_lengths = values.turn_lengths[is_counted]  # [n]
         indices = {id(response): index for index, response in enumerate(self.responses)}
         pair_responses = np.array([indices[id(response)] for _, response in pairs], np.int64)
-        self.response_index = pair_responses.repeat(pair_lengths)[is_counted]  # [n] into `responses`
+        self.response_index = pair_responses.repeat(pair_lengths)[is_counted]  # [n] index into `responses`
         first_tokens = np.array([segment.first_token for segment in segments], np.int64)
         token_index = columns + (first_tokens.repeat(pair_sizes) - pair_starts).repeat(pair_lengths)
-        self.token_index = token_index[is_counted]  # [n] in the response
+        self.token_index = token_index[is_counted]  # [n] index in the response
 
 
 class _ResponseValues:
-    """Values of the tokens of pairs of a segment and one of its responses, end to end. `lengths` are their tokens."""
+    """What the responses know of their tokens, for pairs of a segment and one of its responses, end to end.
+
+    `lengths` [pairs] are the predicted tokens of each pair's segment.
+    """
 
     def __init__(self, pairs: Sequence[tuple[Segment, Response]], lengths: Int64) -> None:
         self.log_probs = _joined([segment.part_of(response.log_probs) for segment, response in pairs], np.float32)
@@ -319,9 +331,9 @@ class _ResponseValues:
 
 
 def _source_rows(segments: Sequence[Segment], starts: Int64) -> Int64:
-    """Return the rows that predict the segments' tokens, always those of the token before. -1: on another rank.
+    """Return for every predicted token of the segments the row of the token before, or -1 if another rank has it.
 
-    `starts` are the indices of the segments' first predicted tokens among all of them.
+    `starts` [segments] are the indices of the segments' first predicted tokens in the result.
     """
     rows = _joined([segment.rows[segment.num_given :] for segment in segments], np.int64)
     sources = np.empty_like(rows)
@@ -331,7 +343,6 @@ def _source_rows(segments: Sequence[Segment], starts: Int64) -> Int64:
 
 
 def _seen(segment: Segment) -> tuple[Span, ...]:
-    """Return the spans of a segment's ancestors."""
     spans = []
     for ancestor in segment.ancestors:
         assert ancestor.span is not None, "what is shared has been placed before what stands on it"
@@ -340,14 +351,14 @@ def _seen(segment: Segment) -> tuple[Span, ...]:
 
 
 def _numbers(segments: Sequence[Segment]) -> tuple[Int64, Int64]:
-    """Numbers [num] of the segments, and the last ones of their subtrees."""
+    """Return the numbers [num] of segments in their row, and the last numbers of their subtrees."""
     numbers = [segment.number for segment in segments]
     last_numbers = [segment.last_number for segment in segments]
     return np.array(numbers), np.array(last_numbers)
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-    """The parts end to end, maybe none."""
+    """Return arrays concatenated, or an empty array of `dtype`."""
     if not parts:
         return np.empty(0, dtype)
     return np.concatenate(parts).astype(dtype, copy=False)

@@ -1,8 +1,8 @@
-"""Segments of a row: tokens that attend to each other, and the context-parallel rank each belongs to.
+"""Cut a row's responses into segments that share prefixes, and assign each segment to a context-parallel rank.
 
-The responses of a packed group are a tree of segments. Its root holds their prompt; where responses agree token by
-token for long enough, the tokens stand once, in a segment that all of them run through, and what comes after is its
-branches. A segment attends to its ancestors and to itself.
+A segment is a run of tokens. The responses of a packed group are a tree of segments, whose root has their prompt. If
+responses agree token by token for long enough, these tokens are one segment that all of them run through. What follows
+are its branches. A segment attends to its ancestors and to itself.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ from nemo_brorl.types import (
     Routes,
 )
 
-# a segment stays whole if a rank's share of the row holds this many of its length: they spread evenly then
+# A segment stays whole if a rank's share of the row has room for this many of its length. Then segments spread evenly.
 _WHOLE_PER_RANK = 4
 
 
 @dataclass(eq=False)
 class Segment:
-    """Tokens that attend to each other. Placing it fills the last three fields."""
+    """A node in the tree of a packed group's responses: tokens that attend to each other.
+
+    `choose_owners` sets `owner`. Placing the segment in a row sets `span` and `rows`.
+    """
 
     token_ids: Int32
-    num_given: int  # tokens at its start that are not predicted: those of a prompt
-    responses: tuple[Response, ...] = ()  # those that its predicted tokens are of
-    first_token: int = 0  # place of the first predicted token in these responses
+    num_given: int  # tokens at its start that are not predicted, because they are a prompt
+    responses: tuple[Response, ...] = ()  # responses that contain its predicted tokens
+    first_token: int = 0  # index of its first predicted token in these responses
     parent: Segment | None = None
-    prompt_routes: Routes | None = None  # [P, layers, k] of its prompt's tokens
+    prompt_routes: Routes | None = None  # [P, layers, k] routes of its prompt's tokens
     children: list[Segment] = field(default_factory=list)
-    number: int = -1  # in the order of the row's segments: those of a subtree follow its root
-    last_number: int = -1  # of its subtree
-    owner: int | None = 0  # context-parallel rank, None: cut over all
-    span: Span | None = None  # its rows in the context
-    # of its tokens in this rank's row, -1: on another rank
+    number: int = -1  # number among the row's segments; a subtree's numbers follow its root's
+    last_number: int = -1  # last number in its subtree
+    owner: int | None = 0  # context-parallel rank; None: cut over all ranks
+    span: Span | None = None  # rows of the context that it has
+    # Index of each of its tokens in this rank's row. -1: the token is on another rank.
     rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
@@ -55,7 +58,7 @@ class Segment:
 
     @property
     def ancestors(self) -> list[Segment]:
-        """From the root on."""
+        """Ancestors of the segment, from the root of the tree to its parent."""
         if self.parent is None:
             return []
         return [*self.parent.ancestors, self.parent]
@@ -66,15 +69,18 @@ class Segment:
 
     @property
     def row_before(self) -> int:
-        """The row that predicts its first predicted token, -1 on another rank."""
+        """Row index of the token before this segment's first predicted token. -1: on another rank."""
         if self.parent is None:
             return int(self.rows[self.num_given - 1])
         return int(self.parent.rows[-1])
 
     @property
     def known_routes(self) -> Iterator[tuple[Int64, Routes]]:
-        """Rows of some of its tokens, with their routes. Of the responses that it is of, the last does not end with it
-        unless all do: only at its end a response has a token without a route."""
+        """Pairs of rows and routes, for the tokens of this segment whose routes are known.
+
+        Routes come from the last response that contains the segment. Only at the end of a response a token has no
+        route, and the last response does not end with the segment unless all do.
+        """
         if self.prompt_routes is not None:
             rows = self.rows[: self.num_given]
             yield rows, self.prompt_routes
@@ -84,14 +90,18 @@ class Segment:
                 yield rows, self.part_of(response.routes)
 
     def part_of(self, values: np.ndarray) -> np.ndarray:
-        """Of a response's values [T] those of its predicted tokens."""
+        """Return this segment's part of a response's values [T]: those of its predicted tokens."""
         end = self.first_token + self.num_predicted
         return values[self.first_token : end]
 
 
 def build_segments(packed_groups: Sequence[PackedGroup], min_shared_tokens: int = 0) -> list[Segment]:
-    """Packed groups of a single segment by length, then every tree, each segment before its branches. Empty responses
-    take no place. `min_shared_tokens`: tokens of a shared segment that is not a prompt; 0: only prompts are shared."""
+    """Return the segments of packed groups, in the order in which a row has them.
+
+    Groups that are a single segment come first, by length. Then come the trees, each segment before its branches. Empty
+    responses are left out. `min_shared_tokens` is the least number of tokens that a shared segment beyond a prompt has.
+    With 0 only prompts are shared.
+    """
     documents: list[Segment] = []
     trees: list[Segment] = []
     for packed_group in packed_groups:
@@ -105,13 +115,13 @@ def build_segments(packed_groups: Sequence[PackedGroup], min_shared_tokens: int 
             trees += _in_order(root)
         else:
             documents.append(root)
-    # Equal lengths side by side become one block, which is one call of the attention.
+    # Adjacent segments of equal length become one block, which is one call of the attention.
     documents.sort(key=lambda document: document.length)
     return documents + trees
 
 
 def number_segments(segments: Sequence[Segment]) -> None:
-    """Set `number` and `last_number` of a row's segments, which only a mask for FlexAttention needs."""
+    """Set `number` and `last_number` of a row's segments, which only FlexAttention's mask needs."""
     for number, segment in enumerate(segments):
         segment.number = number
         for ancestor in (*segment.ancestors, segment):
@@ -119,22 +129,22 @@ def number_segments(segments: Sequence[Segment]) -> None:
 
 
 def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
-    """The root of the tree of a packed group's responses.
+    """Return the root of the tree of a packed group's responses.
 
-    In the order of their tokens, responses that share a prefix are neighbours, and what a run of them shares is the
-    least of what its neighbours share. So a run is a segment of what it shares, if that is enough, and then the runs in
-    which it goes on.
+    Responses are sorted by their tokens, so that those with a common prefix are neighbours. A run of responses shares
+    as much as its least similar neighbours do. If that is enough, the run becomes a segment of the shared tokens. Then
+    it is cut into shorter runs in which the responses continue.
     """
     responses = [response for response in packed_group.responses if len(response.token_ids)]
     if min_shared_tokens == 0 and len(responses) > 1:
         return _star(packed_group, responses)
-    # Sorted, any two responses share what the least of the neighbours between them share, so neighbours are enough.
+    # In sorted order any two responses share the minimum of what the neighbours between them share.
     responses.sort(key=_sorting_key)
-    shared = [0]  # tokens that a response shares with the one before
+    shared = [0]  # number of tokens that a response shares with the one before
     for one, other in pairwise(responses):
         shared.append(num_shared(one.token_ids, other.token_ids))
     root: Segment | None = None
-    runs: list[tuple[int, int, Segment | None]] = [(0, len(responses), None)]  # from, to, what they stand on so far
+    runs: list[tuple[int, int, Segment | None]] = [(0, len(responses), None)]  # start, end, parent segment
     while runs:
         low, high, parent = runs.pop()
         run = responses[low:high]
@@ -142,7 +152,7 @@ def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
         common = min(shared[low + 1 : high], default=len(run[0].token_ids))
         is_branch = len(run) == 1 or _is_enough(common - start, min_shared_tokens, parent)
         if parent is None:
-            # The root holds the prompt in any case, and what all responses share only where that is enough.
+            # The root always has the prompt, and also what all responses share if that is enough.
             end = common if is_branch else 0
             token_ids = np.concatenate([packed_group.prompt_ids, run[0].token_ids[:end]])
             parent = Segment(token_ids, len(packed_group.prompt_ids), tuple(run) if end else ())
@@ -161,7 +171,7 @@ def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
 
 
 def _star(packed_group: PackedGroup, responses: Sequence[Response]) -> Segment:
-    """Return a prompt with a branch for every response."""
+    """Return a root segment that holds the prompt, with a branch for every response."""
     root = Segment(packed_group.prompt_ids, len(packed_group.prompt_ids), prompt_routes=packed_group.prompt_routes)
     root.children = [Segment(response.token_ids, 0, (response,), parent=root) for response in responses]
     return root
@@ -172,14 +182,14 @@ def _sorting_key(response: Response) -> bytes:
 
 
 def num_shared(one: Int32, other: Int32) -> int:
-    """Tokens at the start of two responses that are the same."""
+    """Return the number of tokens that two responses share at their start."""
     num = min(len(one), len(other))
     differs = one[:num] != other[:num]
     return int(differs.argmax()) if differs.any() else num
 
 
 def _end(segment: Segment | None) -> int:
-    """Place in the responses after a segment."""
+    """Return the index of the first response token behind a segment."""
     if segment is None:
         return 0
     return segment.first_token + segment.length - segment.num_given
@@ -191,7 +201,10 @@ def _is_enough(num_tokens: int, min_shared_tokens: int, parent: Segment | None) 
 
 
 def _in_order(segment: Segment) -> Iterator[Segment]:
-    """A tree, each segment before its branches: those that end by length, then those that branch again."""
+    """Yield the segments of a tree, each before its branches.
+
+    Branches that end come first, by length. Those that branch again come last.
+    """
     yield segment
     segment.children.sort(key=lambda child: (len(child.children) > 0, child.length, child.responses[0].index))
     for child in segment.children:
@@ -199,7 +212,10 @@ def _in_order(segment: Segment) -> Iterator[Segment]:
 
 
 def choose_owners(segments: Sequence[Segment], context_size: int) -> None:
-    """Longest first, each to the rank with the fewest tokens so far. All ranks choose alike."""
+    """Set each segment's context-parallel rank, longest segment first, each to the rank with the fewest tokens so far.
+
+    Shared and long segments are cut over all ranks. All ranks make the same choice.
+    """
     if context_size == 1:
         return
     num_tokens = sum(segment.length for segment in segments)
@@ -209,14 +225,14 @@ def choose_owners(segments: Sequence[Segment], context_size: int) -> None:
         if segment.children or segment.length > longest_whole:
             segment.owner = None
             continue
-        # The rank with the least so far, the lowest number first: all ranks choose by the same order.
+        # The heap's first entry is the rank with the fewest tokens, the lowest number first, on every rank.
         load, rank = loads[0]
         segment.owner = rank
         heapq.heapreplace(loads, (load + segment.length, rank))
 
 
 def runs_of_equals(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Neighbours of equal length and parent."""
+    """Yield lists of adjacent segments with equal length and parent."""
 
     def length_and_parent(segment: Segment) -> tuple[int, int]:
         return segment.length, id(segment.parent)
@@ -226,8 +242,10 @@ def runs_of_equals(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
 
 
 def routes_of_row(segments: Sequence[Segment], num_tokens: int) -> Routes | None:
-    """[tokens, layers, k] experts of the tokens of this rank's row, in which the segments have been placed. None:
-    none is known."""
+    """Return the experts [tokens, layers, k] of the tokens in this rank's row, or None if none are known.
+
+    The segments must have been placed in the row. Tokens without a route get `NO_ROUTE`.
+    """
     known: list[tuple[Int64, Routes]] = []
     for segment in segments:
         known += segment.known_routes
@@ -235,9 +253,9 @@ def routes_of_row(segments: Sequence[Segment], num_tokens: int) -> Routes | None
         return None
     _, first = known[0]
     shape = (num_tokens, *first.shape[1:])
-    found = np.full(shape, NO_ROUTE, first.dtype)
+    row_routes = np.full(shape, NO_ROUTE, first.dtype)
     for rows, routes in known:
         is_here = rows >= 0
-        places = rows[is_here]
-        found[places] = routes[is_here]
-    return found
+        indices = rows[is_here]
+        row_routes[indices] = routes[is_here]
+    return row_routes

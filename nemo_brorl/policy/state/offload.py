@@ -39,9 +39,9 @@ class Offload:
         self.moved: list[UntypedStorage] = []
 
     def offload(self) -> None:
-        """Free device memory, which torch caches until `release_cache`. Nothing of it may be used before `onload`.
+        """Free the device memory of the rank's optimizer state, gradients and weights. Calling it again does nothing.
 
-        Calling it again does nothing.
+        Torch caches the memory until `release_cache`. None of these tensors may be used before `onload`.
         """
         if self.sizes:
             return
@@ -60,7 +60,10 @@ class Offload:
             forget_quantised_weights(chunk.module)
 
     def onload(self) -> None:
-        """Restore everything as it was before `offload`, with gradients set to zero. Calling it again does nothing."""
+        """Restore the rank's tensors on the device as before `offload`, with gradients set to zero.
+
+        Calling it again does nothing.
+        """
         if not self.sizes:
             return
         for storage, size in self.sizes.items():
@@ -74,7 +77,7 @@ class Offload:
         self.moved = []
 
     def _moving(self) -> list[UntypedStorage]:
-        """Return the storages to copy to the host.
+        """Return the storages that `offload` copies to the host.
 
         The optimizer's are looked up each time, because loading a checkpoint may replace them.
         """
@@ -98,7 +101,7 @@ class Offload:
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, UntypedStorage]:
-    """Return the storages behind tensors by address, each once. Empty shards have none."""
+    """Return the storages behind tensors, each once, by memory address. Empty shards have none."""
     storages = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()

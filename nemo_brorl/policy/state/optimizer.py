@@ -88,7 +88,7 @@ def gather_weights(chunks: Sequence[DistributedDataParallel]) -> None:
 
 
 def _groups(chunk: DistributedDataParallel) -> list[Any]:
-    """Return the groups of buckets that are exchanged together."""
+    """Return the groups of gradient buckets that ranks exchange together."""
     return [*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups]
 
 

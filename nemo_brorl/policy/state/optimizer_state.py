@@ -30,7 +30,10 @@ _PREFIX = "optimizer.state"  # Megatron's prefix of keys
 
 
 def copy_state_once(optimizer: MegatronOptimizer) -> None:
-    """Make `optimizer.sharded_state_dict` save whole tensors that are copied once, as this module describes."""
+    """Make a checkpoint of this optimizer save whole tensors that are copied to the host once.
+
+    It replaces a method behind `optimizer.sharded_state_dict`.
+    """
     for part in optimizer.chained_optimizers:
         megatrons = part.sharded_param_state_fully_reshardable
         part.sharded_param_state_fully_reshardable = partial(_sharded_state, part, megatrons)
@@ -43,7 +46,7 @@ def _sharded_state(
     is_loading: bool,
     metadata: Mapping[str, Any],
 ) -> dict[int, dict[str, Any]]:
-    """Return the state of each parameter by its number in the order of the buffers, as Megatron numbers them."""
+    """Return the optimizer state of each parameter by its number in the order of the buffers, as Megatron does."""
     if is_loading:
         return megatrons(model_state, is_loading, metadata)
     model_entries, _ = extract_sharded_tensors_and_factories(model_state)
@@ -88,7 +91,7 @@ def _written_by(sharded: Any, writer: int, num_ranks: int) -> Any:
 
 
 def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """Yield (parameter, key, state [numel] on the device) for every parameter of a buffer.
+    """Yield (parameter, key, optimizer state [numel] on the device) for every parameter of a buffer.
 
     A yielded state is overwritten later.
     """
@@ -109,7 +112,7 @@ def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]
 
 
 def _own_states(part: Any, params: Iterable[Tensor]) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """Yield (parameter, key, state) for parameters that this rank holds whole."""
+    """Yield (parameter, key, optimizer state) for the parameters whose state this rank has whole."""
     for param in params:
         states = optimizer_states(part, param)
         for key in _KEYS:
@@ -122,7 +125,10 @@ def _gather(
     param_map: Mapping[Tensor, Any],
     key: str,
 ) -> Tensor:
-    """Return one key of a bucket, [numel], from the shards of all data-parallel ranks. Collective."""
+    """Return one kind of optimizer state of a bucket, [numel], from the shards of all data-parallel ranks. Collective.
+
+    `key` is param, exp_avg or exp_avg_sq.
+    """
     group = part.data_parallel_group
     size = bucket.grad_data.numel()
     device = bucket.grad_data.device
@@ -142,7 +148,7 @@ def _on_host(flat: Tensor) -> Tensor:
 
 
 def _nothing(flat: Tensor) -> Tensor:
-    """Return a tensor with a dtype but no memory to speak of, for state that another rank writes."""
+    """Return a placeholder for optimizer state that another rank writes: it has the dtype and one element."""
     return torch.empty(1, dtype=flat.dtype)
 
 

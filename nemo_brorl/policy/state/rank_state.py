@@ -33,7 +33,7 @@ _log = get_logger(__name__)
 
 @dataclass
 class RankState:
-    """State that the learner, its updates and its checkpoints work on."""
+    """State of one policy rank that its learner, updates and checkpoints work on."""
 
     settings: RankSettings
     device: Device
@@ -45,11 +45,11 @@ class RankState:
     row_settings: RowSettings
 
     def row(self, packed_groups: Sequence[PackedGroup], temperature: float) -> Row:
-        """Return the row of tokens of these packed groups for this rank's model."""
+        """Return the row of tokens for packed groups, laid out for this rank's model."""
         return build_row(packed_groups, temperature, self.row_settings)
 
     def rows(self, micro_batches: Sequence[Sequence[PackedGroup]], temperature: float) -> list[Row]:
-        """Return one row per micro-batch, to be run together.
+        """Return the row of tokens of each micro-batch, to be run through the model together.
 
         With virtual pipeline stages all rows are padded to the longest one (`pipeline._row_length`).
         """
@@ -65,7 +65,7 @@ def build_rank_state(
     model_folder: Path,
     device: Device,
 ) -> RankState:
-    """Return the state before the first step, with the weights of a Hugging Face folder.
+    """Return the state of a policy rank before the first step, with the weights of a Hugging Face folder.
 
     Process groups must be open. Collective. Raises ModelError or ConfigError.
     """

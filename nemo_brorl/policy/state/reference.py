@@ -21,7 +21,10 @@ class ReferenceWeights:
     """
 
     def __init__(self, models: Sequence[PolicyModel]) -> None:
-        """Copy the current weights as the reference. Raises ConfigError for parameters that are kept in FP8."""
+        """Copy the current weights as the reference of the KL term.
+
+        Raises ConfigError for parameters that are kept in FP8.
+        """
         self.params: dict[str, Tensor] = {}
         for index, model in enumerate(models):
             for name, param in model.named_parameters():
@@ -34,7 +37,7 @@ class ReferenceWeights:
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Make the current weights the reference."""
+        """Make the current weights the reference of the KL term."""
         for name, param in self.params.items():
             self.copies[name].copy_(param, non_blocking=True)
         wait_for_copies()
@@ -65,6 +68,6 @@ def _check_is_plain(param: Tensor) -> None:
     # Transformer Engine's FP8 parameters are a subclass. Copying into one quantises again, which may give other bits.
     if type(param.data) is not Tensor:
         raise ConfigError(
-            "policy.fp8_params=true keeps weights in FP8, which cannot be exchanged with a reference without rounding: "
-            "write policy.fp8_params=false, or algorithm.kl.coefficient=0 to train without a reference"
+            "policy.fp8_params=true keeps weights in FP8, which cannot be exchanged with a reference without rounding. "
+            "Set policy.fp8_params=false, or algorithm.kl.coefficient=0 to train without a reference."
         )

@@ -62,7 +62,7 @@ _UNREADABLE = (
 
 
 class BackgroundSave:
-    """One save on one rank: the constructor plans it, a thread writes it, and `finish` completes it."""
+    """One checkpoint save on one rank: the constructor plans it, a thread writes it, and `finish` completes it."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class BackgroundSave:
         self.thread.start()
 
     def is_written(self) -> bool:
-        """Return whether this rank's files have been written, or have failed."""
+        """Return whether this rank's checkpoint files have been written, or have failed."""
         return not self.thread.is_alive()
 
     def finish(self) -> float:
@@ -143,11 +143,11 @@ class BackgroundSave:
         self._sum_up(COMMON_STATE_FNAME)
 
     def _sum_up(self, name: str) -> None:
-        """Compute the checksum of a file that was just written. It is read from the page cache, not from the disk."""
+        """Compute the checksum of a checkpoint file that was just written, from the page cache instead of the disk."""
         self.sums[name] = file_sum(self.folder / name)
 
     def _write_bucket(self, number: int, bucket: Any) -> list[Any]:
-        """Write one file through Megatron's writer, which returns an error instead of its results."""
+        """Write one checkpoint file through Megatron's writer, which returns an error instead of its results."""
         results: queue.Queue[Any] = queue.Queue()
         running: queue.Queue[int] = queue.Queue()
         running.put(number)
@@ -186,7 +186,7 @@ class BackgroundSave:
 
 
 def _private_copies(buckets: Sequence[Any], live: Sequence[Tensor]) -> list[Any]:
-    """Return buckets whose tensors are on the host and share no memory with `live`."""
+    """Return Megatron's buckets of a checkpoint with tensors on the host that share no memory with `live`."""
     in_use = {tensor.untyped_storage().data_ptr() for tensor in live}
     copies = []
     for path, key, (data, tensors) in buckets:
@@ -246,10 +246,10 @@ def check_files(folder: Path) -> None:
     Raises CheckpointError on all ranks, naming the damaged files.
     """
     sums = read_sums(folder)
-    mine = share_of(list(sums), dist.get_rank(), dist.get_world_size())
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, all_damage(folder, {name: sums[name] for name in mine}))
-    damaged = sorted(itertools.chain.from_iterable(found))
+    own_files = share_of(list(sums), dist.get_rank(), dist.get_world_size())
+    damage_by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(damage_by_rank, all_damage(folder, {name: sums[name] for name in own_files}))
+    damaged = sorted(itertools.chain.from_iterable(damage_by_rank))
     if damaged:
         raise CheckpointError(f"damaged since it was saved: {'; '.join(damaged)}")
 
@@ -268,7 +268,7 @@ def _data_only() -> Iterator[None]:
 
 
 def _live_on_host(rank: RankState) -> Iterator[Tensor]:
-    """Yield the tensors that the next steps change in place."""
+    """Yield the weights, optimizer state and reference of a rank, which the next steps change in place."""
     for model in rank.models:
         yield from model.parameters()
         yield from model.buffers()
@@ -300,7 +300,7 @@ def _sharded_state(rank: RankState, is_loading: bool) -> dict[str, Any]:
 
 
 def _reference_state(rank: RankState) -> dict[str, Any]:
-    """Return the reference's copies as the model's sharded tensors, under other names."""
+    """Return the reference's weights as sharded tensors for a checkpoint, under names of their own."""
     assert rank.reference is not None
     state = {}
     for index, model in enumerate(rank.models):

@@ -43,11 +43,11 @@ class StoreFiles:
         return self.folder / ROLLOUTS / _name(step)
 
     def steps(self) -> list[int]:
-        """Return the stored steps, ascending."""
+        """Return the steps in the rollout store, ascending."""
         return _steps_in(self.folder / GROUPS)
 
     def size(self, step: int) -> int:
-        """Return the bytes of a step's files."""
+        """Return the size of a stored step's files in bytes."""
         return self.groups(step).stat().st_size + self.rollouts(step).stat().st_size
 
     def remove(self, step: int) -> None:

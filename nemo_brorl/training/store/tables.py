@@ -1,4 +1,4 @@
-"""Tables of the rollout store: their columns (docs/store.md explains each), and groups as table rows."""
+"""Tables of the rollout store: their columns (see docs/reference/run_directory.md), and groups as table rows."""
 
 from __future__ import annotations
 

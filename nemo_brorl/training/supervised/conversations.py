@@ -109,7 +109,7 @@ class _ConversationDraft:
         self.has_loss += [has_loss] * len(token_ids)
 
     def example(self, task: str) -> Example:
-        """Return the example, without tokens after the last one that the loss counts."""
+        """Build the example of a conversation, without tokens after the last one that the loss counts."""
         token_ids = np.array(self.token_ids, np.int32)
         has_loss = np.array(self.has_loss, np.bool_)
         learnt = np.flatnonzero(has_loss)

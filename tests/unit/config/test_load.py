@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_brorl.config import load
 from nemo_brorl.config.former_settings import INSTEAD
 from nemo_brorl.config.load import (
     CommandLine,
@@ -19,8 +20,26 @@ from nemo_brorl.config.load import (
     to_yaml,
 )
 from nemo_brorl.core.errors import ConfigError
+from tests.support.quick_compose import quick_compose
 
 SHIPPED = sorted(path.stem for path in shipped_folder().glob("*.yaml"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def recipes_are_composed_once() -> None:
+    """Let Hydra compose in this file, as it does for users."""
+
+
+def test_what_other_tests_compose_is_what_hydra_composes(monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = ["rollouts.num_per_prompt=64", "data.tasks=[{name: gcd}]", "+data.verifier_options.timeout_s=2"]
+    names = ("brorl_cpu", "brorl_64gpu")
+    composed = [load_config(name, overrides) for name in names]
+    monkeypatch.setattr(load, "compose", quick_compose)
+    quickly = [load_config(name, overrides) for name in names]
+    again = [load_config(name, overrides) for name in names]
+    assert composed == quickly == again
+    with pytest.raises(ConfigError, match="trainer is a section"):
+        load_config("brorl_cpu", ["trainer=cpu"])
 
 
 @pytest.mark.parametrize("name", SHIPPED)

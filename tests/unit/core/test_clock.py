@@ -35,7 +35,7 @@ def send(number: signal.Signals) -> None:
 def test_usr1_means_to_go_on_later_and_leaves_what_is_being_saved_alone() -> None:
     stop = installed()
     send(signal.SIGUSR1)
-    assert (stop.reason, stop.goes_on_later) == ("SIGUSR1", True)
+    assert (stop.reason, stop.will_resume) == ("SIGUSR1", True)
     send(signal.SIGUSR1)
     send(signal.SIGTERM)  # the end of Slurm's patience: not a second request
     assert stop.reason == "SIGUSR1" and stop.should_stop()
@@ -46,7 +46,7 @@ def test_usr1_means_to_go_on_later_and_leaves_what_is_being_saved_alone() -> Non
 def test_sigterm_ends_the_run_for_good_and_a_second_one_at_once() -> None:
     stop = installed()
     send(signal.SIGTERM)
-    assert (stop.reason, stop.goes_on_later) == ("SIGTERM", False)
+    assert (stop.reason, stop.will_resume) == ("SIGTERM", False)
     with pytest.raises(KeyboardInterrupt):
         send(signal.SIGTERM)
 
@@ -75,7 +75,7 @@ def test_the_time_limit_is_a_request_to_go_on_later() -> None:
     stop = StopRequest(100.0)
     assert not stop.should_stop()
     stop.longest_step_s = 101.0
-    assert stop.should_stop() and stop.goes_on_later
+    assert stop.should_stop() and stop.will_resume
 
 
 def test_the_job_says_how_much_time_it_leaves() -> None:

@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and docs/ name only what is there: files, scripts, modules, commands, settings, metrics."""
+"""Pages at the top and in docs/ name only what is there: files, scripts, modules, commands, settings, metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from brorl_lab.metric_registry import GROUPS, undeclared
+from brorl_lab.metric_registry import GROUPS, undeclared_names
 
 from nemo_brorl.__main__ import COMMANDS
 from nemo_brorl.config.schema import groups, settings
@@ -15,7 +15,8 @@ from nemo_brorl.config.schema import groups, settings
 ROOT = Path(__file__).resolve().parents[3]
 WITH_A_PAGE = ("lab/studies/cluster_model", "bench/gpu", "launcher/brorl_launcher/planner", "tests/attacks")
 BESIDE_CODE = [ROOT / folder / "README.md" for folder in WITH_A_PAGE]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *BESIDE_CODE, *(ROOT / "docs").rglob("*.md")])
+AT_THE_TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md")]
+PAGES = sorted([*AT_THE_TOP, *BESIDE_CODE, *(ROOT / "docs").rglob("*.md")])
 FOLDERS = (
     "nemo_brorl",
     "launcher",
@@ -112,7 +113,7 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_metric_that_is_named_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert undeclared(A_METRIC.findall(text)) == []
+    assert undeclared_names(A_METRIC.findall(text)) == []
 
 
 def test_the_loop_in_the_readme_is_that_of_the_example() -> None:

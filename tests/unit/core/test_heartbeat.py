@@ -148,7 +148,7 @@ def test_the_limit_of_the_start_ends_with_it(clock: Clock, tmp_path: Path) -> No
     heartbeat = Heartbeat()
     watch = StallWatch(heartbeat, tmp_path, warning_s=120, start_timeout_s=600)
     clock.now += 599
-    watch.note_started()
+    watch.mark_started()
     clock.now += 2
     heartbeat.beat()
     watch.look()

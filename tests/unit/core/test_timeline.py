@@ -40,15 +40,15 @@ def test_top_stages_and_what_is_between_them_are_the_step() -> None:
 
 def test_a_clock_that_answers_do_not_contradict_is_taken_to_agree() -> None:
     clock = ClockOffset()
-    clock.learn(Exchange(asked_at=10.0, received_at=10.2, answered_at=11.0, known_at=11.1))
+    clock.add_exchange(Exchange(asked_at=10.0, received_at=10.2, answered_at=11.0, known_at=11.1))
     assert clock.seconds == 0
     assert clock.error_s == pytest.approx(0.2)  # ahead by 0.2 s at most, behind by 0.1
 
 
 def test_a_clock_that_is_ahead_is_found_within_the_bounds_of_its_answers() -> None:
     clock = ClockOffset()
-    clock.learn(Exchange(asked_at=10.0, received_at=15.4, answered_at=16.0, known_at=11.2))  # 4.8 … 5.4
-    clock.learn(Exchange(asked_at=20.0, received_at=25.2, answered_at=26.0, known_at=21.4))  # 4.6 … 5.2
+    clock.add_exchange(Exchange(asked_at=10.0, received_at=15.4, answered_at=16.0, known_at=11.2))  # 4.8 … 5.4
+    clock.add_exchange(Exchange(asked_at=20.0, received_at=25.2, answered_at=26.0, known_at=21.4))  # 4.6 … 5.2
     assert clock.seconds == pytest.approx(5.0)
     assert clock.error_s == pytest.approx(0.2)
 

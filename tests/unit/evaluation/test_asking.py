@@ -9,7 +9,7 @@ from pathlib import Path
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation.answers import AnswerFile
-from nemo_brorl.evaluation.asking import ask, missing
+from nemo_brorl.evaluation.asking import sample_prompts, unanswered_prompts
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.results import ordered
 from nemo_brorl.evaluation.sample_file import SampleFile
@@ -46,7 +46,9 @@ def evaluate(
         files = {
             benchmark.name: stack.enter_context(AnswerFile(folder, identity(benchmark))) for benchmark in benchmarks
         }
-        return ask(benchmarks, files, Sampler(generator, FakeVerifier(), Console(), 4, 0), stop, samples), files
+        return sample_prompts(
+            benchmarks, files, Sampler(generator, FakeVerifier(), Console(), 4, 0), stop, samples
+        ), files
 
 
 def test_every_prompt_gets_the_samples_of_its_benchmark(tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_a_request_to_stop_ends_it_with_what_is_there(tmp_path: Path) -> None:
     is_done, files = evaluate(tmp_path, OneAtATime(), StopAfter(2))
     assert not is_done
     # The last request comes first, and is scored a turn later.
-    assert [len(missing(benchmark, files[benchmark.name])) for benchmark in (EASY, HARD)] == [3, 1]
+    assert [len(unanswered_prompts(benchmark, files[benchmark.name])) for benchmark in (EASY, HARD)] == [3, 1]
 
 
 def test_the_first_responses_are_kept_as_text(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nemo_brorl.config.evaluation import EvaluationConfig
-from nemo_brorl.evaluation.estimates import by, scores_of
+from nemo_brorl.evaluation.estimates import group_by, scores_of
 from tests.unit.evaluation.answers import made
 
 
@@ -64,7 +64,7 @@ def test_the_mean_of_benchmarks_counts_each_the_same() -> None:
 def test_prompts_are_put_together_by_domain() -> None:
     group = [made("a/0", "1", domain="math"), made("b/0", "0", domain="code"), made("c/0", "1", domain="math")]
     assert {
-        name: [prompt.uid for prompt in part] for name, part in by(group, lambda prompt: prompt.domain).items()
+        name: [prompt.uid for prompt in part] for name, part in group_by(group, lambda prompt: prompt.domain).items()
     } == {
         "code": ["b/0"],
         "math": ["a/0", "c/0"],

@@ -13,7 +13,7 @@ from nemo_brorl.algorithm.keep_rate import expected_keep_rate
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation import rehearsal
-from nemo_brorl.evaluation.rehearsal import Rehearsed, rehearse, tell
+from nemo_brorl.evaluation.rehearsal import Rehearsed, print_rehearsal, rehearse
 from nemo_brorl.types import ScoredGroup
 from tests.support.fakes import FakeGenerator, ListSink, make_prompt
 from tests.support.loop import fake, make_trainer, small_config
@@ -34,7 +34,7 @@ def never() -> bool:
 
 def lines_of(capsys: pytest.CaptureFixture[str], groups: list[ScoredGroup], num_asked: int = 4) -> str:
     config = BroRLConfig()
-    tell(config, Rehearsed(groups, num_asked, num_tokens=8, seconds=2.0), decode, Console())
+    print_rehearsal(config, Rehearsed(groups, num_asked, num_tokens=8, seconds=2.0), decode, Console())
     return capsys.readouterr().out
 
 
@@ -60,7 +60,7 @@ def test_the_time_of_a_step_follows_from_the_pace(capsys: pytest.CaptureFixture[
     config = BroRLConfig()
     config.rollouts.num_per_prompt, config.rollouts.prompts_per_step = 8, 4
     config.dynamic_sampling.enabled = False
-    tell(config, Rehearsed([group_of([0.0, 1.0])], 2, num_tokens=8, seconds=2.0), decode, Console())
+    print_rehearsal(config, Rehearsed([group_of([0.0, 1.0])], 2, num_tokens=8, seconds=2.0), decode, Console())
     # 8 x 4 rollouts of 2 tokens at 4 tokens a second
     assert (
         "a step: about 32 rollouts of 2 tokens for a batch of 8 × 4; sampling about 16 s at this speed"
@@ -101,7 +101,7 @@ def test_learning_is_timed_on_a_full_micro_batch_of_a_gpu(
     policy = TimedPolicy(clock)
     group = group_of([0.0, 1.0])
     assert len(group.prompt.token_ids) == 3
-    found = rehearsal.learning_s(config, [group], policy, mean_tokens=2.0)
+    found = rehearsal.training_s(config, [group], policy, mean_tokens=2.0)
     assert policy.num_tokens == calls
     assert found == pytest.approx(seconds)
 
@@ -122,7 +122,7 @@ def test_what_does_not_end_in_time_is_cut(capsys: pytest.CaptureFixture[str], tm
     generator.held_from = 0
     found = rehearse(small_config(), [make_prompt("train/0")], trainer.parts.sampler, never, limit_s=-1.0)
     assert found.groups == []
-    tell(small_config(), found, decode, Console())
+    print_rehearsal(small_config(), found, decode, Console())
     assert "none ended within 40 s: lower rollouts.max_response_tokens=32" in capsys.readouterr().out
 
 

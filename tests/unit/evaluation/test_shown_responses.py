@@ -8,30 +8,30 @@ import numpy as np
 import pytest
 
 from nemo_brorl.core.console import inert
-from nemo_brorl.evaluation.shown_responses import quoted, why
+from nemo_brorl.evaluation.shown_responses import quoted, reward_reason
 from tests.unit.evaluation.answers import group_of
 
 
 def test_an_answer_that_stands_elsewhere_is_pointed_out() -> None:
     group = group_of([0.0] * 4)
-    found = why(group, 2, "The answer is 7.")
+    found = reward_reason(group, 2, "The answer is 7.")
     assert "it says '7' elsewhere (data.answer_format=last reads that)" in found
-    assert why(group_of([1.0], answer_format="last"), 0, "The answer is 7.").startswith("answer found: '7'")
-    assert why(group_of([1.0], verifier="math"), 0, "so $x = 7$").startswith("answer found: ")
-    assert why(group_of([1.0], verifier="language"), 0, "so") == "scored by language"
+    assert reward_reason(group_of([1.0], answer_format="last"), 0, "The answer is 7.").startswith("answer found: '7'")
+    assert reward_reason(group_of([1.0], verifier="math"), 0, "so $x = 7$").startswith("answer found: ")
+    assert reward_reason(group_of([1.0], verifier="language"), 0, "so") == "scored by language"
 
 
 def test_the_verifiers_own_reason_is_shown_and_inert() -> None:
     group = replace(group_of([0.5, 0.0], verifier="language"), reasons=("half right\x1b[2J", ""))
-    assert why(group, 0, "so") == "scored by language: half right\\x1b[2J"
-    assert why(group, 1, "so") == "scored by language"
+    assert reward_reason(group, 0, "so") == "scored by language: half right\\x1b[2J"
+    assert reward_reason(group, 1, "so") == "scored by language"
 
 
 def test_a_response_that_was_cut_says_so() -> None:
     group = group_of([0.0])
     [chunk] = group.group.chunks
     cut = replace(group.group, chunks=(replace(chunk, is_stopped=np.array([False])),))
-    assert why(replace(group, group=cut), 0, "I think").endswith("it was cut at 2 tokens, before its end")
+    assert reward_reason(replace(group, group=cut), 0, "I think").endswith("it was cut at 2 tokens, before its end")
 
 
 @pytest.mark.parametrize("text", ["\x1b[2J\x1b]0;owned\x07", "a\rb", "\u202etxt", "\x9b31m", "\udc80", "\u2028"])

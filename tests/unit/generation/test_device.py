@@ -82,6 +82,28 @@ def test_gpu_engines_see_none_of_the_cpu_settings() -> None:
     assert arguments["hf_overrides"] == {"head_dtype": "float32"}
 
 
+def test_the_largest_cuda_graph_follows_the_number_of_sequences() -> None:
+    config = BroRLConfig()
+    config.trainer.gpus_per_node = 1
+    config.generation.enforce_eager = False
+    config.generation.max_num_seqs = 512
+    assert "compilation_config" not in settings_of(config).arguments, "512 is vLLM's own"
+    config.generation.max_num_seqs = 1024
+    assert settings_of(config).arguments["compilation_config"] == {"max_cudagraph_capture_size": 1024}
+    config.generation.engine_args = {"compilation_config": {"max_cudagraph_capture_size": 768}}
+    assert settings_of(config).arguments["compilation_config"] == {"max_cudagraph_capture_size": 768}
+    config.generation.enforce_eager = True
+    config.generation.engine_args = {}
+    assert "compilation_config" not in settings_of(config).arguments
+
+
+def test_engines_have_the_lean_scheduler_unless_the_settings_say_otherwise() -> None:
+    config = BroRLConfig()
+    assert settings_of(config).arguments["scheduler_cls"] == "nemo_brorl.generation.lean_scheduler.make_scheduler"
+    config.generation.engine_args = {"scheduler_cls": None}
+    assert settings_of(config).arguments["scheduler_cls"] is None
+
+
 def test_the_number_of_tokens_in_a_step_can_be_set_and_holds_every_response() -> None:
     config = BroRLConfig()
     assert "max_num_batched_tokens" not in settings_of(config).arguments

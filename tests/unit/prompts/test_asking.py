@@ -10,7 +10,7 @@ from brorl_graders.verifiers import exact_match
 from brorl_graders.verifiers.math import answer as math_answer
 
 from nemo_brorl.config.data import DataConfig
-from nemo_brorl.prompts.asking import INSTRUCTIONS, ask, place_of_answer
+from nemo_brorl.prompts.asking import INSTRUCTIONS, place_of_answer, render_question
 from nemo_brorl.prompts.questions import Question
 
 SEVEN = {"answer": "7"}
@@ -21,7 +21,7 @@ def question(text: str = "3 + 4?", verifier: str = "exact_match", **payload: Any
 
 
 def test_a_verifier_of_tags_has_the_model_told_where_nobody_says_so() -> None:
-    asked = ask(question(), None, DataConfig())
+    asked = render_question(question(), None, DataConfig())
     assert asked.messages == [{"role": "user", "content": f"3 + 4?\n\n{INSTRUCTIONS['tags']}"}]
     assert asked.instruction == INSTRUCTIONS["tags"]
     assert asked.payload == SEVEN, "tags are read where nothing is said"
@@ -32,15 +32,15 @@ def test_a_verifier_of_tags_has_the_model_told_where_nobody_says_so() -> None:
     [("3 + 4? Answer as <answer>N</answer>.", None), ("3 + 4?", "Write the answer between <answer> and </answer>.")],
 )
 def test_who_says_so_already_is_not_said_it_again(text: str, system_prompt: str | None) -> None:
-    asked = ask(question(text), system_prompt, DataConfig())
+    asked = render_question(question(text), system_prompt, DataConfig())
     assert asked.messages[-1]["content"] == text
     assert not asked.instruction
 
 
 def test_an_instruction_of_ones_own_and_none() -> None:
-    own = ask(question(), None, DataConfig(answer_instruction="Use <answer>."))
+    own = render_question(question(), None, DataConfig(answer_instruction="Use <answer>."))
     assert own.messages[-1]["content"] == "3 + 4?\n\nUse <answer>."
-    assert ask(question(), None, DataConfig(answer_instruction="")).messages[-1]["content"] == "3 + 4?"
+    assert render_question(question(), None, DataConfig(answer_instruction="")).messages[-1]["content"] == "3 + 4?"
 
 
 def test_verifiers_that_find_answers_by_themselves_ask_for_no_place() -> None:
@@ -53,8 +53,8 @@ def test_verifiers_that_find_answers_by_themselves_ask_for_no_place() -> None:
 
 @pytest.mark.parametrize("verifier", [exact_match, math_answer])
 def test_a_chosen_place_is_where_the_verifier_reads(verifier: Any) -> None:
-    last = ask(question(), None, DataConfig(answer_format="last")).payload
-    boxed = ask(question(), None, DataConfig(answer_format="boxed")).payload
+    last = render_question(question(), None, DataConfig(answer_format="last")).payload
+    boxed = render_question(question(), None, DataConfig(answer_format="boxed")).payload
     assert verifier.score(last, "3 and 4 make 7.\nThe answer is 7.") == 1.0
     assert verifier.score(last, "<answer>7</answer>") == 0.0, "one place, not every place"
     assert verifier.score(boxed, "so \\boxed{7}") == 1.0

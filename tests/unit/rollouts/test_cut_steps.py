@@ -23,7 +23,7 @@ class CutAtTurn(StopRequest):
     def check(self) -> None:
         self.turns_left -= 1
         if self.turns_left == 0:
-            self.reason, self.goes_on_later = "SIGUSR1", True
+            self.reason, self.will_resume = "SIGUSR1", True
             raise StepCut
 
 

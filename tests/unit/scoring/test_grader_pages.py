@@ -24,12 +24,12 @@ QUESTION = {"text": "2 + 2 =", "verifier": "exact_match", "payload": {"answer": 
 
 
 def test_every_verifier_is_described_for_users() -> None:
-    text = (ROOT / "docs" / "verifiers.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "verifiers.md").read_text(encoding="utf-8")
     assert [name for name in VERIFIERS if f"`{name}`" not in text] == []
 
 
 def test_the_pages_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "environments.md").read_text(encoding="utf-8")
     source, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_game.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -45,7 +45,7 @@ def test_the_pages_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_page_names_every_environment_and_its_settings() -> None:
-    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "environments.md").read_text(encoding="utf-8")
     allow_also(environments=[(name, {}) for name in ENVIRONMENTS])
     for name in ENVIRONMENTS:
         (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
@@ -54,7 +54,7 @@ def test_the_page_names_every_environment_and_its_settings() -> None:
 
 
 def test_the_pages_agent_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "environments.md").read_text(encoding="utf-8")
     _, source = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "page_agent.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)

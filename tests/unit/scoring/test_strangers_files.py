@@ -22,7 +22,7 @@ from brorl_graders.environments.protocol import EpisodeStep
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.services.remote_scores import RemoteScores, ServiceCall
 from brorl_lab.commands import replay
-from brorl_lab.commands.rescore import asked_again
+from brorl_lab.commands.rescore import prompt_for_verifier
 
 from graders.tests.support.names import allow_also
 from graders.tests.support.scoring_service import scores_by, serving
@@ -143,7 +143,7 @@ def a_benchmark(stranger: Stranger) -> None:
 
 def a_store(stranger: Stranger) -> None:
     stranger.settings()
-    prompt = asked_again(Prompt("train/0", "sums", NAME, (1, 2), {"question": "q"}), None, {})
+    prompt = prompt_for_verifier(Prompt("train/0", "sums", NAME, (1, 2), {"question": "q"}), None, {})
     score(prompt.verifier, dict(prompt.payload))
 
 

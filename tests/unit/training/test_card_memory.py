@@ -60,7 +60,7 @@ def test_every_turn_of_every_recipe_fits_on_the_card(recipe: str) -> None:
     run_turns(pair_on(card, plan))
     planned = plan.devices[0]
     assert card.used == pytest.approx(planned.peak("generate"), abs=0.01)
-    assert card.peak == pytest.approx(planned.peak(planned.worst), abs=0.01)
+    assert card.peak == pytest.approx(planned.peak(planned.worst_moment), abs=0.01)
 
 
 @pytest.mark.parametrize("recipe", ["brorl_64gpu", "brorl_8gpu", "prorl_v2", "prorl_v1", "brorl_on_plateau"])

@@ -1,7 +1,7 @@
 """Verifier of programs: the share of tests that a response's program passes, or 1 only if it passes all.
 
-The program runs in one sandbox (docs/sandbox.md), and the judge of its test scripts in another. Their results are
-judged here.
+The program runs in one sandbox (docs/reference/sandbox.md), and the judge of its test scripts in another. Their results
+are judged here.
 
 The payload holds the tests, under `tests` (an object, or that as JSON text) or directly:
 
@@ -194,7 +194,7 @@ def make_runner() -> Runner:
     try:
         sandbox = Sandbox(limits, settings.readable, settings.preload, is_bare_allowed=settings.allow_unsandboxed)
     except SandboxError as error:
-        raise ResourceError(f"{error}. docs/sandbox.md says how to get one.") from error
+        raise ResourceError(f"{error}. docs/reference/sandbox.md says how to get one.") from error
     return Runner(sandbox, seconds)
 
 

@@ -76,7 +76,7 @@ Test = PrintTest | CallTest | ScriptTest
 
 
 def read_tests(payload: Payload) -> list[Test]:
-    """Return all tests of a payload (docs/sandbox.md describes its keys).
+    """Return all tests of a payload (docs/reference/sandbox.md describes its keys).
 
     Raises ValueError that says what is wrong with them.
     """
