@@ -14,7 +14,6 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ import torch
 from nemo_brorl.algorithm.packing import Packer, Sharing
 from nemo_brorl.policy.rows.packed_rows import GroupArrays, RowSettings, build_packed_groups
 from nemo_brorl.policy.rows.row_builder import build_row
-from nemo_brorl.types import ChunkArrays, MicroBatch, PlannedGroup, UpdatePlan
+from nemo_brorl.types import ChunkArrays, PlannedGroup, UpdatePlan
 
 NUM_OBSERVED = 8
 PROMPT_TOKENS = 70
@@ -54,13 +53,11 @@ def draw_plan(arguments: argparse.Namespace) -> tuple[UpdatePlan, dict[int, Grou
     lengths = [np.diff(group.chunks[0].offsets) for group in groups]
     packer = Packer([PROMPT_TOKENS] * len(groups), lengths, arguments.budget, Sharing())
     items = [(group, rollout) for group in range(len(groups)) for rollout in range(arguments.responses)]
-    micro_batches: tuple[MicroBatch, ...]
-    (micro_batches,) = packer.pack(items, 1)
-    plan = UpdatePlan(1, "ppo_clip", 0.0, tuple(groups), ((micro_batches,),))
+    plan = UpdatePlan(1, "ppo_clip", 0.0, tuple(groups), (tuple(packer.pack(items, 1)),))
     return plan, {index: GroupArrays(group.chunks) for index, group in enumerate(groups)}
 
 
-def median_time(work: Callable[[], Any], repeats: int) -> float:
+def median_time(work: Callable[[], object], repeats: int) -> float:
     """Return the median CPU seconds of this thread for `work`, after one run to warm up."""
     work()
     seconds = []

@@ -271,7 +271,9 @@ class _Predicted:
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         segments = [segment for segment in segments if segment.responses]
-        pairs = [(segment, response) for segment in segments for response in segment.responses]
+        pairs: list[tuple[Segment, Response]] = []
+        for segment in segments:
+            pairs += [(segment, response) for response in segment.responses]
         # Responses are told apart by identity: two may have equal tokens, and one is in several segments.
         self.responses = list({id(response): response for _, response in pairs}.values())
         self.has_shared = len(pairs) > len(segments)
