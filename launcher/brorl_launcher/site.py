@@ -98,7 +98,7 @@ _SiteLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\
 def load_site(name: str | None, given: Mapping[str, Any]) -> Site:
     """Return the site settings of a YAML, with the settings `given` on the command line over them.
 
-    `name` is a file, or NAME for conf/site/NAME.yaml. None stands for $BRORL_SITE, or for no file where that is unset.
+    `name` is a file, or NAME for conf/site/NAME.yaml. None means $BRORL_SITE, or no file where that is unset.
     Raises ConfigError for a missing file, an unknown key or a wrong value.
     """
     name = name or os.environ.get(SITE_VARIABLE)

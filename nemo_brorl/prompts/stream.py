@@ -23,8 +23,8 @@ MAX_CONSECUTIVE_SKIPS = 1000  # over-long prompts in a row before the limit coun
 class PromptStream:
     """Tokenised prompts in the order of their source. Prompts longer than their domain allows are skipped and counted.
 
-    The next prompt of the domain replaces a skipped one, so that the mixture's shares hold for the prompts handed out.
-    Held-out rows are handed out once: after the last row, draws of their domain return nothing.
+    The next prompt of the domain replaces a skipped one, so that the mixture's shares hold for the returned prompts.
+    Held-out rows are returned once: after the last row, draws of their domain return nothing.
     """
 
     def __init__(

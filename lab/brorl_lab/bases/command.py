@@ -60,7 +60,7 @@ def make_or_fine_tune(config: BroRLConfig, line: CommandLine) -> int:
 
 
 def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
-    """Return demonstrations of train questions, as many as training asks for.
+    """Return demonstrations of train questions, as many as training needs.
 
     Raises DataError or ModelError.
     """

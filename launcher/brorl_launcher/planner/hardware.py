@@ -88,7 +88,7 @@ def gpu_hardware(
 
 
 def configured_hardware(config: BroRLConfig, kind: str = "h100", memory_gib: float | None = None) -> Hardware:
-    """Return the cluster that the settings ask for, with GPUs of the given kind.
+    """Return the cluster that the settings describe, with GPUs of the given kind.
 
     The settings do not name a kind. Raises ConfigError for a CPU run or an unknown kind.
     """

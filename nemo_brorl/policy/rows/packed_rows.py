@@ -2,8 +2,8 @@
 
 A row's layout says which tokens attend to which, and every attention backend follows it. A row is cut into blocks. A
 block is `num` segments of `length` tokens each, end to end. A segment attends to itself causally, and before that to
-all spans that its block names. A span lies in the *context*. Without context parallelism the context is the row itself.
-With it, the context is the segments that are cut over the ranks, put together again (`gather_context`).
+all spans that its block names. A span is part of the *context*. Without context parallelism the context is the row
+itself. With it, the context is the segments that are cut over the ranks, put together again (`gather_context`).
 
 So a response names the spans of its prompt and of whatever else it shares with other responses. A piece of a long
 segment names what precedes it. No mask is needed, because spans are attended to as a whole.

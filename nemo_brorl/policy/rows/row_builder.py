@@ -294,7 +294,7 @@ class _Predicted:
         self.source_rows.append(sources[mine])
         self.targets.append(segment.token_ids[segment.num_given :][mine])
         for response, is_counted in zip(segment.responses, counts[:, mine], strict=True):
-            # Responses are told apart by identity: two may have equal tokens, and one is in several segments.
+            # Responses are distinguished by identity: two may have equal tokens, and one is in several segments.
             index = self._indices.setdefault(id(response), len(self.responses))
             if index == len(self.responses):
                 self.responses.append(response)
