@@ -297,8 +297,8 @@ def near_matches(key: str) -> list[str]:
         near += [name for name, last in last_words.items() if last == word]
     near += difflib.get_close_matches(path, last_words, cutoff=0.75)
     section = path.partition(".")[0]
-    found = dict.fromkeys(near)
-    return sorted(found, key=lambda name: name.partition(".")[0] != section)[:3]
+    distinct = dict.fromkeys(near)
+    return sorted(distinct, key=lambda name: name.partition(".")[0] != section)[:3]
 
 
 def wrong_syntax(text: str, error: Exception) -> str:

@@ -276,11 +276,11 @@ def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[
     used: set[int] = set()
     for micro_batch in micro_batches:
         used.update(group_slice.group for group_slice in micro_batch.slices)
-    wanted: list[Any] = []
+    chunks: list[Any] = []
     for group in sorted(used):
-        wanted += plan.groups[group].chunks
+        chunks += plan.groups[group].chunks
     # Each call to the object store has a fixed cost and a group has many chunks, so one call fetches all.
-    arrays = fetch_all(wanted)
+    arrays = fetch_all(chunks)
     groups = {}
     start = 0
     for group in sorted(used):
