@@ -121,7 +121,7 @@ def chosen(only: str | None, parts: Sequence[Part] = PARTS) -> list[Part]:
     wanted = set(only.split(","))
     if unknown := wanted - {part.stem for part in parts} - {part.letter for part in parts}:
         names = ", ".join(f"{part.letter} or {part.stem}" for part in parts)
-        raise SystemExit(f"--only {', '.join(sorted(unknown))} is no part of this bench: write some of {names}")
+        raise SystemExit(f"--only {', '.join(sorted(unknown))} is no part of this bench: pass some of {names}")
     return [part for part in parts if wanted & {part.stem, part.letter}]
 
 

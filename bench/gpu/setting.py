@@ -78,7 +78,7 @@ def open_setting(
         add(parser)
     options = parser.parse_args()
     if not options.tiny and not torch.cuda.is_available():
-        raise SystemExit("torch sees no CUDA device here: write --tiny to run small shapes on the CPU")
+        raise SystemExit("torch sees no CUDA device here: pass --tiny to run small shapes on the CPU")
     name = f"{options.label}_tiny" if options.tiny else options.label
     work = options.results / "work"
     work.mkdir(parents=True, exist_ok=True)

@@ -306,7 +306,7 @@ def wrong_syntax(text: str, error: Exception) -> str:
     if "=" not in text:
         near = near_matches(text)
         example = next((name for name in near if name in settings()), "trainer.max_steps")
-        return f"{text}: a setting is written KEY=VALUE, for example {example}={settings()[example].default}"
+        return f"{text}: pass a setting as KEY=VALUE, for example {example}={settings()[example].default}"
     detail = str(error).splitlines()[:2][-1]  # the first repeats the override
     return (
         f"{text}: not in Hydra's override syntax ({detail}); quote values with special characters, as in 'KEY=\"a, b\"'"

@@ -76,7 +76,7 @@ def gpu_hardware(
 ) -> Hardware:
     """Return a cluster of a known kind of GPU. Raises ConfigError for an unknown kind."""
     if kind not in GPUS:
-        raise ConfigError(f"--kind {kind}: is not known; write one of {', '.join(GPUS)}")
+        raise ConfigError(f"--kind {kind}: is not known; pass one of {', '.join(GPUS)}")
     known = GPUS[kind]
     if memory_gib is None:
         memory_gib = known.memory_gib
