@@ -78,7 +78,7 @@ def written_again(folder: Path) -> str:
 
 
 def bytes_per_token(folder: Path) -> float:
-    """Of a run's store."""
+    """Return the bytes on disk of a run's store for each stored token."""
     num_bytes = sum(path.stat().st_size for path in folder.rglob("*.parquet"))
     lengths = pq.read_table(folder / "rollouts", columns=["num_tokens"])["num_tokens"]
     return num_bytes / pc.sum(lengths).as_py()
