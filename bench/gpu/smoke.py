@@ -32,7 +32,7 @@ AGREE = 0.05  # nats, in bf16
 
 
 def log_probs_by(rank: OneRank, folder: Path, attention: str, length: int) -> np.ndarray:
-    """Return the log-probs of one random document under an attention backend, and try a training step on it."""
+    """Return the log-probs of one random document, after checking that a training step on it is finite."""
     config = config_for(rank.setting, attention=attention, tokens_per_micro_batch=length)
     with rank.learner(folder, config) as learner:
         tokens = document(length, learner.state.shape.vocab_size)
