@@ -67,7 +67,10 @@ class OneRank:
 
 @contextmanager
 def open_rank(setting: Setting) -> Iterator[OneRank]:
-    """Before anything imports megatron."""
+    """Open the process groups of one policy rank, and close them on exit.
+
+    Call it before anything imports megatron.
+    """
     from nemo_brorl.policy.process.device import open_device
 
     device = open_device(on_gpu=not setting.is_tiny, num_threads=1)

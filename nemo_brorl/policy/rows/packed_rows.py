@@ -2,8 +2,8 @@
 
 A row's layout says which tokens attend to which, and every attention backend follows it. A row is cut into blocks. A
 block is `num` segments of `length` tokens each, end to end. A segment attends to itself causally, and before that to
-all spans that its block names. A span lies in the *context*. Without context parallelism the context is the row itself.
-With it, the context is the segments that are cut over the ranks, put together again (`gather_context`).
+all spans that its block names. A span is part of the *context*. Without context parallelism the context is the row
+itself. With it, the context is the segments that are cut over the ranks, put together again (`gather_context`).
 
 So a response names the spans of its prompt and of whatever else it shares with other responses. A piece of a long
 segment names what precedes it. No mask is needed, because spans are attended to as a whole.
@@ -284,11 +284,11 @@ def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[
     used: set[int] = set()
     for micro_batch in micro_batches:
         used.update(group_slice.group for group_slice in micro_batch.slices)
-    wanted: list[Any] = []
+    chunks: list[Any] = []
     for group in sorted(used):
-        wanted += plan.groups[group].chunks
+        chunks += plan.groups[group].chunks
     # Each call to the object store has a fixed cost and a group has many chunks, so one call fetches all.
-    arrays = fetch_all(wanted)
+    arrays = fetch_all(chunks)
     groups = {}
     start = 0
     for group in sorted(used):

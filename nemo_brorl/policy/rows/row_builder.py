@@ -274,7 +274,7 @@ class _Predicted:
         pairs: list[tuple[Segment, Response]] = []
         for segment in segments:
             pairs += [(segment, response) for response in segment.responses]
-        # Responses are told apart by identity: two may have equal tokens, and one is in several segments.
+        # Responses are distinguished by identity: two may have equal tokens, and one is in several segments.
         self.responses = list({id(response): response for _, response in pairs}.values())
         self.has_shared = len(pairs) > len(segments)
         lengths = np.array([segment.num_predicted for segment in segments], np.int64)
