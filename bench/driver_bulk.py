@@ -56,7 +56,7 @@ class CallCounter:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Inside, Ray's functions are replaced by ones that count."""
+        """Replace Ray's functions by ones that count, inside the context."""
         method = ray.actor.ActorMethod
         originals = {name: getattr(ray, name) for name in self.NAMES}
         original_remote = method._remote
@@ -100,7 +100,7 @@ class MemoryWatch:
 
 
 def resident_bytes() -> int:
-    """Of this process, shared memory that it has mapped and touched included."""
+    """Return this process's resident bytes, including shared memory that it has mapped and touched."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
 
@@ -200,7 +200,7 @@ def measure(load: Load, folder: Path) -> dict[str, Any]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=128)
     parser.add_argument("--rollouts", type=int, default=512)

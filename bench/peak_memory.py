@@ -111,7 +111,7 @@ def planned(case: Case) -> Peak:
 
 
 def agrees(case: Case, found: Mapping[str, float]) -> bool:
-    """Whether the planner's total, and what it has beside the state, are within the tolerance."""
+    """Return whether the planner's total, and its memory without the state, are within the tolerance."""
     is_traced, is_planned = peak_of(found), planned(case)
     ratios = (is_planned.total / is_traced.total, is_planned.beside / is_traced.beside)
     return all(abs(ratio - 1) <= TOLERANCE for ratio in ratios)

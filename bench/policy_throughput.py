@@ -133,7 +133,7 @@ class PolicyRank:
 
         values = train_rows(self.learner.state.chunks, batches, loss)
         norm = guarded_step(
-            self.learner.state.optimizer, LR, self.learner.state.settings.policy.optim, True, self.learner.state.device
+            self.learner.state.optimizer, LR, self.learner.state.settings.policy.optim, None, self.learner.state.device
         )
         assert norm is not None
         return sum(float(value["loss"]) for value in values) / sum(row.num_loss_tokens for row in batches), norm

@@ -35,7 +35,7 @@ ARMS = {"without": "false", "with": "true"}
 def step_seconds(folder: Path, switch: str, arguments: list[str]) -> list[float]:
     """Train one arm. Seconds of every step but the first."""
     if folder.exists():
-        raise SystemExit(f"{folder} is there already: write another --output")
+        raise SystemExit(f"{folder} is there already: pass another --output")
     settings = [f"exp_manager.explicit_log_dir={folder}", switch]
     command = [sys.executable, "-m", "nemo_brorl", "train", *arguments, *settings]
     seen: list[float] = []  # when each row was there: of the first validation, then of every step
@@ -78,7 +78,7 @@ def written_again(folder: Path) -> str:
 
 
 def bytes_per_token(folder: Path) -> float:
-    """Of a run's store."""
+    """Return the bytes on disk of a run's store for each stored token."""
     num_bytes = sum(path.stat().st_size for path in folder.rglob("*.parquet"))
     lengths = pq.read_table(folder / "rollouts", columns=["num_tokens"])["num_tokens"]
     return num_bytes / pc.sum(lengths).as_py()

@@ -92,7 +92,7 @@ class StandInVerifier:
         return ResponseScores(rewards, 0, np.zeros(num, np.float32), keys, log_probs), None, None
 
     def end_episodes(self) -> None:
-        """There are none."""
+        """Do nothing, because there are no episodes."""
 
 
 class StandInGenerator:

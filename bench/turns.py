@@ -154,7 +154,7 @@ class AnewStream(RolloutStream):
 
 
 def run_arm(arm: str, pool: VllmPool, sampler: Sampler, prompts: Sequence[Prompt], options: Any) -> dict[str, float]:
-    """Seconds and tokens of one arm."""
+    """Run one arm, and return its seconds and tokens."""
     response = options.turns * (options.turn_tokens + options.observation_tokens)
     sampling = Sampling(1.0, 1.0, max_tokens=response, max_turn_tokens=options.turn_tokens)
     kind = AnewStream if arm == "anew" else RolloutStream
@@ -181,7 +181,7 @@ def run_arm(arm: str, pool: VllmPool, sampler: Sampler, prompts: Sequence[Prompt
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=512, help="of each prompt")
     parser.add_argument("--prompts", type=int, default=2)

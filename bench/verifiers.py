@@ -83,7 +83,10 @@ def write_answer(kind: int, rng: Random) -> tuple[str, str, list[str]]:
 def make_texts(
     rng: Random, num_prompts: int, num_per_prompt: int, is_different: bool
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Payload and responses of each prompt; a third are right. Every response's text is another one."""
+    """Yield payload and responses of each prompt.
+
+    A third of the responses are right, and the text of every response is different.
+    """
     for number in range(num_prompts):
         reference, same, wrong = write_answer(number % 5, rng)
         texts = []
@@ -117,7 +120,7 @@ def make_chunks(
 
 
 def time_pool(pool: VerifierPool, chunks: Sequence[RolloutChunk]) -> tuple[float, int, float]:
-    """(seconds until the driver has all scores, responses failed, mean reward)."""
+    """Return the seconds until the driver has all scores, the number of failed responses, and the mean reward."""
     start = time.perf_counter()
     scored = list(pool.score(chunks))
     seconds = time.perf_counter() - start
@@ -126,7 +129,10 @@ def time_pool(pool: VerifierPool, chunks: Sequence[RolloutChunk]) -> tuple[float
 
 
 def measure_pool(folder: Path, workers: int, options: argparse.Namespace, is_different: bool) -> dict[str, Any]:
-    """Medians of repeats on new answers; the first warms up and is not counted."""
+    """Return medians over repeats on new answers.
+
+    The first repeat warms up and is not counted.
+    """
     tokenizer = load_tokenizer(folder)
     pool = VerifierPool(RewardsConfig(num_workers=workers), folder, ["math"])
     pool.wait_ready()
@@ -147,7 +153,7 @@ def measure_pool(folder: Path, workers: int, options: argparse.Namespace, is_dif
 
 
 def measure_hanging(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """1 % of the responses hang the verifier: how many samples and how much time that costs."""
+    """Measure how many samples and how much time it costs if 1 % of the responses hang the verifier."""
     allow(names_of(BroRLConfig(data=DataConfig(verifier=HANGING))))
     tokenizer = load_tokenizer(folder)
     pool = VerifierPool(RewardsConfig(num_workers=2, timeout_s=options.timeout), folder, ["math", HANGING])
@@ -211,7 +217,7 @@ def measure_start() -> dict[str, float]:
 
 
 def fuzz(num: int) -> dict[str, Any]:
-    """Strings of pieces of LaTeX and prose: how many failed, and the seconds for all."""
+    """Score random strings of LaTeX and prose, and return how many failed and the seconds for all."""
     rng, pieces = Random(7), [*PIECES.split(), " ", "\n"]
     references = ("42", "\\frac{1}{2}", "(1, 2]", "\\{1,2\\}", "x^2+1", "x=5", "12 cm", "1<x<2", "3+4i", "AB")
     pool = ProcessPool(Deadlines(5.0))
@@ -230,7 +236,7 @@ def fuzz(num: int) -> dict[str, Any]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=4096)
     parser.add_argument("--prompts", type=int, default=64)

@@ -527,7 +527,7 @@ class WeightBucket:
 class BucketNotice:
     """Description of a weight bucket whose bytes do not travel through Ray.
 
-    They are broadcast, or lie in memory of the same GPU.
+    They are broadcast, or are in the memory of the same GPU.
     """
 
     tensors: tuple[TensorInfo, ...]

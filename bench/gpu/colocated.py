@@ -59,7 +59,7 @@ class Pair:
 
 @contextmanager
 def start(config: BroRLConfig, engine_model: Path, policy_model: Path | None = None) -> Iterator[Pair]:
-    """Ray and the actors, engine first; all gone afterwards."""
+    """Start Ray and the actors, engine first, and end all of them on exit."""
     from nemo_brorl.cluster.process_placement import Places, plan_roles
 
     cpu = {} if config.trainer.gpus_per_node else {"num_cpus": 2, "num_gpus": 0}
@@ -103,7 +103,7 @@ def disagreement(pair: Pair) -> float:
 
 
 def used_gib(setting: Setting) -> float:
-    """Memory in use on the whole GPU, by the driver's count; 0 on CPU."""
+    """Return the GiB in use on the whole GPU by the driver's count, or 0 on CPU."""
     if setting.is_tiny:
         return 0.0
     import pynvml

@@ -85,7 +85,7 @@ def compare(setting: Setting, pool: VllmPool, sizes: Sizes, samples: int, in_fli
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the generation part to its parser."""
     parser.add_argument("--samples", type=int, default=1024, help="of one run")
     parser.add_argument("--in-flight", type=int, default=512, help="generation.max_num_seqs")
     parser.add_argument("--repeats", type=int, default=3)

@@ -25,7 +25,7 @@ WITH_ENGINE = ("test_engine.py", "test_weight_transports.py")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the GPU tests part to its parser."""
     parser.add_argument("--select", default="", help="pytest's -k")
 
 

@@ -67,7 +67,10 @@ class OneRank:
 
 @contextmanager
 def open_rank(setting: Setting) -> Iterator[OneRank]:
-    """Before anything imports megatron."""
+    """Open the process groups of one policy rank, and close them on exit.
+
+    Call it before anything imports megatron.
+    """
     from nemo_brorl.policy.process.device import open_device
 
     device = open_device(on_gpu=not setting.is_tiny, num_threads=1)
@@ -104,7 +107,7 @@ class TrainingStep:
         learner = self.learner
         train_rows(learner.state.chunks, self.rows, _likelihood)
         norm = guarded_step(
-            learner.state.optimizer, 1e-6, learner.state.settings.policy.optim, True, learner.state.device
+            learner.state.optimizer, 1e-6, learner.state.settings.policy.optim, None, learner.state.device
         )
         assert norm is not None, "a gradient was not finite"
 

@@ -48,7 +48,7 @@ class Part:
         return self.label or self.name
 
     def command(self, results: Path, is_tiny: bool, python: str = sys.executable) -> list[str]:
-        """To start it."""
+        """Return the command that starts the part."""
         tiny = ["--tiny"] if is_tiny else []
         start = [python, "-m", f"bench.gpu.{self.name}", "--label", self.stem, "--results", str(results)]
         return [*start, *tiny, *self.arguments]
@@ -121,7 +121,7 @@ def chosen(only: str | None, parts: Sequence[Part] = PARTS) -> list[Part]:
     wanted = set(only.split(","))
     if unknown := wanted - {part.stem for part in parts} - {part.letter for part in parts}:
         names = ", ".join(f"{part.letter} or {part.stem}" for part in parts)
-        raise SystemExit(f"--only {', '.join(sorted(unknown))} is no part of this bench: write some of {names}")
+        raise SystemExit(f"--only {', '.join(sorted(unknown))} is no part of this bench: pass some of {names}")
     return [part for part in parts if wanted & {part.stem, part.letter}]
 
 
@@ -144,18 +144,18 @@ class Bench:
         results.mkdir(parents=True, exist_ok=True)
 
     def stem(self, part: Part) -> str:
-        """Of the part's files."""
+        """Return the name of the part's files without their ending."""
         return f"{part.stem}_tiny" if self.is_tiny else part.stem
 
     def outcome(self, part: Part) -> Outcome | None:
-        """Of the last time; None: never, or it cannot be read."""
+        """Return the outcome of the part's last run. None: it never ran, or the file cannot be read."""
         try:
             return Outcome(**json.loads((self.results / f"{self.stem(part)}.outcome").read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def is_done(self, part: Part) -> bool:
-        """Whether it is through with these sources."""
+        """Return whether the part has finished with the present sources."""
         outcome = self.outcome(part)
         return outcome is not None and outcome.status == "done" and outcome.revision == revision(part)
 
@@ -198,7 +198,7 @@ class Bench:
         return outcome
 
     def table(self) -> list[str]:
-        """Of all parts, those of earlier calls too."""
+        """Return the lines of the table of all parts, with the results of earlier calls."""
         blocks: list[tuple[str, Sequence[Row], bool]] = []
         for part in self.parts:
             outcome, content = self.outcome(part), read_results(self.results / f"{self.stem(part)}.json")
@@ -212,7 +212,7 @@ class Bench:
 
 
 def is_there(module: str) -> bool:
-    """Whether a module can be found, without importing it."""
+    """Return whether a module can be found, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # of its parent

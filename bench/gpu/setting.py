@@ -53,7 +53,7 @@ class Setting:
         return Ceilings(**json.loads(self.ceilings_file.read_text()))
 
     def save_ceilings(self, ceilings: Ceilings) -> None:
-        """For the other parts."""
+        """Write the measured ceilings to a file that other parts read."""
         self.ceilings_file.write_text(json.dumps(asdict(ceilings)) + "\n")
 
 
@@ -78,7 +78,7 @@ def open_setting(
         add(parser)
     options = parser.parse_args()
     if not options.tiny and not torch.cuda.is_available():
-        raise SystemExit("torch sees no CUDA device here: write --tiny to run small shapes on the CPU")
+        raise SystemExit("torch sees no CUDA device here: pass --tiny to run small shapes on the CPU")
     name = f"{options.label}_tiny" if options.tiny else options.label
     work = options.results / "work"
     work.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def open_setting(
 
 
 def versions() -> dict[str, str]:
-    """Of what the figures hang on."""
+    """Return the versions of the packages that the figures depend on, and the GPU's name."""
     import importlib.metadata as metadata
     import platform
 
@@ -110,13 +110,13 @@ def versions() -> dict[str, str]:
 
 
 def synchronize(device: torch.device) -> None:
-    """Until all queued work of the device is done."""
+    """Wait until all queued work of the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def median_seconds(work: Callable[[], Any], device: torch.device, repeats: int, warm_ups: int = 1) -> float:
-    """Of one call, all of its device work included. The first calls, which load and compile, are not counted."""
+    """Return the median seconds of one call of `work`, with all of its device work. Warm-up calls do not count."""
     for _ in range(warm_ups):
         work()
     taken = []

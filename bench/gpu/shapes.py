@@ -120,5 +120,5 @@ def layer_parameters(shape: ModelShape) -> int:
 
 
 def weight_bytes(shape: ModelShape) -> int:
-    """Of all weights in bf16."""
+    """Return the bytes of all weights in bf16."""
     return sum(2 * int(torch.Size(size).numel()) for size in hf_shapes(shape).values())

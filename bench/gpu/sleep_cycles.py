@@ -73,14 +73,14 @@ def measure(setting: Setting, mode: str, engine_model: Path, policy_model: Path)
 
 
 def disagreement_awake(pair: Pair) -> float:
-    """With the policy back on the GPU beside the engine that is awake."""
+    """Return the disagreement of policy and engine after moving the policy back to the GPU of the awake engine."""
     assert pair.policy is not None
     pair.policy.onload()
     return disagreement(pair)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the sleep cycles part to its parser."""
     parser.add_argument("--cycles", type=int, default=20)
     parser.add_argument("--modes", nargs="+", default=["discard"], choices=["cache", "offload", "discard"])
 

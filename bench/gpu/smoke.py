@@ -32,7 +32,7 @@ AGREE = 0.05  # nats, in bf16
 
 
 def log_probs_by(rank: OneRank, folder: Path, attention: str, length: int) -> np.ndarray:
-    """Of one document, after a training step that must leave no number that is not finite."""
+    """Return the log-probs of one random document, after checking that a training step on it is finite."""
     config = config_for(rank.setting, attention=attention, tokens_per_micro_batch=length)
     with rank.learner(folder, config) as learner:
         tokens = document(length, learner.state.shape.vocab_size)
@@ -72,7 +72,7 @@ def check_turn(setting: Setting, engine_model: Path, policy_model: Path) -> None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the smoke part to its parser."""
     parser.add_argument("--only", choices=("policy", "turn"), help="one half: the policy alone, or the colocated pair")
 
 

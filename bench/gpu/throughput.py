@@ -199,7 +199,7 @@ def top_kernels(setting: Setting, step: TrainingStep) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the throughput part to its parser."""
     parser.add_argument("--micro-batch", type=int, help="tokens")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", nargs="+", choices=ROWS, help="only these")

@@ -70,7 +70,7 @@ def compare_heads(setting: Setting, folder: Path) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the weight IPC part to its parser."""
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--heads", action="store_true", help="no kept copy; then both precisions of the output layer")
     parser.add_argument("--bucket-mib", type=float, default=256.0, help="generation.weight_bucket_mib")

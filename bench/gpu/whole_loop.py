@@ -55,7 +55,7 @@ def warm_base(setting: Setting, base: Path) -> Path:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the whole loop part to its parser."""
     parser.add_argument("--base", type=Path, default=Path("runs/base_cpu"))
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--only-shape", action="store_true", help="the 0.5B shape alone")

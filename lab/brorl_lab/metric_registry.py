@@ -1,8 +1,8 @@
 """Declare every metric that metrics.jsonl may hold, once, with its unit, aggregation and meaning.
 
 `scripts/metrics_page.py` writes docs/metrics.md from this list. A stage that computes a metric writes its name as a
-literal. Tests compare every literal of the package, and every row of a real run, with this list. `{…}` stands for what
-a run fills in: a task, a domain, a number. Metrics that a user's own loss adds need no entry.
+literal. Tests compare every literal of the package, and every row of a real run, with this list. `{…}` is a placeholder
+for what a run fills in: a task, a domain, a number. Metrics that a user's own loss adds need no entry.
 """
 
 from __future__ import annotations

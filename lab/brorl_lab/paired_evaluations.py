@@ -55,7 +55,7 @@ def read_evaluation(path: Path) -> EvaluationScores:
             successes[name] = {uid: share_right(digits) for uid, digits in item["prompts"].items()}
         return EvaluationScores(record["model"], record["confidence"], record["benchmarks"], successes)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error}): write the path of an evaluation.json") from error
+        raise CheckpointError(f"{path} cannot be read ({error}): pass the path of an evaluation.json") from error
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise CheckpointError(
             f"{path} is no evaluation.json of this version ({error!r}): evaluate that model again"

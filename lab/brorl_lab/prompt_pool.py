@@ -183,7 +183,7 @@ class RetiringPool:
                 return left
         raise StarvationError(
             f"{num_seen} prompts in a row were right in rollouts.prompt_pool.params.retire_from="
-            f"{self.params.retire_from:g} of their rollouts or more: write a higher one, or give harder questions"
+            f"{self.params.retire_from:g} of their rollouts or more: set a higher one, or give harder questions"
         )
 
     def _leave_out(self, prompt: Prompt) -> bool:

@@ -128,7 +128,7 @@ def chosen_steps(run_folder: Path, text: str | None) -> list[int]:
         return stored
     first, separator, last = text.partition("-")
     if not first.isdigit() or (separator and not last.isdigit()):
-        raise ConfigError(f"--steps {text}: write K or K-J")
+        raise ConfigError(f"--steps {text}: pass K or K-J")
     wanted = range(int(first), int(last or first) + 1)
     steps = [step for step in stored if step in wanted]
     if not steps:

@@ -32,7 +32,7 @@ def check_trusted(
     if foreign:
         raise ConfigError(
             f"{' and '.join(foreign)} of the run's settings would be imported and called: if you trust whoever wrote "
-            f"that folder, write {' '.join(dict.fromkeys(options))}"
+            f"that folder, pass {' '.join(dict.fromkeys(options))}"
         )
 
 

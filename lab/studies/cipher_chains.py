@@ -12,7 +12,7 @@ about whole chains between 7 times in 10,000 (six digits) and 7 times in 100,000
 are copies of the digits, of a ninth family that no question has: from the ciphers alone a small model is slow to find
 which digit of the answer goes with which.
 
-With `--document` a text of that many random letters stands before every question, a new one each time, like a document
+With `--document` a text of that many random letters precedes every question, a new one each time, like a document
 that a question is about. The initial model is then the base of the short questions, with room for documents. With
 `--solved` that share of the questions are copies, which the base is right about with 0.99, and `held_out.jsonl` has
 chains that no training question has.

@@ -125,7 +125,7 @@ class Course:
     def plateau(self) -> Mapping[str, Any]:
         """Return the weights and the optimizer state at the plateau.
 
-        They are stored beside the output, so that more arms can continue from them later.
+        They are stored next to the output, so that more arms can continue from them later.
         """
         path = self.options.output.with_name(f"plateau_{self.seed}_{self.options.before}.pt")
         if not path.exists():

@@ -12,7 +12,7 @@ Two independent measurements of one mean are compared in two ways. The loose tes
 over prompts. The sharp test: on the same prompts only the samples differ, so the difference has the error of sampling
 alone, √(Σ p(1−p)(1/n + 1/m)) / P. Beyond three of these errors the two do not measure the same.
 
-The tokenizer is read from tokenizer.json as it stands (`PreTrainedTokenizerFast`). `AutoTokenizer` of Transformers 5
+The tokenizer is read from the unchanged tokenizer.json (`PreTrainedTokenizerFast`). `AutoTokenizer` of Transformers 5
 replaces the file's word pattern by that of the model's family. The number of prompts that it would read differently is
 printed.
 """

@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args()
     if len(options.steps) != len(options.sizes):
-        parser.error(f"--steps has {len(options.steps)} numbers for {len(options.sizes)} sizes; write one for each")
+        parser.error(f"--steps has {len(options.steps)} numbers for {len(options.sizes)} sizes; pass one for each")
     base = options.base or options.output / "base"
     if not base.exists():
         run("base", "--config-name", "brorl_cpu", f"sft.new.output={base}", f"policy.model={base}", *WARM_UP)

@@ -104,7 +104,7 @@ def choose_node(job: slurm.SlurmJob, wanted: str | None) -> str:
     if wanted.isdigit() and int(wanted) < len(nodes):
         return nodes[int(wanted)]
     raise ConfigError(
-        f"--node {wanted}: job {job.id} has {', '.join(nodes)}: write one of these, or a number from 0 to "
+        f"--node {wanted}: job {job.id} has {', '.join(nodes)}: pass one of these, or a number from 0 to "
         f"{len(nodes) - 1}"
     )
 

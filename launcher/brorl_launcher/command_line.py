@@ -152,6 +152,6 @@ def _site_settings(options: argparse.Namespace) -> dict[str, Any]:
             continue
         wrong = [pair for pair in given[name] if "=" not in pair]
         if wrong:
-            raise ConfigError(f"{option} {wrong[0]}: write {option} NAME=VALUE")
+            raise ConfigError(f"{option} {wrong[0]}: pass {option} NAME=VALUE")
         given[name] = dict(pair.split("=", 1) for pair in given[name])
     return given

@@ -1,4 +1,4 @@
-"""Find a run and its jobs by a run folder or a job number, and refuse a second job beside a live one."""
+"""Find a run and its jobs by a run folder or a job number, and refuse a second job while one is alive."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """Return the run and the jobs that `name`, a run folder or a job number, stands for.
+    """Return the run and its jobs by `name`, a run folder or a job number.
 
     Raises ConfigError when there is no such run or job.
     """

@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     found: list[RunSummary] = []
     for folder in folders:
         if not folder.is_dir():
-            raise DataError(f"{folder} is no folder: write where run folders are, brorl runs FOLDER")
+            raise DataError(f"{folder} is no folder: say where run folders are, brorl runs FOLDER")
         for run in run_folders(folder):
             found.append(summarize_run(run, time.time()))
     if options.json:

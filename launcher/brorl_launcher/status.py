@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
     options = parser.parse_args(list(argv))
     if options.watch is not None and options.watch < 1:
-        raise ConfigError(f"--watch {options.watch:g}: write a second or more")
+        raise ConfigError(f"--watch {options.watch:g}: pass a second or more")
     while True:
         target = find_target(options.target)
         run = read_run(target.run) if target.run is not None else None

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     )
     options = parser.parse_intermixed_args(list(argv))
     if not 1 <= options.chain <= MAX_CHAIN:
-        raise ConfigError(f"--chain {options.chain}: write a number of jobs from 1 to {MAX_CHAIN}")
+        raise ConfigError(f"--chain {options.chain}: pass a number of jobs from 1 to {MAX_CHAIN}")
     if not slurm.has_slurm():
         raise ResourceError(
             "sbatch is not there: submit from a login node of the cluster; `brorl render` writes the job without it"
@@ -87,7 +87,7 @@ def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -
     refuse_live(folders)
     if read_run(folders.run).is_finished and not options.overrides:
         raise ConfigError(
-            f"the run in {folders.run} has its last checkpoint: to go on, write trainer.max_steps=N with a larger N"
+            f"the run in {folders.run} has its last checkpoint: to continue, set trainer.max_steps=N with a larger N"
         )
     return folders
 

@@ -3,7 +3,7 @@
 On CPU there is no plan: nodes take ranks and engines in equal shares. On GPUs a node is cut into bundles, the units
 that Ray gives to a process, with one placement group for each node. GPUs are counted through the nodes, node 0 first.
 
-*Colocated*: a bundle is one GPU. Policy rank r is on GPU r. Worker w of engine e, which has W workers, is beside a rank
+*Colocated*: a bundle is one GPU. Policy rank r is on GPU r. Worker w of engine e, which has W workers, is with a rank
 on GPU e × W + w. Each of the two reserves half of the GPU. *Disaggregated*: the policy has the first GPUs, one a
 bundle. Each engine has the next W GPUs in one bundle, which it shares with no other process.
 """

@@ -50,8 +50,8 @@ class RayCluster:
     cluster running. Otherwise it starts Ray's processes itself:
 
     - Clients need the token of this process.
-    - Sockets lie in a folder that other users cannot enter. RAY_TMPDIR names another one.
-    - Inductor's compiled kernels lie in such a folder too (TORCHINDUCTOR_CACHE_DIR). Otherwise another user could
+    - Sockets are in a folder that other users cannot enter. RAY_TMPDIR names another one.
+    - Inductor's compiled kernels are in such a folder too (TORCHINDUCTOR_CACHE_DIR). Otherwise another user could
       create Inductor's default folder in /tmp first.
     - A watch ends the run when an essential process of Ray is lost. Ray itself would report nothing for a minute or
       more.

@@ -297,8 +297,8 @@ def near_matches(key: str) -> list[str]:
         near += [name for name, last in last_words.items() if last == word]
     near += difflib.get_close_matches(path, last_words, cutoff=0.75)
     section = path.partition(".")[0]
-    found = dict.fromkeys(near)
-    return sorted(found, key=lambda name: name.partition(".")[0] != section)[:3]
+    distinct = dict.fromkeys(near)
+    return sorted(distinct, key=lambda name: name.partition(".")[0] != section)[:3]
 
 
 def wrong_syntax(text: str, error: Exception) -> str:
@@ -306,7 +306,7 @@ def wrong_syntax(text: str, error: Exception) -> str:
     if "=" not in text:
         near = near_matches(text)
         example = next((name for name in near if name in settings()), "trainer.max_steps")
-        return f"{text}: a setting is written KEY=VALUE, for example {example}={settings()[example].default}"
+        return f"{text}: pass a setting as KEY=VALUE, for example {example}={settings()[example].default}"
     detail = str(error).splitlines()[:2][-1]  # the first repeats the override
     return (
         f"{text}: not in Hydra's override syntax ({detail}); quote values with special characters, as in 'KEY=\"a, b\"'"

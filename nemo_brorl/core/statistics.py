@@ -121,13 +121,13 @@ def estimate_of(moments: Moments, means: Float64, confidence: float) -> Estimate
     )
 
 
-def estimate_json(found: Estimate) -> dict[str, Any]:
+def estimate_json(estimate: Estimate) -> dict[str, Any]:
     """Return an estimate as a JSON object, with null in place of NaN."""
     return {
-        "value": found.value,
-        "standard_error": number_or_null(found.standard_error),
-        "interval": _ends_json(found.interval),
-        "bootstrap_interval": _ends_json(found.bootstrap),
+        "value": estimate.value,
+        "standard_error": number_or_null(estimate.standard_error),
+        "interval": _ends_json(estimate.interval),
+        "bootstrap_interval": _ends_json(estimate.bootstrap),
     }
 
 

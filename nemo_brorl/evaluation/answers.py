@@ -117,7 +117,7 @@ class AnswerFile:
         except BlockingIOError as error:
             file.close()
             raise CheckpointError(
-                f"{self.path} is being written by another process: wait for it, or write another evaluation.output"
+                f"{self.path} is being written by another process: wait for it, or set another evaluation.output"
             ) from error
         self._file = file
         self._read()

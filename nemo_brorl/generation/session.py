@@ -79,10 +79,10 @@ class VllmSession:
 
     def cut(self, uids: Collection[str]) -> None:
         """End all unfinished requests of these prompts. Their chunks are returned by `poll`."""
-        wanted = set(uids)
+        chosen_uids = set(uids)
         call_ids: dict[int, list[int]] = {}  # engine index → calls to cut
         for chunk, request in self._requests.items():
-            if request.prompt.uid not in wanted or chunk in self._cut:
+            if request.prompt.uid not in chosen_uids or chunk in self._cut:
                 continue
             self._cut.add(chunk)
             in_flight = self._in_flight.chunks.get(chunk)

@@ -147,19 +147,19 @@ class CarryOver:
         cut_step: tuple[ScoredChunk, ...] = (),
     ) -> None:
         """Restore the sampling state of a checkpoint. `cut_step`: chunks of the step that was cut there."""
-        own = state.carry_over
+        values = state.carry_over
         groups = state.groups
         self.cut_step = cut_step
         self.dynamic_sampling.kept = list(groups.kept)
         self.leftovers.partial = list(groups.partial)
         self.leftovers.completed = list(groups.completed)
         self.prompts.load_state_dict(state.prompts)
-        self.dynamic_sampling.keep_rate = own["keep_rate"]
-        self.leftovers.restarted = [_prompt(record) for record in own["restarted"]]
-        self.lengths.load_state_dict(own["lengths"])
-        self.pool.load_state_dict(own["pool"])
-        self.spent = Spent.from_state(own["spent"])
-        self.is_batch_complete = own.get("is_batch_complete", False)
+        self.dynamic_sampling.keep_rate = values["keep_rate"]
+        self.leftovers.restarted = [_prompt(record) for record in values["restarted"]]
+        self.lengths.load_state_dict(values["lengths"])
+        self.pool.load_state_dict(values["pool"])
+        self.spent = Spent.from_state(values["spent"])
+        self.is_batch_complete = values.get("is_batch_complete", False)
 
 
 def _prompt(record: Mapping[str, Any]) -> Prompt:

@@ -157,14 +157,14 @@ class GroupLedger:
 
     def ask(self, uid: str, indices: Iterable[int]) -> None:
         """Record that rollouts were requested. Partial ones among them are no longer partial."""
-        asked = set(indices)
+        requested = set(indices)
         group = self.groups[uid]
         left: list[PartialRollouts] = []
         for partial in group.partial:
-            if not _is_resumed(partial, asked):
+            if not _is_resumed(partial, requested):
                 left.append(partial)
         group.partial = left
-        self._out[uid] |= asked
+        self._out[uid] |= requested
 
     def receive(self, chunk: RolloutChunk, scored: ScoredChunk | None) -> None:
         """Record the reply to a request. `scored` is None for a chunk that no verifier has seen."""
@@ -196,13 +196,13 @@ class GroupLedger:
         return self.groups.pop(uid)
 
 
-def _is_resumed(partial: PartialRollouts, asked: set[int]) -> bool:
+def _is_resumed(partial: PartialRollouts, requested: set[int]) -> bool:
     """Return True if a set of partial rollouts was requested again, which must be all of them or none.
 
     They are resumed together, because their tokens are one object.
     """
     indices = partial.indices.tolist()
-    num_asked = len(asked.intersection(indices))
+    num_asked = len(requested.intersection(indices))
     assert num_asked in (0, len(indices)), "partial rollouts of one chunk must be resumed together"
     return num_asked > 0
 

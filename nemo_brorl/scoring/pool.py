@@ -231,10 +231,10 @@ class VerifierPool:
             return {}
         num_requests = max(usage.get("requests", 0.0), 1.0)
         request_s = usage["request_s"] / num_requests
-        found = {"service/request_s": request_s}
+        metrics = {"service/request_s": request_s}
         for name in SERVICE_COUNTS:
-            found[f"service/{name}"] = usage.get(name, 0.0)
-        return found
+            metrics[f"service/{name}"] = usage.get(name, 0.0)
+        return metrics
 
     def pending(self) -> list[Any]:
         """Return references, one of which resolves when `poll` may have news."""

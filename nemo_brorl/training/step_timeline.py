@@ -63,15 +63,15 @@ def chunks_by_rank(
             key = chunk_key(scored.prompt.uid, int(chunk.request.indices[0]))
             of_group += [key] * len(chunk.lengths)
         keys.append(of_group)
-    found: dict[RankMiniBatch, tuple[str, ...]] = {}
+    trained_chunks: dict[RankMiniBatch, tuple[str, ...]] = {}
     seen: set[str] = set()
     for mini_batch, ranks in enumerate(plan.mini_batches):
         for data_rank, micro_batches in enumerate(ranks):
             # A dict keeps the order in which rollouts are trained on. A set would not.
             chunks = dict.fromkeys(_chunks_of(micro_batches, keys))
-            found[mini_batch, data_rank] = tuple(key for key in chunks if key not in seen)
+            trained_chunks[mini_batch, data_rank] = tuple(key for key in chunks if key not in seen)
             seen.update(chunks)
-    return found
+    return trained_chunks
 
 
 def _chunks_of(

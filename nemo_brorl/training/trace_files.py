@@ -62,9 +62,9 @@ class TraceFiles:
 
     def drop_after(self, step: int | None) -> None:
         """Delete the files of later steps, which a resumed run repeats, or all files for a new run (None)."""
-        for found in steps_in(self.folder):
-            if step is None or found > step:
-                (self.folder / file_name(found)).unlink(missing_ok=True)
+        for written_step in steps_in(self.folder):
+            if step is None or written_step > step:
+                (self.folder / file_name(written_step)).unlink(missing_ok=True)
 
 
 def micros(seconds: float) -> int:

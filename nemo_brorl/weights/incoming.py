@@ -92,7 +92,7 @@ def check_manifest(
     for info in manifest:
         if info.dtype not in WEIGHT_ITEM_BYTES:
             raise WeightSyncError(
-                f"weight stream has {info.name} as {info.dtype}; write one of {', '.join(WEIGHT_ITEM_BYTES)}"
+                f"weight stream has {info.name} as {info.dtype}; engines load only {', '.join(WEIGHT_ITEM_BYTES)}"
             )
         if info.name in expected and info.shape != expected[info.name]:
             raise WeightSyncError(

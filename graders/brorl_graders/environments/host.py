@@ -1,4 +1,4 @@
-"""Owner of episodes: it runs many of them in few killable processes, and a thread hands out their steps.
+"""Owner of episodes: it runs many of them in few killable processes, and a thread sends out their steps.
 
 Each step has a deadline. An episode stays in the process that started it. It moves when this process has died, or has
 been busy with another episode's step for longer than `PATIENCE_S`: then another process repeats its actions. A step

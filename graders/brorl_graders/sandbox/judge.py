@@ -106,7 +106,7 @@ class JudgeEnd(Peer):
         raise KeyError(kind)
 
     def _function(self, value: Callable[..., Any]) -> dict[str, Any]:
-        """Return JSON data that stands for a function of the judge.
+        """Return JSON data that identifies a function of the judge.
 
         This is its import path where the program's process has the function too, otherwise a number.
         """

@@ -52,7 +52,7 @@ def make_or_fine_tune(config: BroRLConfig, line: CommandLine) -> int:
     if config.data.source != "reasoning_gym":
         raise ConfigError(
             f"`brorl base` learns from generated demonstrations and data.source={config.data.source} reads files: "
-            "write data.source=reasoning_gym, or `brorl sft` for conversations in files"
+            "set data.source=reasoning_gym, or run `brorl sft` for conversations in files"
         )
     if config.sft.base == "policy":
         return fine_tune(config, line, generated_lessons)
@@ -60,7 +60,7 @@ def make_or_fine_tune(config: BroRLConfig, line: CommandLine) -> int:
 
 
 def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
-    """Return demonstrations of train questions, as many as training asks for.
+    """Return demonstrations of train questions, as many as training needs.
 
     Raises DataError or ModelError.
     """
@@ -107,7 +107,7 @@ def check_base_is_long_enough(config: BroRLConfig) -> None:
     if longest > positions:
         raise ConfigError(
             f"sft.new.max_position_embeddings={positions} is less than data.max_prompt_tokens + "
-            f"rollouts.max_response_tokens = {longest}: write sft.new.max_position_embeddings={longest} or more"
+            f"rollouts.max_response_tokens = {longest}: set sft.new.max_position_embeddings={longest} or more"
         )
 
 

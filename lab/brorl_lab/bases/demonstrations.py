@@ -310,7 +310,7 @@ def expression_of(question: Question) -> str:
     if expression is None:
         raise DataError(
             f"task {question.task} has no arithmetic expression that a calculator could be asked for; leave it out of "
-            "data.tasks, or write sft.demonstrations.calling_rate=null"
+            "data.tasks, or set sft.demonstrations.calling_rate=null"
         )
     return str(expression)
 

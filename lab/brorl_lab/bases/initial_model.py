@@ -161,7 +161,7 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int, template: str = CHAT_
     smallest = BYTES + len(SPECIAL_TOKENS) + len(ANSWER_TAGS)
     if vocab_size < smallest:
         raise ConfigError(
-            f"sft.new.vocab_size={vocab_size} is too small for a byte-level tokenizer; write {smallest} or more"
+            f"sft.new.vocab_size={vocab_size} is too small for a byte-level tokenizer; set {smallest} or more"
         )
     qwen2 = Qwen2Tokenizer().backend_tokenizer
     tokenizer = Tokenizer(models.BPE())

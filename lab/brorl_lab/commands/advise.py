@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="N")
     options = parser.parse_args(argv)
     if options.samples <= 0 or options.steps < 2 or min(options.sizes) < 2:
-        sys.stderr.write("\nerror: write --samples above 0, --steps of at least 2, --sizes of at least 2\n")
+        sys.stderr.write("\nerror: pass --samples above 0, --steps of at least 2, --sizes of at least 2\n")
         return USER_ERROR
     path = options.run / "metrics.jsonl" if options.run.is_dir() else options.run
     try:

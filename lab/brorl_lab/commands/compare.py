@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     setup_logging()
     paths = chosen_folders(options.paths, options.config_name)
     if len(paths) > 2:
-        raise ConfigError(f"{len(paths)} evaluations are given: write brorl compare BEFORE AFTER")
+        raise ConfigError(f"{len(paths)} evaluations are given: run brorl compare BEFORE AFTER")
     if len(paths) == 1:
         paths = [paths[0] / "before", paths[0]]
     before, after = [read_evaluation(_file(path)) for path in paths]

@@ -114,7 +114,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     try:
         return record_leaves(path)
     except RecordError as error:
-        raise DataError(f"{path} cannot be read ({error.reason}): write a run folder") from error
+        raise DataError(f"{path} cannot be read ({error.reason}): pass a run folder") from error
 
 
 def read_rows(folder: Path) -> Rows:

@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, help="file (default: sft.jsonl in the run folder)")
     options = parser.parse_args(argv)
     if options.best < 1:
-        parser.error(f"--best {options.best}: write 1 or more")
+        parser.error(f"--best {options.best}: pass 1 or more")
     setup_logging()
     steps = chosen_steps(options.run, options.steps)
     tokenizer = tokenizer_of(options.run)

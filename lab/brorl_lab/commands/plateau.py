@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     if options.window < 3 or options.patience < 1 or not 0.5 <= options.confidence < 1:
         sys.stderr.write(
-            "\nerror: write --window of at least 3, --patience of at least 1, --confidence from 0.5 to below 1\n"
+            "\nerror: pass --window of at least 3, --patience of at least 1, --confidence from 0.5 to below 1\n"
         )
         return USER_ERROR
     path = options.run / "metrics.jsonl" if options.run.is_dir() else options.run

@@ -245,7 +245,7 @@ def parse(argv: Sequence[str]) -> ReplayArguments:
     options = parser.parse_intermixed_args(argv)
     last = options.through or options.step
     if not 1 <= options.step <= last:
-        parser.error(f"--step {options.step} --through {last}: write a step from 1, and one that is not before it")
+        parser.error(f"--step {options.step} --through {last}: pass a step from 1, and one that is not before it")
     overrides = (*options.set, *options.overrides)
     return ReplayArguments(options.run, options.step, last, options.export, overrides, tuple(options.trust))
 

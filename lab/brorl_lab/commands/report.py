@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         write_atomically(output, text)
     except OSError as error:
-        raise ConfigError(f"--output {output}: {error.strerror}; write a file in a folder that is there") from error
+        raise ConfigError(f"--output {output}: {error.strerror}; pass a file in a folder that is there") from error
     Console().line(f"report of {', '.join(run.name for run in runs)}: {output} ({len(text) / MIB:.1f} MiB)")
     return 0
 
@@ -57,5 +57,5 @@ def chosen_folders(given: Sequence[str], config_name: str | None) -> list[Path]:
         config = load_config(config_name, given)
         return [Path(config.exp_manager.explicit_log_dir)]
     if not given:
-        raise ConfigError("no run is given: write the folder of a run, or --config-name NAME")
+        raise ConfigError("no run is given: pass the folder of a run, or --config-name NAME")
     return [Path(name) for name in given]

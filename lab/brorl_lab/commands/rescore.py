@@ -64,7 +64,7 @@ def prompt_for_verifier(prompt: Prompt, verifier: str | None, options: Mapping[s
     )
     if changed.verifier == ENVIRONMENT:
         raise DataError(
-            f"prompt {prompt.uid} was answered by an environment, which cannot be asked again: write --verifier of "
+            f"prompt {prompt.uid} was answered by an environment, which cannot be asked again: pass --verifier of "
             "one that reads the whole text"
         )
     try:
@@ -230,7 +230,7 @@ def parse_options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict
     for text in given:
         key, separator, value = text.partition("=")
         if not key or not separator:
-            parser.error(f"--option {text}: write KEY=VALUE")
+            parser.error(f"--option {text}: pass KEY=VALUE")
         parsed[key] = yaml.safe_load(value)
     return parsed
 
@@ -250,7 +250,7 @@ def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequ
     if differing:
         raise ConfigError(
             f"the run was scored with {', '.join(differing)}. What programs may use is not taken from a run folder: "
-            f"write {' '.join(map(shlex.quote, differing))} behind the command if you trust it, or other values"
+            f"pass {' '.join(map(shlex.quote, differing))} after the command if you trust it, or other values"
         )
     return replace(recorded, rewards=replace(recorded.rewards, code=trusted.rewards.code))
 

@@ -320,7 +320,7 @@ def read_file(path: Path) -> SweepFile:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds no keys: write config, output, axes and seeds")
+        raise ConfigError(f"{path} holds no keys: set config, output, axes and seeds")
     known = {field.name for field in fields(SweepFile)}
     missing = {"config", "output", "axes", "seeds"} - content.keys()
     unknown = content.keys() - known
@@ -332,12 +332,12 @@ def read_file(path: Path) -> SweepFile:
     _check_axes(path, content["axes"])
     seeds = content["seeds"]
     if not isinstance(seeds, list) or not seeds or not all(isinstance(seed, int) for seed in seeds):
-        raise ConfigError(f"{path}: seeds={seeds}: write a list of whole numbers, such as [1, 2, 3]")
+        raise ConfigError(f"{path}: seeds={seeds}: set a list of whole numbers, such as [1, 2, 3]")
     return SweepFile(**{str(key): value for key, value in content.items()})
 
 
 def _check_axes(path: Path, axes: Any) -> None:
-    example = "write for example axes: {n: {16: [rollouts.num_per_prompt=16], 512: [rollouts.num_per_prompt=512]}}"
+    example = "set for example axes: {n: {16: [rollouts.num_per_prompt=16], 512: [rollouts.num_per_prompt=512]}}"
     if not isinstance(axes, dict) or not axes:
         raise ConfigError(f"{path}: axes={axes}: {example}")
     for axis, values in axes.items():

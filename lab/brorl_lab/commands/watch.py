@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         server = make_server(pages, token, options.port)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"--port {options.port}: {error}; write a free port, or leave it out") from error
+        raise ConfigError(f"--port {options.port}: {error}; pass a free port, or leave it out") from error
     # A shell's background job inherits a setting that ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     console = Console()

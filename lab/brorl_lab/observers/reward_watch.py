@@ -135,7 +135,7 @@ class RewardWatch(Observer):
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
         """Restore past mean rewards after a step, and remove examples of later steps.
 
-        A `step` of None means that the run starts anew.
+        A `step` of None means that a new run starts.
         """
         drop_after(self.path, step)
         if state is None:

@@ -109,7 +109,7 @@ def _interval(value: float, error: float | None) -> Ends | None:
 
 
 def _within_a_share(ends: Ends | None) -> Ends | None:
-    """Return the ends of an interval, cut to [0, 1], because no share lies outside."""
+    """Return the ends of an interval, cut to [0, 1], the range of a share."""
     if ends is None:
         return None
     low, high = ends

@@ -161,7 +161,7 @@ def _turns(table: pa.Table, place: int) -> list[Part]:
 
 
 def pieces_of(tokenizer: ChatTokenizer, tokens: ResponseTokens) -> list[Piece]:
-    """Return the pieces of text that tokens stand for, each with the smallest log-prob of its tokens.
+    """Return the pieces of text that tokens decode to, each with the smallest log-prob of its tokens.
 
     Special tokens are included. The log-prob is None where no token of the piece was sampled. Tokens that do not form a
     whole character yet belong to the next piece.

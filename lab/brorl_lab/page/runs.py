@@ -136,7 +136,7 @@ def open_runs(folders: Sequence[Path]) -> list[RunView]:
     runs: list[RunView] = []
     for folder, name in zip(folders, short, strict=True):
         if not (folder / RECORD).is_file() and not (folder / METRICS).is_file():
-            raise ConfigError(f"{folder} is no run folder, it has no {RECORD}: write one that `brorl train` made")
+            raise ConfigError(f"{folder} is no run folder, it has no {RECORD}: pass a folder that `brorl train` made")
         runs.append(RunView(folder, name if short.count(name) == 1 else str(folder)))
     return runs
 

@@ -73,7 +73,7 @@ def second_moment(prior: SuccessPrior, num: int, score_noise: float) -> float:
     """Return T(N), the second moment of a prompt's gradient estimate from N rollouts.
 
     `num` is N and at least 2. The unit is the variance of the mean score difference between right and wrong answers.
-    The formula stands in this module's docstring.
+    The formula is in the docstring of `brorl_lab.theory.advice`.
     """
     q = prior.reward_variance
     log_of_q_squared = betaln(prior.a + 2, prior.b + 2) - betaln(prior.a, prior.b)

@@ -74,7 +74,7 @@ def token_weights(
     Raises ValueError for an unknown rule or when nothing was drawn.
     """
     if rule not in RULES:
-        raise ValueError(f"rule={rule!r} is unknown: write one of {', '.join(RULES)}")
+        raise ValueError(f"rule={rule!r} is unknown: set one of {', '.join(RULES)}")
     num = int(counts.sum())
     if num == 0:
         raise ValueError("counts are all zero: at least one token must be drawn")

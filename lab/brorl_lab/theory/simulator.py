@@ -43,20 +43,20 @@ class Simulation:
     def check(self) -> None:
         """Raise ValueError for settings that are not possible. The message says what to set instead."""
         if self.rule not in ("counted", "reinforce"):
-            raise ValueError(f"rule={self.rule!r} is unknown: write counted or reinforce")
+            raise ValueError(f"rule={self.rule!r} is unknown: set counted or reinforce")
         if self.precision not in ("float32", "float64"):
-            raise ValueError(f"precision={self.precision!r} is unknown: write float32 or float64")
+            raise ValueError(f"precision={self.precision!r} is unknown: set float32 or float64")
         if not self.sizes or min(self.sizes) < 1:
-            raise ValueError(f"sizes={list(self.sizes)}: write at least one rollout size, each at least 1")
+            raise ValueError(f"sizes={list(self.sizes)}: set at least one rollout size, each at least 1")
         if not 0 < self.num_correct < self.num_tokens:
             raise ValueError(
                 f"num_correct={self.num_correct} must be between 1 and num_tokens − 1 = {self.num_tokens - 1}"
             )
         if self.num_steps < 1:
-            raise ValueError(f"num_steps={self.num_steps}: write at least 1")
+            raise ValueError(f"num_steps={self.num_steps}: set at least 1")
         if self.learning_rates is not None and len(self.learning_rates) != len(self.sizes):
             raise ValueError(
-                f"{len(self.learning_rates)} learning rates for {len(self.sizes)} rollout sizes: write one for each"
+                f"{len(self.learning_rates)} learning rates for {len(self.sizes)} rollout sizes: set one for each"
             )
 
 

@@ -38,10 +38,10 @@ class Fixed:
         return []
 
     def withdrawn(self, number: int) -> None:
-        """Ignore a chunk that an engine gave back, which a fixed dispatcher never asks for."""
+        """Ignore a chunk that an engine gave back, because a fixed dispatcher never requests one."""
 
     def kept(self, number: int) -> None:
-        """Ignore a chunk that an engine did not give back, which a fixed dispatcher never asks for."""
+        """Ignore a chunk that an engine did not give back, because a fixed dispatcher never requests one."""
 
 
 class Pulled(Fixed):

@@ -16,7 +16,7 @@ Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N an
 
 
 def print_pool_table(output: Path) -> None:
-    """Print the last pass@1 of each arm in %, and draw a figure beside the output.
+    """Print the last pass@1 of each arm in %, and draw a figure next to the output.
 
     Arms with retirement also get the shares of rollouts and seconds after which they reach the last pass@1 of the same
     N without it.

@@ -123,9 +123,7 @@ def read_ports(text: str) -> list[int]:
         if first.isdigit() and last.isdigit():
             found = range(int(first), int(last) + 1)
         if not found or found[0] == 0 or found[-1] > MAX_PORT:
-            raise ConfigError(
-                f"--ports {text}: {part} is no port or range of ports; write for example 6379,20000-20010"
-            )
+            raise ConfigError(f"--ports {text}: {part} is no port or range of ports; pass for example 6379,20000-20010")
         ports += found
     return ports
 

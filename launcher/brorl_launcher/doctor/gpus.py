@@ -67,7 +67,7 @@ def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
     found = f"{len(devices)} × {kinds}, torch for CUDA {seen['cuda']}, NCCL {seen['nccl']}"
     if len(devices) < wanted:
         advice = (
-            f"trainer.gpus_per_node={wanted}: write the number there is, or ask Slurm for them "
+            f"trainer.gpus_per_node={wanted}: set the number there is, or ask Slurm for them "
             f"(--gpus-per-node), see CUDA_VISIBLE_DEVICES"
         )
         if seen["error"]:

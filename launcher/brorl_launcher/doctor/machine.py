@@ -67,10 +67,10 @@ def check_nodes(config: BroRLConfig, num_nodes: int) -> Iterator[Check]:
     """
     wanted = config.trainer.num_nodes
     if num_nodes < wanted and num_nodes > 1:
-        advice = f"ask Slurm for {wanted} (--nodes), or write trainer.num_nodes={num_nodes}"
+        advice = f"ask Slurm for {wanted} (--nodes), or set trainer.num_nodes={num_nodes}"
         yield Check("nodes", FAIL, f"{num_nodes}, trainer.num_nodes={wanted}", advice)
     elif num_nodes > wanted:
-        advice = f"{num_nodes - wanted} are spare; write trainer.num_nodes={num_nodes} to use them"
+        advice = f"{num_nodes - wanted} are spare; set trainer.num_nodes={num_nodes} to use them"
         yield Check("nodes", WARN, f"{num_nodes}, trainer.num_nodes={wanted}", advice)
 
 

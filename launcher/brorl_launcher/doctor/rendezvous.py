@@ -82,7 +82,7 @@ def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> N
         size = int(environment["SLURM_NTASKS"])
     except (KeyError, ValueError) as error:
         raise ConfigError(
-            f"--job runs on every node of a Slurm job and {error} is not set as srun sets it: write"
+            f"--job runs on every node of a Slurm job and {error} is not set as srun sets it: run"
             " srun --ntasks-per-node=1 brorl doctor --job …, or leave --job out to look at this machine"
         ) from error
     listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
@@ -90,12 +90,12 @@ def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> N
     nodes = tuple(expand_node_list(listed))
     if len(nodes) != size or not 0 <= rank < size:
         raise ConfigError(
-            f"task {rank} of {size} runs on {len(nodes)} nodes ({listed}): one on each is wanted, write srun "
+            f"task {rank} of {size} runs on {len(nodes)} nodes ({listed}): one on each is wanted, run srun "
             "--ntasks-per-node=1"
         )
     host, _, port = (address or "").partition(":")
     if port and not port.isdigit():
-        raise ConfigError(f"--address {address}: {port} is no port; write HOST or HOST:PORT")
+        raise ConfigError(f"--address {address}: {port} is no port; pass HOST or HOST:PORT")
     if not host:
         try:
             host = socket.gethostbyname(nodes[0])

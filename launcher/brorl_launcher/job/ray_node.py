@@ -231,7 +231,7 @@ class RayNode:
         self.is_asked_to_end = True
 
     def _show_logs(self) -> None:
-        """Print the last lines of Ray's logs to standard error, and copy the whole files beside the job's logs."""
+        """Print the last lines of Ray's logs to standard error, and copy the whole files next to the job's logs."""
         kept = self.logs / f"ray_{self.name}"
         with contextlib.suppress(OSError):  # Ray may have ended before it wrote logs
             shutil.copytree(

@@ -1,7 +1,7 @@
 """Choose the ports of Ray on a node of a job, and find the address at which other nodes reach it.
 
 The ports are fixed, below those that the system gives to outgoing connections, and must be free. A node has several
-addresses, and its own name often stands for 127.0.1.1 in its /etc/hosts.
+addresses, and its own name often resolves to 127.0.1.1 in its /etc/hosts.
 """
 
 from __future__ import annotations

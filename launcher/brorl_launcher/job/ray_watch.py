@@ -1,6 +1,6 @@
 """Watch the nodes of a job: wait until all of them have joined Ray, then report the first one that is lost.
 
-`python -m brorl_launcher.job.ray_watch --address HOST:PORT --gpus N --nodes NAME …` is a job step beside Ray's head.
+`python -m brorl_launcher.job.ray_watch --address HOST:PORT --gpus N --nodes NAME …` is a job step next to Ray's head.
 Its standard output goes to the job's queue of events. `ready watch …` comes once every node has joined, with an address
 of its own and all its GPUs. `lost NODE reason` names a host that does not answer, also one that has not joined yet.
 `dead NODE reason` names a host that answers without its Ray. SIGUSR1 ends the watch. The job's own deadline ends a wait

@@ -76,7 +76,7 @@ def gpu_hardware(
 ) -> Hardware:
     """Return a cluster of a known kind of GPU. Raises ConfigError for an unknown kind."""
     if kind not in GPUS:
-        raise ConfigError(f"--kind {kind}: is not known; write one of {', '.join(GPUS)}")
+        raise ConfigError(f"--kind {kind}: is not known; pass one of {', '.join(GPUS)}")
     known = GPUS[kind]
     if memory_gib is None:
         memory_gib = known.memory_gib
@@ -88,7 +88,7 @@ def gpu_hardware(
 
 
 def configured_hardware(config: BroRLConfig, kind: str = "h100", memory_gib: float | None = None) -> Hardware:
-    """Return the cluster that the settings ask for, with GPUs of the given kind.
+    """Return the cluster that the settings describe, with GPUs of the given kind.
 
     The settings do not name a kind. Raises ConfigError for a CPU run or an unknown kind.
     """

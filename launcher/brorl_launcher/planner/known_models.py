@@ -133,7 +133,7 @@ def find_shape(config: BroRLConfig) -> ModelShape:
     folder = local_model(model) or _cached(model)
     if folder is None:
         raise ModelError(
-            f"policy.model={model} is not downloaded and its shape is not known here: write a folder with its "
+            f"policy.model={model} is not downloaded and its shape is not known here: set a folder with its "
             f"config.json, or one of {', '.join(sorted(SHAPES))}"
         )
     return read_model_shape(folder)

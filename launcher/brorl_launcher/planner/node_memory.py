@@ -1,4 +1,4 @@
-"""Plan the memory of a node beside its GPUs, term by term: host memory, object store, checkpoints on disk."""
+"""Plan the memory of a node outside its GPUs, term by term: host memory, object store, checkpoints on disk."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def _with_largest_share(search: _Search, changes: dict[str, Any]) -> Proposal | 
 
 
 def _engine_share(plan: Plan) -> float:
-    """Return the largest GPU share, in hundredths, that engines can have beside a policy that is not offloaded yet."""
+    """Return the largest GPU share, in hundredths, that engines can have while the policy is not offloaded yet."""
     memory = plan.devices[-1]
     moment = "start" if len(plan.devices) == 1 else "generate"
     mine = max(plan.engine.weights_gib + plan.engine.working_gib, plan.engine.share_gib)

@@ -281,8 +281,8 @@ def _forward(
 ) -> _Pass:
     """Return the time of one forward pass over the step's rollouts, which all ranks run at the same time.
 
-    The last stage sets the pace of a pipeline, because it has the output layer beside its layers. A micro-batch of few
-    tokens leaves matrix units idle.
+    The last stage sets the pace of a pipeline, because it has the output layer on top of its layers. A micro-batch of
+    few tokens leaves matrix units idle.
     """
     reached = hardware.efficiency
     tokens = micro.num * micro.tokens * config.algorithm.num_mini_batches

@@ -114,7 +114,7 @@ class Update:
         Context-parallel ranks have counted the same responses, so only one of them is merged.
         """
         merged = MeasuredGain()
-        for gain in of_all_ranks(self.gain, parallel_state.get_data_parallel_group()):
+        for gain in of_all_ranks(self.gain.on_host(), parallel_state.get_data_parallel_group()):
             merged.merge(gain)
         return merged
 
@@ -209,10 +209,9 @@ class Update:
         values = train_rows(state.chunks, rows, loss)
         PROGRESS.mark_step("optimizer")
         losses = [row_values["policy/loss"] for row_values in values]
-        # The losses are summed before they are read, so the host waits for the device only once before the step.
-        is_finite = not losses or math.isfinite(torch.stack(losses).sum())
+        loss_sum = torch.stack(losses).sum() if losses else None
         optim = state.settings.policy.optim
-        norm = guarded_step(state.optimizer, self.plan.learning_rate, optim, is_finite, state.device)
+        norm = guarded_step(state.optimizer, self.plan.learning_rate, optim, loss_sum, state.device)
         if norm is not None:
             # Only the last pipeline stage has values.
             for row, row_values in zip(rows, values, strict=False):
@@ -253,7 +252,7 @@ class Update:
                 row, scores, old_log_probs, reference[number], covariance_masks[number], size, algorithm.aggregation
             )
             if measures_gain:
-                self.gain.add(batch, row.is_measured)
+                self.gain.add(batch, row.measured)
             result = loss_of(batch, algorithm)
             metrics = {"policy/loss": result.loss.detach(), **result.metrics}
             return self.plan.loss_scale * result.loss, metrics
@@ -274,13 +273,8 @@ def _token_batch(
 
     `old` and `reference` are log-probs [n].
     """
-    device = row.advantages.device
-    index = torch.from_numpy(row.response_index).to(device)
-    num_sampled = [response.num_sampled for response in row.responses]
-    lengths = torch.tensor(num_sampled, dtype=torch.float32, device=device)
-    turns = [len(response.turn_lengths) for response in row.responses]
-    num_turns = torch.tensor(turns, dtype=torch.float32, device=device)
-    token_lengths = TokenLengths(lengths[index], row.turn_lengths, num_turns[index])
+    lengths, index = row.response_lengths, row.response_of
+    token_lengths = TokenLengths(lengths[index], row.turn_lengths, row.num_turns[index])
     group = None  # ranks that share the tokens of a response
     if parallel_state.get_context_parallel_world_size() > 1:
         group = parallel_state.get_context_parallel_group()

@@ -60,9 +60,9 @@ class StoreFiles:
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         groups = _steps_in(self.folder / GROUPS)
         rollouts = _steps_in(self.folder / ROLLOUTS)
-        for found in {*groups, *rollouts}:
-            if step is None or found > step:
-                self.remove(found)
+        for stored_step in {*groups, *rollouts}:
+            if step is None or stored_step > step:
+                self.remove(stored_step)
 
     @contextmanager
     def replacing(self, path: Path) -> Iterator[Path]:
