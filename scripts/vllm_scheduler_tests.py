@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import tarfile
+from abc import ABCMeta
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +112,13 @@ def replace_schedulers() -> None:
     own = {lean.LeanScheduler: scheduler.Scheduler, lean.LeanAsyncScheduler: async_scheduler.AsyncScheduler}
     find_stop_tokens = lean.stop_tokens_of
 
-    class Choosing(type(scheduler.Scheduler)):
+    class Choosing(ABCMeta):
         """Makes vLLM's scheduler where the lean one does not support the settings."""
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             unsupported = lean.why_unsupported(kwargs["vllm_config"], kwargs["kv_cache_config"])
             made = own[cls.__base__] if unsupported and cls.__base__ in own else cls
-            return type.__call__(made, *args, **kwargs)
+            return ABCMeta.__call__(made, *args, **kwargs)
 
     def stop_tokens_of(request: Any) -> list[int] | None:
         if request.sampling_params is not None:
