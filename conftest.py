@@ -33,8 +33,7 @@ LONGEST = ("test_training_run.py", "test_attacks.py")  # begun last, they would 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark end-to-end tests by their folder, the longest files first; skip GPU tests, visibly, on a machine without
-    one."""
+    """Mark end-to-end tests by their folder, put the longest file first, and skip GPU tests where there is no GPU."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
     has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
     for item in items:
@@ -60,8 +59,7 @@ def recipes_are_composed_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def records_reach_caplog() -> None:
-    """Undo what an earlier test's `logs.setup_logging` and NeMo, which raises the level of every handler, did to this
-    process."""
+    """Undo what `setup_logging` and NeMo did to the log handlers of this process in an earlier test."""
     for package in LOGGED:
         logger = logging.getLogger(package)
         logger.handlers.clear()

@@ -34,7 +34,7 @@ from tests.support.policy_ranks import Learner, run_ranks  # noqa: E402
 
 
 def measure(config: BroRLConfig, model_folder: Path, plan: UpdatePlan, repeats: int) -> dict[str, list[float]]:
-    """One rank's part: seconds of everything, `repeats` times."""
+    """Time training steps and checkpoints on one rank, `repeats` times, and return the seconds by name."""
     from tests.support.policy_ranks import _DEVICE
 
     learner = Learner(RankSettings.from_config(config), model_folder, _DEVICE)

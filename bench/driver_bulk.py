@@ -1,5 +1,6 @@
-"""What the driver holds and calls while a large step passes through it: memory above idle, Ray calls, seconds of every
-part.
+"""Measure what the driver holds and calls while a large step passes through it.
+
+The figures are memory above idle, Ray calls and the seconds of every part.
 
     python -m bench.driver_bulk [--prompts 128] [--rollouts 512] [--tokens 2048] [--verifier real] [--json FILE]
 
@@ -43,8 +44,10 @@ MAX_CALLS_PER_1000, MAX_BYTES = 300, 2**30  # what issue 4 asks for
 
 
 class CallCounter:
-    """Counts what this process asks of Ray: actor calls, and `get`, `wait` and `put`, each as one whatever its
-    arguments."""
+    """Counter of this process's calls of Ray.
+
+    It counts actor calls, and calls of `get`, `wait` and `put`. Each call counts as one, whatever its arguments.
+    """
 
     NAMES = ("get", "wait", "put")
 
@@ -53,7 +56,7 @@ class CallCounter:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Inside, Ray's functions are replaced by ones that count."""
+        """Replace Ray's functions by ones that count, inside the context."""
         method = ray.actor.ActorMethod
         originals = {name: getattr(ray, name) for name in self.NAMES}
         original_remote = method._remote
@@ -97,7 +100,7 @@ class MemoryWatch:
 
 
 def resident_bytes() -> int:
-    """Of this process, shared memory that it has mapped and touched included."""
+    """Return this process's resident bytes, including shared memory that it has mapped and touched."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
 
@@ -114,7 +117,7 @@ class Load:
 
 
 def settings(load: Load) -> BroRLConfig:
-    """A configuration for it."""
+    """Build the configuration of a step with the given load."""
     config = BroRLConfig()
     config.rollouts.num_per_prompt, config.rollouts.prompts_per_step = load.rollouts, load.prompts
     config.rollouts.max_response_tokens = LONGEST * load.tokens
@@ -125,13 +128,13 @@ def settings(load: Load) -> BroRLConfig:
 
 
 def batches_of(config: BroRLConfig, sampler: Sampler) -> Batches:
-    """What a run has before its first step."""
+    """Build the `Batches` that a run has before its first step."""
     sizes = RunSizes.from_config(config)
     return Batches(config.rollouts, config.dynamic_sampling, config.policy.optim, sizes, BulkPrompts(), sampler)
 
 
 def one_step(batches: Batches, config: BroRLConfig, data_parallel_size: int = 8) -> dict[str, float]:
-    """collect → learn → plan, as the trainer does. Seconds of each part, and what came of it."""
+    """Run one step as the trainer does: collect, train, plan. Return the seconds of each part and its result."""
     watch, cpu_before = Stopwatch(), time.process_time()
     with watch.measure("collect"):
         filled = batches.take_batch(0, lambda: None)
@@ -197,7 +200,7 @@ def measure(load: Load, folder: Path) -> dict[str, Any]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=128)
     parser.add_argument("--rollouts", type=int, default=512)

@@ -54,11 +54,11 @@ class RawVllm:
         self._llm.collective_rpc("apply_device_fixes")
 
     def process(self) -> int:
-        """This actor's process id."""
+        """Return the process id of the actor."""
         return os.getpid()
 
     def generate(self, prompts: Sequence[Prompt], num_per_prompt: int, seed: int) -> Timed:
-        """`num_per_prompt` rollouts of each prompt."""
+        """Generate `num_per_prompt` rollouts of each prompt with vLLM alone, and time it."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -89,7 +89,7 @@ class PromptMaker:
         self._num_made = 0
 
     def make(self, num: int, length: int) -> list[Prompt]:
-        """`num` prompts of `length` tokens."""
+        """Make `num` random prompts of `length` tokens."""
         self._num_made += num
         return [
             Prompt(
@@ -104,7 +104,10 @@ class PromptMaker:
 
 
 def make_model(folder: Path, max_positions: int | None = None) -> Path:
-    """A random model of the warm-up's sizes, for up to `max_positions` tokens (None: the warm-up's)."""
+    """Save a random model of the warm-up's sizes in `folder`, and return the folder.
+
+    `max_positions` is the longest sequence in tokens. None means that of the warm-up.
+    """
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     sizes = BroRLConfig().sft.new
@@ -129,7 +132,7 @@ def make_model(folder: Path, max_positions: int | None = None) -> Path:
 def time_pool(
     pool: VllmPool, prompts: Sequence[Prompt], num_per_prompt: int, chunk_size: int, sampling: Sampling = SAMPLING
 ) -> Timed:
-    """Until the driver has every chunk."""
+    """Measure the seconds from the requests until the driver has every chunk."""
     requests = requests_for(prompts, num_per_prompt, chunk_size, sampling, run_seed=1)
     start = time.perf_counter()
     lengths = np.concatenate([chunk.lengths for chunk in pool.generate(requests)])
@@ -139,7 +142,7 @@ def time_pool(
 
 
 def cpu_seconds(processes: Sequence[int]) -> float:
-    """CPU time the processes have used, which other jobs on the machine hardly change."""
+    """Return the CPU seconds that the processes have used, which other jobs hardly change."""
     ticks = 0
     for process in processes:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -148,7 +151,10 @@ def cpu_seconds(processes: Sequence[int]) -> float:
 
 
 def compare_with_raw(pool: VllmPool, raw: Any, maker: PromptMaker, options: argparse.Namespace) -> dict[str, Any]:
-    """Medians of alternating repeats; the first pair warms up and is not counted."""
+    """Return medians of tokens per second of the pool and of raw vLLM over alternating repeats.
+
+    The first pair warms up and is not counted.
+    """
     tokens_per_s: dict[str, list[float]] = {"raw": [], "pool": []}
     tokens_per_cpu_s: dict[str, list[float]] = {"raw": [], "pool": []}
     processes = {"raw": [ray.get(raw.process.remote())], "pool": [pool.wait_ready()[0].process, os.getpid()]}
@@ -178,7 +184,7 @@ def compare_with_raw(pool: VllmPool, raw: Any, maker: PromptMaker, options: argp
 
 
 def compare_group_sizes(pool: VllmPool, maker: PromptMaker, options: argparse.Namespace) -> list[dict[str, float]]:
-    """N = 16 and the largest N at equal samples with long prompts: what a larger group saves."""
+    """Measure N = 16 and the largest N at equal samples with long prompts, to see what a larger group saves."""
     rows = []
     for num_per_prompt in (16, options.rollouts):
         rates, hits, queries = [], 0, 0
@@ -198,8 +204,10 @@ def compare_group_sizes(pool: VllmPool, maker: PromptMaker, options: argparse.Na
 def compare_engines(
     one: VllmPool, config: BroRLConfig, folder: Path, maker: PromptMaker, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Two engines against one on twice the prompts each, in turns. Only a machine with two idle cores shows what they
-    are worth."""
+    """Measure samples per second of two engines against one, with twice as many prompts as the other measurements.
+
+    The sides take turns. Only a machine with two idle cores shows what a second engine is worth.
+    """
     config = replace(config, generation=replace(config.generation, num_engines=2))
     two = VllmPool(config.generation, RunSizes.from_config(config), folder)
     two.wait_ready()
@@ -217,7 +225,7 @@ def compare_engines(
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="Hugging Face folder (default: random weights)")
     parser.add_argument("--prompts", type=int, default=2, help="prompts per repeat")

@@ -74,8 +74,10 @@ class Cell:
 
     @property
     def prompt_token_s(self) -> float:
-        """Of one prompt token that is computed: between scattered and narrow runs nothing else differs. 0 where nothing
-        is found."""
+        """Seconds that an engine takes to compute one prompt token.
+
+        Scattered and narrow runs differ only in the number of computed prompt tokens. 0 where that number is equal.
+        """
         if self.computed["scattered"] == self.computed["narrow"]:
             return 0.0
         return (self.seconds["scattered"] - self.seconds["narrow"]) / (
@@ -107,7 +109,10 @@ def run_side(
 def measure_cell(
     pool: VllmPool, maker: PromptMaker, prompt_tokens: int, response_tokens: int, num_samples: int, repeats: int
 ) -> Cell:
-    """All sides in turns; the order is turned round every time."""
+    """Measure all sides of one cell of the grid.
+
+    The sides take turns, and their order is reversed in every repeat.
+    """
     sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=response_tokens)
     runs: dict[str, list[Run]] = {side: [] for side in SIDES}
     for repeat in range(repeats):
@@ -128,7 +133,7 @@ def measure_cell(
 
 
 def settings(options: argparse.Namespace) -> BroRLConfig:
-    """One engine with room for all rollouts at once, so that no side waits for memory."""
+    """Build the settings of one engine with room for all rollouts at once, so that no side waits for memory."""
     config = BroRLConfig()
     longest = max(options.prompt_tokens) + max(options.response_tokens)
     config.generation.num_engines, config.generation.max_model_len = 1, longest + 1
@@ -137,7 +142,7 @@ def settings(options: argparse.Namespace) -> BroRLConfig:
 
 
 def show(cells: Sequence[Cell], block_size: int) -> list[str]:
-    """The table."""
+    """Return the lines of a table with a row for each cell of the grid."""
     rows = [
         [f"{cell.prompt_tokens} / {cell.response_tokens}", *(f"{1 / cell.seconds[side]:,.1f}" for side in SIDES),
          *(f"{cell.hit_rate[side]:.1%}" for side in ("narrow", "wide")), f"{cell.gain:.2f}",
@@ -152,7 +157,7 @@ def show(cells: Sequence[Cell], block_size: int) -> list[str]:
 
 
 def bound(cell: Cell, block_size: int) -> float:
-    """512 over 16 if responses took no time."""
+    """Return the gain of N = 512 over N = 16 that a cell would have if responses took no time."""
     few, many = (
         prompt_tokens_computed(cell.prompt_tokens, num, block_size)
         for num in (min(NARROW, cell.num_samples), cell.num_samples)
@@ -161,7 +166,7 @@ def bound(cell: Cell, block_size: int) -> float:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[20, 200, 448])
     parser.add_argument("--response-tokens", type=int, nargs="+", default=[8, 16, 32, 128])

@@ -36,7 +36,7 @@ def seconds_of(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """A row for each part of a step."""
+    """Run the pairs of trainings, and print a table with a row for each part of a step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)

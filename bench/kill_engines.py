@@ -67,7 +67,7 @@ class Killer:
         self.num_arrived = 0
 
     def look(self, seconds: float, busy: Sequence[int], num_arrived: int) -> None:
-        """The step has run for some seconds, and these engines have chunks."""
+        """Kill a random one of the `busy` engines, once, after the step has run for the configured delay."""
         if self.engine is None and seconds >= self._delay_s and busy:
             self.engine, self.num_arrived, self.killed_at = self._draw.choice(busy), num_arrived, time.perf_counter()
             os.kill(self._processes[self.engine], signal.SIGKILL)

@@ -57,7 +57,7 @@ class Measured:
 
 
 def policy_side(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """The policy's: log-probs, with entropy and collision mass thrown away."""
+    """Compute log-probs with the policy's `token_scores`, and drop entropy and collision mass."""
     return TokenScores(
         *token_scores(hidden, weight, targets, vocab_slice(len(weight), len(weight), None), 1.0, CHUNK)
     ).log_probs
@@ -69,7 +69,7 @@ def whole_side(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def chunked_side(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """A chunk of logits at a time, computed again in backward."""
+    """Compute log-probs from one chunk of logits at a time, recomputed in the backward pass."""
     parts = zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True)
     return torch.cat([checkpoint(whole_side, rows, weight, wanted, use_reentrant=False) for rows, wanted in parts])
 
@@ -82,7 +82,7 @@ SIDES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def run(case: Case, num_tokens: int) -> Measured:
-    """The pass, in this process."""
+    """Run the case's pass over `num_tokens` tokens in this process, and measure peak memory and CPU time."""
     hidden = _random(0, num_tokens, case).requires_grad_(case.with_backward)
     weight = (0.2 * _random(1, case.vocab_size, case)).requires_grad_(case.with_backward)
     targets = torch.arange(num_tokens) * 7919 % case.vocab_size
@@ -114,7 +114,10 @@ def resident_bytes(field: str) -> int:
 
 
 def serve(connection: Connection, case: Case) -> None:
-    """A process for one case; a first pass over a few tokens loads what libraries load once."""
+    """Measure one case in a process of its own, and send the result over `connection`.
+
+    A first pass over 8 tokens loads what libraries load once.
+    """
     torch.set_num_threads(1)
     run(case, num_tokens=8)
     result = run(case, case.num_tokens)

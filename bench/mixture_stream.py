@@ -33,7 +33,7 @@ HIDDEN, EXPERT = 64, 32  # sizes of a layer, and of one expert's inside
 
 
 def make_folder(folder: Path, layers: int, experts: int) -> Path:
-    """A model of Qwen3's mixtures with random weights and a tokenizer."""
+    """Make a Qwen3 mixture of experts with random weights and a tokenizer, and return its folder."""
     from bench.gpu.shapes import FAMILIES, make_model, with_tokenizer
 
     config = FAMILIES["qwen3 mixture"] | {

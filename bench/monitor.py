@@ -1,5 +1,6 @@
-"""What the mass-balance monitor costs: CPU seconds of everything it computes for a step, over the seconds of the steps
-of a run.
+"""Measure what the mass-balance monitor costs.
+
+The figure is the CPU seconds of everything that it computes for a step, over the seconds of the steps of a run.
 
     python bench/monitor.py RUN_FOLDER [--prompts 16] [--rollouts 512] [--tokens 4] [--repeats 9]
 
@@ -68,7 +69,7 @@ def monitor(chunks: list[RolloutChunk], batch: TokenBatch) -> None:
 
 
 def make_batch(num_responses: int, num_tokens: int) -> TokenBatch:
-    """The last mini-batch."""
+    """Build random token values as they are in the last mini-batch of a step."""
     total = num_responses * num_tokens
     values = torch.randn(total)
     sequences = ResponseIndex(

@@ -70,12 +70,12 @@ def traced(cases: Sequence[Case], folder: Path) -> list[dict[str, float]]:
 
 
 def with_layers(case: Case, num: int) -> Case:
-    """The case with so many layers in each stage."""
+    """Return the case with `num` layers in each pipeline stage."""
     return replace(case, num_layers=num * case.plan().layout.pipeline)
 
 
 def short(case: Case) -> list[Case]:
-    """The case with two and with three layers in each stage."""
+    """Return the case with two and with three layers in each pipeline stage."""
     return [with_layers(case, 2), with_layers(case, 3)]
 
 
@@ -91,13 +91,16 @@ def with_all_layers(case: Case, two: Mapping[str, float], three: Mapping[str, fl
 
 
 def peak_of(found: Mapping[str, float]) -> Peak:
-    """What was traced, as a peak."""
+    """Sum the traced bytes of each kind of tensor to a peak in GiB."""
     state = sum(found.get(kind, 0.0) for kind in STATE)
     return Peak(state / GIB, (sum(found.values()) - state) / GIB)
 
 
 def planned(case: Case) -> Peak:
-    """The planner's terms of the same tensors: without contexts, fragmentation, and what engines hold."""
+    """Return the planner's peak for the tensors that the trace sees.
+
+    CUDA contexts, fragmentation and the engines' memory are left out.
+    """
     plan = case.plan()
     config, shape, layout = plan.config, plan.shape, plan.layout
     held = policy_bytes(config, shape, layout, case.stage)
@@ -108,14 +111,14 @@ def planned(case: Case) -> Peak:
 
 
 def agrees(case: Case, found: Mapping[str, float]) -> bool:
-    """Whether the planner's total, and what it has beside the state, are within the tolerance."""
+    """Return whether the planner's total, and its memory without the state, are within the tolerance."""
     is_traced, is_planned = peak_of(found), planned(case)
     ratios = (is_planned.total / is_traced.total, is_planned.beside / is_traced.beside)
     return all(abs(ratio - 1) <= TOLERANCE for ratio in ratios)
 
 
 def line(case: Case, found: Mapping[str, float]) -> str:
-    """A line of the table."""
+    """Return a line of the Markdown table: planned over traced memory of a case, in GiB."""
     is_traced, is_planned = peak_of(found), planned(case)
     name = f"`{' '.join((case.recipe, *case.overrides))}`"
     if case.plan().layout.pipeline > 1:

@@ -1,5 +1,6 @@
-"""One prompt and N responses, forward and backward: shared prompt against plain packed rows and padded Hugging Face
-batches.
+"""Compare shared-prompt rows with plain packed rows and padded Hugging Face batches.
+
+The work is one prompt and N responses, forward and backward.
 
     python bench/policy_packing.py [--responses 512] [--prompts 20 200] [--repeats 3] [--json FILE]
 
@@ -43,7 +44,10 @@ Gradients = dict[str, torch.Tensor]  # under Hugging Face names
 
 
 def make_model_folder(folder: Path) -> Path:
-    """A random Qwen2 of 3.0 M parameters, norms and biases included."""
+    """Save a random Qwen2 of 3.0 M parameters in `folder`, and return the folder.
+
+    Norms and biases are random, too.
+    """
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
@@ -95,7 +99,10 @@ def cross_entropy(index: int, row: Row, scores: TokenScores) -> tuple[torch.Tens
 
 
 def megatron_gradients(learner: Learner) -> Gradients:
-    """What lies in the gradient buffers, under Hugging Face names: the export's own mapping, run on gradients."""
+    """Return the gradients in Megatron's buffers under Hugging Face names.
+
+    The names come from the export's own mapping of weights, run on gradients.
+    """
     params = [param for model in learner.state.models for param in model.parameters()]
     weights = [param.detach().clone() for param in params]
     with torch.no_grad():

@@ -1,5 +1,6 @@
-"""Tokens per second of a training step: one policy rank against plain `transformers` + AdamW, and two data-parallel
-ranks against one.
+"""Measure tokens per second of a training step against `transformers`, and of two ranks against one.
+
+One policy rank is compared with plain `transformers` + AdamW, and two data-parallel ranks with one.
 
     python bench/policy_throughput.py [--repeats 5] [--vocabularies 128 32768] [--json FILE]
 
@@ -108,7 +109,10 @@ class PolicyRank:
         self.learner = Learner(RankSettings.from_config(config), folder, device)
 
     def prepare(self, documents: np.ndarray) -> Any:
-        """A packed row; a document is a prompt of one token and its response."""
+        """Build one packed row of all documents.
+
+        A document's first token is the prompt, and the rest is its response.
+        """
         from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response
 
         zeros = np.zeros(LENGTH - 1, np.float32)
@@ -119,7 +123,7 @@ class PolicyRank:
         return self.learner.state.row(packed_groups, 1.0)
 
     def step(self, batches: Sequence[Any]) -> Step:
-        """What `Update` does for a mini-batch."""
+        """Train on one mini-batch as `Update` does, and return its mean loss and gradient norm."""
         from nemo_brorl.policy.rank.pipeline import train_rows
         from nemo_brorl.policy.state.optimizer import guarded_step
 
@@ -129,7 +133,7 @@ class PolicyRank:
 
         values = train_rows(self.learner.state.chunks, batches, loss)
         norm = guarded_step(
-            self.learner.state.optimizer, LR, self.learner.state.settings.policy.optim, True, self.learner.state.device
+            self.learner.state.optimizer, LR, self.learner.state.settings.policy.optim, None, self.learner.state.device
         )
         assert norm is not None
         return sum(float(value["loss"]) for value in values) / sum(row.num_loss_tokens for row in batches), norm
@@ -156,7 +160,7 @@ class Result:
 def serve(
     connection: Connection, folder: Path, vocab_size: int, rank: int | None, world_size: int, meeting: str
 ) -> None:
-    """A process: build a side, then do every task that arrives until None does."""
+    """Build one side of the comparison in this process, and run each task that arrives until None does."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     side: Side = HuggingFace(folder) if rank is None else PolicyRank(folder, rank, world_size, meeting)
     while (task := connection.recv()) is not None:
@@ -186,7 +190,10 @@ class Team:
             self.processes.append(process)
 
     def run(self, task: Task) -> Result:
-        """The slowest process's time; losses are averaged over equal shares."""
+        """Run a task on all processes of the team, and return the slowest process's times.
+
+        Losses are averaged over equal shares.
+        """
         for connection in self.connections:
             connection.send(task)
         results = [connection.recv() for connection in self.connections]
@@ -205,7 +212,7 @@ class Team:
 
 
 def make_model(folder: Path, vocab_size: int) -> Path:
-    """A random Qwen2: 4 layers, hidden size 256."""
+    """Save a random Qwen2 with 4 layers and hidden size 256 in `folder`, and return the folder."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -224,8 +231,10 @@ def make_model(folder: Path, vocab_size: int) -> Path:
 
 
 def compare(teams: dict[str, Team], num_rows: int, seed: int, repeats: int) -> dict[str, Any]:
-    """Medians of repeats in which the sides take turns; the first warms up. Raises AssertionError where they compute
-    different things."""
+    """Return the median speeds of all teams over repeats in which they take turns.
+
+    The first repeat warms up and is not counted. Raises AssertionError where teams compute different things.
+    """
     taken: dict[str, list[Result]] = {name: [] for name in teams}
     for repeat in range(repeats + 1):
         for name in teams if repeat % 2 else reversed(teams):

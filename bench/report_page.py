@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def times_of(browser: Any, address: str, times: int) -> list[list[str]]:
-    """Of opening the page and every view, each in a new page."""
+    """Return the median and largest milliseconds of opening the page and each view, in a new page every time."""
     found: dict[str, list[float]] = {}
     for _ in range(times):
         page = browser.new_page(viewport=WINDOW)

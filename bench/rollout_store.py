@@ -35,7 +35,7 @@ ARMS = {"without": "false", "with": "true"}
 def step_seconds(folder: Path, switch: str, arguments: list[str]) -> list[float]:
     """Train one arm. Seconds of every step but the first."""
     if folder.exists():
-        raise SystemExit(f"{folder} is there already: write another --output")
+        raise SystemExit(f"{folder} is there already: pass another --output")
     settings = [f"exp_manager.explicit_log_dir={folder}", switch]
     command = [sys.executable, "-m", "nemo_brorl", "train", *arguments, *settings]
     seen: list[float] = []  # when each row was there: of the first validation, then of every step
@@ -55,7 +55,7 @@ def num_rows(path: Path) -> int:
 
 
 def bytes_written(folder: Path, of: str) -> str:
-    """What a run's store, or its timeline, takes on disk, in words."""
+    """Describe in words how many bytes a run's store or its timeline has on disk."""
     if of == "store":
         size = bytes_per_token(folder / "store")
         return f"{size:.2f} bytes on disk for each stored token; {written_again(folder)}"
@@ -64,8 +64,10 @@ def bytes_written(folder: Path, of: str) -> str:
 
 
 def written_again(folder: Path) -> str:
-    """What writing a run's last step takes its actor, in words: measured by itself, as runs side by side differ by more
-    for other reasons."""
+    """Describe in words the CPU seconds that the store's actor takes to write a run's last step.
+
+    The step is written again by itself, because runs side by side differ by more for other reasons.
+    """
     record = read_step(folder, stored_steps(folder)[-1])
     num_rollouts = sum(stored.scored.group.num_rollouts for stored in record.groups)
     with tempfile.TemporaryDirectory() as name:
@@ -76,7 +78,7 @@ def written_again(folder: Path) -> str:
 
 
 def bytes_per_token(folder: Path) -> float:
-    """Of a run's store."""
+    """Return the bytes on disk of a run's store for each stored token."""
     num_bytes = sum(path.stat().st_size for path in folder.rglob("*.parquet"))
     lengths = pq.read_table(folder / "rollouts", columns=["num_tokens"])["num_tokens"]
     return num_bytes / pc.sum(lengths).as_py()

@@ -70,7 +70,10 @@ def _note(process: psutil.Process, actors: dict[int, Watched], num_rows: int) ->
 
 
 def status_kib(pid: int) -> dict[str, int]:
-    """Resident memory of a process by kind, in KiB: RssAnon, RssFile, RssShmem. Raises OSError when it has ended."""
+    """Return the resident memory of a process by kind, in KiB: RssAnon, RssFile, RssShmem.
+
+    Raises OSError when the process has ended.
+    """
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="ignore").splitlines()
     sizes: dict[str, int] = {}
     for line in lines:
@@ -88,5 +91,5 @@ def _num_lines(path: Path) -> int:
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
-    """Of metrics.jsonl."""
+    """Read the rows of a metrics.jsonl."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

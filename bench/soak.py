@@ -1,5 +1,6 @@
-"""Hundreds of steps of a tiny run, and what grows with them: memory, files and threads of every process, shared memory,
-disk.
+"""Train a tiny model for hundreds of steps, and find out what grows with them.
+
+Memory, files and threads of every process are watched, and shared memory and disk.
 
     python -m bench.soak [--steps 500] [--output runs/soak] [--skip 100] [KEY=VALUE ...]
 
@@ -60,14 +61,14 @@ class Growth:
     margin: float
 
     def exceeds(self, least: float) -> bool:
-        """Whether it is more than that in 100 steps, as far as the interval says."""
+        """Return whether the growth in 100 steps is more than `least`, at the interval's confidence."""
         return self.per_100 - self.margin > least
 
 
 def growth(steps: Sequence[float], values: Sequence[float], confidence: float) -> Growth:
-    """Slope of a line through the means of blocks of samples: neighbouring samples are alike, blocks are not.
+    """Fit a line through the means of blocks of samples, and return its slope with an interval.
 
-    Raises ValueError for fewer samples than two a block.
+    Neighbouring samples are alike, and blocks are not. Raises ValueError for fewer samples than two a block.
     """
     if len(steps) < 2 * NUM_BLOCKS:
         raise ValueError(f"{len(steps)} samples: a slope with its error takes {2 * NUM_BLOCKS}")
@@ -83,7 +84,7 @@ def growth(steps: Sequence[float], values: Sequence[float], confidence: float) -
 
 
 def kind_of(process: psutil.Process) -> str:
-    """Name of what a process does: the actor's class, or the program."""
+    """Return the name of what a process does: the actor's class, or the program."""
     title = (process.cmdline() or [process.name()])[0]
     if title.startswith("ray::"):
         return title.removeprefix("ray::").split(".")[0]
@@ -93,7 +94,7 @@ def kind_of(process: psutil.Process) -> str:
 
 
 def look(driver: psutil.Process) -> dict[tuple[str, str], float]:
-    """(kind of process, quantity): sum over the run's processes of that kind."""
+    """Return the sum of each quantity over the run's processes of a kind, by (kind of process, quantity)."""
     found: dict[tuple[str, str], float] = defaultdict(float)
     for process in [driver, *driver.children(recursive=True)]:
         try:
@@ -110,7 +111,7 @@ def look(driver: psutil.Process) -> dict[tuple[str, str], float]:
 
 
 def folder_mib(folder: Path) -> float:
-    """Size of all files in a folder; those that go meanwhile do not count."""
+    """Return the size of all files in a folder in MiB, without files that vanish meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -121,7 +122,7 @@ def folder_mib(folder: Path) -> float:
 
 
 def last_step(metrics: Path) -> int:
-    """Newest step in metrics.jsonl; 0 before the first."""
+    """Return the newest step in metrics.jsonl, or 0 before the first."""
     try:
         rows = metrics.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -152,7 +153,7 @@ def soak(command: Sequence[str], folder: Path) -> Series:
 
 
 def table_of(series: Series, skip: int) -> tuple[list[list[str]], list[str]]:
-    """Rows of the table, and the names of what grows and must not."""
+    """Return the rows of the table, and the names of the quantities that grow and must not."""
     enough = {}
     for key, samples in series.items():
         kept = [sample for sample in samples if sample[0] > skip]
@@ -174,7 +175,7 @@ def table_of(series: Series, skip: int) -> tuple[list[list[str]], list[str]]:
 
 
 def main() -> int:
-    """The table of one run."""
+    """Run the soak, write soak.json, print its table, and return 1 when something grows, else 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--skip", type=int, default=100, help="first steps, in which caches fill")

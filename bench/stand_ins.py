@@ -1,5 +1,7 @@
-"""Stand-ins around the driver's real code, for `driver_bulk.py`: engines and verifier workers that are Ray actors with
-real arrays in the object store, but compute nothing."""
+"""Stand in for engines and verifier workers around the driver's real code, for `driver_bulk.py`.
+
+The stand-ins are Ray actors with real arrays in the object store that compute nothing.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ class StandInVerifier:
         return ResponseScores(rewards, 0, np.zeros(num, np.float32), keys, log_probs), None, None
 
     def end_episodes(self) -> None:
-        """There are none."""
+        """Do nothing, because there are no episodes."""
 
 
 class StandInGenerator:

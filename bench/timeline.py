@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def note_step(timeline: Timeline, num_chunks: int) -> None:
-    """Spans as a real step leaves them."""
+    """Record the spans that a real step records."""
     for name in STAGES:
         with timeline.stage(name):
             pass

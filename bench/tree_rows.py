@@ -56,7 +56,7 @@ class Trajectories:
 
 
 def draw(arguments: argparse.Namespace) -> Trajectories:
-    """Turns that coincide where the branches say so."""
+    """Draw random trajectories whose first turns are equal where the branches are."""
     random = np.random.default_rng(0)
     num = arguments.trajectories
     turns: dict[tuple[int, int], np.ndarray] = {}  # by number of the turn and of its branch
@@ -84,7 +84,7 @@ def draw(arguments: argparse.Namespace) -> Trajectories:
 
 
 def make_rows(learner: Learner, drawn: Trajectories, sharing: Sharing, budget: int) -> tuple[list[Row], int]:
-    """The rows of a plan of one mini-batch on one rank, and the tokens that it counts."""
+    """Plan one mini-batch on one rank, and return its rows and the number of tokens that the plan counts."""
     counts = drawn.data.num_sampled
     assert counts is not None
     packer = Packer(
@@ -109,7 +109,10 @@ def policy_gradient(index: int, row: Row, scores: TokenScores) -> tuple[torch.Te
 
 
 def measure(learner: Learner, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The sides take turns, so that a busy machine is busy for all; medians and their ratios."""
+    """Measure the gradient of all kinds of rows, and return medians and their ratios.
+
+    The sides take turns, so that a busy machine slows all of them.
+    """
     drawn = draw(arguments)
     sides: dict[str, policy_packing.Side] = {}
     counted: dict[str, dict[str, int]] = {}

@@ -1,5 +1,6 @@
-"""What it costs to go on with trajectories: their next turn on the engine that has their tokens, over computing all of
-them anew at every turn; and the throughput that is lost while environments think.
+"""Measure what it costs to continue trajectories, and the throughput lost while environments think.
+
+The next turn on the engine that has a trajectory's tokens is compared with computing all tokens again at every turn.
 
     python -m bench.turns [--rollouts 512] [--turns 4] [--engines 1] [--turn-tokens 32] [--observation-tokens 16]
         [--think-s 1.0] [--prompts 2] [--repeats 3] [--json FILE]
@@ -153,7 +154,7 @@ class AnewStream(RolloutStream):
 
 
 def run_arm(arm: str, pool: VllmPool, sampler: Sampler, prompts: Sequence[Prompt], options: Any) -> dict[str, float]:
-    """Seconds and tokens of one arm."""
+    """Run one arm, and return its seconds and tokens."""
     response = options.turns * (options.turn_tokens + options.observation_tokens)
     sampling = Sampling(1.0, 1.0, max_tokens=response, max_turn_tokens=options.turn_tokens)
     kind = AnewStream if arm == "anew" else RolloutStream
@@ -180,7 +181,7 @@ def run_arm(arm: str, pool: VllmPool, sampler: Sampler, prompts: Sequence[Prompt
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=512, help="of each prompt")
     parser.add_argument("--prompts", type=int, default=2)

@@ -52,14 +52,14 @@ WRONG_ANSWERS = 12  # different ones of a prompt
 
 
 def hang_sometimes(payload: dict[str, Any], response: str) -> float:
-    """A verifier that hangs on responses that say so."""
+    """Score a response with the `math` verifier, but sleep for an hour if it contains `hang`."""
     if "hang" in response:
         time.sleep(3600)
     return VERIFIERS["math"].score(payload, response)
 
 
 def write_answer(kind: int, rng: Random) -> tuple[str, str, list[str]]:
-    """(reference, another way to write it, wrong answers)."""
+    """Return a random reference answer, another way to write it, and wrong answers."""
     a, b, c = rng.randint(2, 99), rng.randint(2, 99), rng.randint(101, 999)
     if kind == 0:
         return str(a * c), f"{a * c}", [str(a * c + shift) for shift in range(1, WRONG_ANSWERS + 1)]
@@ -83,7 +83,10 @@ def write_answer(kind: int, rng: Random) -> tuple[str, str, list[str]]:
 def make_texts(
     rng: Random, num_prompts: int, num_per_prompt: int, is_different: bool
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Payload and responses of each prompt; a third are right. Every response's text is another one."""
+    """Yield payload and responses of each prompt.
+
+    A third of the responses are right, and the text of every response is different.
+    """
     for number in range(num_prompts):
         reference, same, wrong = write_answer(number % 5, rng)
         texts = []
@@ -100,7 +103,7 @@ def make_texts(
 def make_chunks(
     tokenizer: ChatTokenizer, verifier: str, prompts: Sequence[tuple[dict[str, Any], list[str]]]
 ) -> list[RolloutChunk]:
-    """The responses as engines would hand them on."""
+    """Build chunks of tokenised responses like those that engines return."""
     chunks = []
     for number, (payload, texts) in enumerate(prompts):
         prompt = Prompt(f"{number}", "bench", verifier, (1,), payload)
@@ -117,7 +120,7 @@ def make_chunks(
 
 
 def time_pool(pool: VerifierPool, chunks: Sequence[RolloutChunk]) -> tuple[float, int, float]:
-    """(seconds until the driver has all scores, responses failed, mean reward)."""
+    """Return the seconds until the driver has all scores, the number of failed responses, and the mean reward."""
     start = time.perf_counter()
     scored = list(pool.score(chunks))
     seconds = time.perf_counter() - start
@@ -126,7 +129,10 @@ def time_pool(pool: VerifierPool, chunks: Sequence[RolloutChunk]) -> tuple[float
 
 
 def measure_pool(folder: Path, workers: int, options: argparse.Namespace, is_different: bool) -> dict[str, Any]:
-    """Medians of repeats on new answers; the first warms up and is not counted."""
+    """Return medians over repeats on new answers.
+
+    The first repeat warms up and is not counted.
+    """
     tokenizer = load_tokenizer(folder)
     pool = VerifierPool(RewardsConfig(num_workers=workers), folder, ["math"])
     pool.wait_ready()
@@ -147,7 +153,7 @@ def measure_pool(folder: Path, workers: int, options: argparse.Namespace, is_dif
 
 
 def measure_hanging(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """1 % of the responses hang the verifier: how many samples and how much time that costs."""
+    """Measure how many samples and how much time it costs if 1 % of the responses hang the verifier."""
     allow(names_of(BroRLConfig(data=DataConfig(verifier=HANGING))))
     tokenizer = load_tokenizer(folder)
     pool = VerifierPool(RewardsConfig(num_workers=2, timeout_s=options.timeout), folder, ["math", HANGING])
@@ -187,8 +193,11 @@ def measure_library(options: argparse.Namespace) -> float:
 
 
 def measure_start() -> dict[str, float]:
-    """Seconds until the first verifier is loaded in a new process, and until a new child has scored after another was
-    killed."""
+    """Measure how long verifier processes take to start, in seconds.
+
+    `load_s` is the time until a new process has loaded its first verifier. `replace_s` is the median time until a new
+    child has scored after another child was killed.
+    """
     start = time.perf_counter()
     pool = ProcessPool(Deadlines(60.0))
     pool.load("math")
@@ -208,7 +217,7 @@ def measure_start() -> dict[str, float]:
 
 
 def fuzz(num: int) -> dict[str, Any]:
-    """Strings of pieces of LaTeX and prose: how many failed, and the seconds for all."""
+    """Score random strings of LaTeX and prose, and return how many failed and the seconds for all."""
     rng, pieces = Random(7), [*PIECES.split(), " ", "\n"]
     references = ("42", "\\frac{1}{2}", "(1, 2]", "\\{1,2\\}", "x^2+1", "x=5", "12 cm", "1<x<2", "3+4i", "AB")
     pool = ProcessPool(Deadlines(5.0))
@@ -227,7 +236,7 @@ def fuzz(num: int) -> dict[str, Any]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=4096)
     parser.add_argument("--prompts", type=int, default=64)

@@ -55,7 +55,7 @@ SAMPLE_S = 0.01
 
 
 def status_bytes(process: int, field: str) -> int:
-    """Resident memory of one kind (`RssAnon`, `RssShmem`); 0 for a process that has ended."""
+    """Return a process's resident bytes of one kind (`RssAnon`, `RssShmem`), or 0 if it has ended."""
     try:
         sizes = status_kib(process)
     except OSError:
@@ -64,7 +64,7 @@ def status_bytes(process: int, field: str) -> int:
 
 
 def our_processes() -> dict[int, str]:
-    """Everything that this process has started, directly or not, with its title."""
+    """Return all processes that this process has started, directly or not, with their titles."""
     found: dict[int, tuple[int, str]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -106,14 +106,17 @@ class PeakMemory:
 
 
 def digest(pool: VllmPool) -> str:
-    """Of the tokens and log-probs of a few rollouts."""
+    """Return a checksum of the tokens and log-probs of a few rollouts."""
     (chunk,) = pool.generate([REQUEST])
     arrays = fetch(chunk.data)
     return f"{zlib.crc32(arrays.log_probs.tobytes(), zlib.crc32(arrays.token_ids.tobytes())):08x}"
 
 
 def measure(folder: Path, other: Path, transport: str, keep: bool, options: argparse.Namespace) -> dict[str, Any]:
-    """One combination: the policy's model goes into engines that began with another."""
+    """Measure the weight sync of one transport, with or without a kept copy.
+
+    The policy's model goes into engines that started with another model.
+    """
     config = BroRLConfig()
     config.generation.num_engines = options.engines
     config.generation.kv_cache_gib = 0.0625
@@ -150,7 +153,7 @@ def measure(folder: Path, other: Path, transport: str, keep: bool, options: argp
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument(

@@ -32,7 +32,7 @@ class PromptSource(Protocol):
     """Protocol of an endless, seeded, resumable stream of prompts."""
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """Return the next `num` prompts of the stream; each prompt is handed out exactly once."""
+        """Return the next `num` prompts of the stream, which returns each prompt exactly once."""
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
         """Update the curriculum from the success rate of each prompt of a step.
@@ -54,7 +54,7 @@ class PromptPool(Protocol):
     """Protocol of the choice of the stream's prompts that are sampled (`rollouts.prompt_pool`)."""
 
     def begin_step(self) -> None:
-        """Start counting `metrics` anew, because another batch is about to be filled."""
+        """Reset the counts of `metrics`, because another batch is about to be filled."""
 
     def take_prompts(self, num: int) -> list[Prompt]:
         """Return the next `num` prompts to sample. Raises StarvationError when none are left."""
@@ -150,7 +150,7 @@ class Generator(Protocol):
         """Load a stream of StreamedBucket into every engine and set the engines' policy version.
 
         Stale prefix caches are dropped. Requests in flight in an open session continue with the new weights. Returns
-        the peak of bytes that were allocated beside the models.
+        the peak of bytes that were allocated on top of the models.
 
         Raises WeightSyncError, before an engine is touched, when the manifest does not fit the engines' model. Raises
         ReceiverLostError when an engine is lost that a broadcast needs: the weights can then be sent again.

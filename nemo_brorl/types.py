@@ -75,13 +75,13 @@ class TurnRecord:
     """Rewards and tool errors of n trajectories that have k turns each."""
 
     rewards: Float32  # raw rewards [n, k]
-    is_tool_error: Bool  # whether the turn called a tool wrongly [n, k]
+    is_tool_error: Bool  # flags [n, k]; True: the turn called a tool wrongly
     ends: TurnEnds | None = None  # None: the trajectories have not ended
 
-    def rows(self, places: Sequence[int] | Bool) -> TurnRecord:
-        """Return the record of the trajectories at `places`, indices or a mask [n]."""
-        ends = None if self.ends is None else self.ends.rows(places)
-        return TurnRecord(self.rewards[places], self.is_tool_error[places], ends)
+    def select(self, indices: Sequence[int] | Bool) -> TurnRecord:
+        """Return the record of the trajectories at `indices`, which may be a mask [n]."""
+        ends = None if self.ends is None else self.ends.select(indices)
+        return TurnRecord(self.rewards[indices], self.is_tool_error[indices], ends)
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class TurnEnds:
     lengths: Int32  # tokens up to the end of the turn [n, k]
     keys: UInt64  # hashes of these tokens [n, k]; equal prefixes have equal hashes
 
-    def rows(self, places: Sequence[int] | Bool) -> TurnEnds:
-        return TurnEnds(self.lengths[places], self.keys[places])
+    def select(self, indices: Sequence[int] | Bool) -> TurnEnds:
+        return TurnEnds(self.lengths[indices], self.keys[indices])
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class RolloutChunk:
     request: RolloutRequest
     indices: Int32  # indices within the group [m], ascending
     lengths: Int32  # response tokens [m]
-    is_stopped: Bool  # True [m]: ended by a stop token, and a trajectory by its environment; False: cut at a limit
+    is_stopped: Bool  # flags [m]; True: ended by a stop token, and a trajectory by its environment; False: cut
     version: int  # oldest policy version that sampled one of the tokens
     newest_version: int  # differs from version where a rollout was resumed, or weights changed while it was sampled
     engine: int  # index of the engine
@@ -527,7 +527,7 @@ class WeightBucket:
 class BucketNotice:
     """Description of a weight bucket whose bytes do not travel through Ray.
 
-    They are broadcast, or lie in memory of the same GPU.
+    They are broadcast, or are in the memory of the same GPU.
     """
 
     tensors: tuple[TensorInfo, ...]

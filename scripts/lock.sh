@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # scripts/lock.sh [--keep] [cpu|gpu|graders ...]: resolve requirements/KIND.in into requirements/KIND.txt, with the sha256 of every file.
-# graders: what graders/pyproject.toml asks for to test it, in the lines of cpu.txt; cpu writes it, too.
+# `graders` writes the packages that the graders' tests need, with their lines of cpu.txt. `cpu` writes this list, too.
 #
-# --keep leaves versions as they are and takes the sums anew. Needs uv (`pip install uv`). The lists are for Linux on x86-64 and
-# Python 3.11 and 3.12. Sums are PyPI's: of all wheels and sources of a version, whatever their platform. UV_FIND_LINKS and
-# UV_INDEX name other sources that versions are chosen from: cpu.txt is to be resolved with torch's CPU build in sight, whose sums
-# are written by hand (cpu-torch.txt); its local part (+cpu) is cut off here, and what PyPI's build needs on top goes to cpu-cuda.txt.
-# docs/supply_chain.md says what is checked, and what is not.
+# --keep keeps the versions and fetches their sums again. Needs uv (`pip install uv`). The lists are for Linux on x86-64 and
+# Python 3.11 and 3.12. Sums are PyPI's, of all wheels and sources of a version, for every platform. UV_FIND_LINKS and UV_INDEX name
+# other sources to choose versions from. Resolve cpu.txt where uv finds torch's CPU build, whose sums are written by hand
+# (cpu-torch.txt). Its local part (+cpu) is cut off here, and the packages that PyPI's build also needs go to cpu-cuda.txt.
+# docs/supply_chain.md explains what the sums check, and what they do not.
 set -euo pipefail
 cd "$(dirname "$0")/../requirements"
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
@@ -23,7 +23,7 @@ compile() { uv pip compile "${options[@]}" "$@"; }
 compile_from_pypi() { env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL -u UV_DEFAULT_INDEX uv pip compile "${options[@]}" "$@"; }
 names_and_versions() { grep -oE '^[A-Za-z0-9._-]+==[^ ;+]+' "$1"; }
 
-# the names and versions of the file $1 as the list $2, with sums
+# Write the names and versions of the file $1 as the list $2, with sums.
 write_with_sums() {
     compile_from_pypi "$1" --no-deps --generate-hashes >"$new"
     if grep -qE '://|@ |/' "$new"; then fail "the new $2 names a host or a path"; fi
@@ -32,7 +32,7 @@ write_with_sums() {
     echo "requirements/$2: $(grep -c '==' "$2") packages, $(grep -c -- '--hash' "$2") sums"
 }
 
-# what PyPI's torch needs on top
+# Write the list of packages that PyPI's torch needs beyond its CPU build.
 write_cuda_list() {
     local versions=(--constraint "$pins")
     [[ $keep ]] && versions+=(--constraint cpu-cuda.txt)
@@ -45,7 +45,7 @@ write_cuda_list() {
         fail "cpu-torch.txt is not of $torch: write the sums of its wheels for Python 3.11 and 3.12 on PyTorch's CPU wheel index"
 }
 
-# the lines of cpu.txt that the graders need with all of their libraries, to be built and tested
+# Write the lines of cpu.txt that building and testing the graders needs, with all of their libraries.
 write_graders_list() {
     names_and_versions cpu.txt >"$pins"
     echo setuptools | compile - ../graders/pyproject.toml --extra test --constraint "$pins" --override cpu-overrides.txt >"$new"

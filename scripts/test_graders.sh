@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# scripts/test_graders.sh [arguments of pytest]: the graders' tests in an environment with the graders' wheel and its libraries, and nothing else:
-# neither Ray, torch and vLLM nor any other package of ours.
+# scripts/test_graders.sh [arguments of pytest]: run the graders' tests in an environment that has only the graders' wheel and its libraries.
+# Ray, torch, vLLM and the repository's other packages are missing there.
 #
-# .venv-graders has the libraries of requirements/graders.txt (scripts/install.sh). Wheel and tests are of a copy outside the checkout: a folder
-# of the checkout on the path would offer its packages.
+# .venv-graders has the libraries of requirements/graders.txt (scripts/install.sh). Wheel and tests are built from a copy outside the checkout,
+# because a folder of the checkout on the path would offer its other packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install.sh graders

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # BroRL with a 32B model on 32 nodes of 8 GPUs.
 #   sbatch slurm/brorl_32b_256gpu.sh [KEY=VALUE ...]          overrides are Hydra's: trainer.max_steps=10 'data.tasks=[{name: gcd}]'
-# Submit from the repository. What belongs to a site goes on the command line (sbatch --partition=… --account=… slurm/…) or into
+# Submit from the repository. Pass a site's own options on the command line (sbatch --partition=… --account=… slurm/…) or in
 # SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/brorl_launcher/job/job.sh lists the BRORL_… variables, docs/howto/cluster.md explains them.
 #SBATCH --job-name=brorl_32b_256gpu
 #SBATCH --output=%x-%j.log
@@ -14,9 +14,9 @@
 #SBATCH --signal=B:USR1@900
 #SBATCH --requeue
 
-# --open-mode=append: a requeue would empty the log.  --signal=B:…: save, requeue, go on, 900 s before the time limit.
+# --open-mode=append: otherwise a requeue empties the log.  --signal=B:…: save and requeue, 900 s before the time limit.
 # No --no-kill: with it a job whose first node dies would stay, without its script, until the time limit.
 
 export BRORL_CONFIG="${BRORL_CONFIG:-brorl_32b}"
-export BRORL_GRACE_S="${BRORL_GRACE_S:-780}" # of those 900 s, to save
+export BRORL_GRACE_S="${BRORL_GRACE_S:-780}" # seconds of these 900 for saving
 source "${BRORL_ROOT:-$SLURM_SUBMIT_DIR}/launcher/brorl_launcher/job/job.sh"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.prose_check import BOUNDS, figures, read_prose
 from tests.support.source_tree import ROOT, functions, name, package_files, python_files, tree
 
 MAX_FILE_LINES = 500
@@ -86,3 +87,8 @@ def test_no_path_or_registry_of_one_machine_is_written_down() -> None:
         if forbidden.search(line)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_prose_stays_within_its_bounds() -> None:
+    over = {name: value for name, value in figures(read_prose()).items() if value > BOUNDS[name]}
+    assert over == {}, "`python scripts.prose_check.py --findings` lists them"

@@ -25,7 +25,7 @@ LAYERS = 4
 
 
 def backends(setting: Setting) -> list[str]:
-    """Ways of attention that a GPU has, but the block-by-block one; on CPU the only one."""
+    """Return the attention backends of a GPU without the block-by-block one, or the only one of a CPU."""
     if setting.is_tiny:
         return ["auto"]
     choices = PolicyConfig.__dataclass_fields__["attention"].metadata["declaration"].choices
@@ -33,19 +33,19 @@ def backends(setting: Setting) -> list[str]:
 
 
 def document(length: int, vocab_size: int) -> np.ndarray:
-    """Random token ids."""
+    """Draw `length` random token ids."""
     return np.random.default_rng(length).integers(0, vocab_size, length, dtype=np.int32)
 
 
 def one_step(learner: Any, length: int) -> TrainingStep:
-    """A training step on a row that is one document."""
+    """Build a training step on a row that is one document of `length` tokens."""
     tokens = document(length, learner.state.shape.vocab_size)
     row = learner.state.row([packed_group(tokens[:1], [tokens[1:]])], 1.0)
     return TrainingStep(learner, [row])
 
 
 def measure(rank: OneRank, folder: Any, attention: str, length: int) -> None:
-    """One way at one length."""
+    """Measure a training step with one attention backend at one length."""
     setting = rank.setting
     config = config_for(setting, attention=attention, tokens_per_micro_batch=length)
     config.policy.recompute = None
@@ -60,12 +60,12 @@ def measure(rank: OneRank, folder: Any, attention: str, length: int) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the attention part to its parser."""
     parser.add_argument("--repeats", type=int, default=5)
 
 
 def main() -> None:
-    """Short rows first."""
+    """Measure all attention backends, shortest rows first."""
     setting = open_setting("attention", __doc__, add_arguments)
     shape = TINY if setting.is_tiny else QWEN_1_5B | {"num_hidden_layers": LAYERS}
     folder = make_model(setting.models / ("tiny" if setting.is_tiny else f"1.5B_{LAYERS}_layers"), shape)

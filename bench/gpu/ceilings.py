@@ -1,5 +1,7 @@
-"""What the card can do at most: a large matrix product in bf16 and FP8, a device-to-device copy, a copy into pinned
-host memory; and first of all a Transformer Engine layer, forward and backward, where it is installed.
+"""Measure the card's highest rates, after a check that Transformer Engine works.
+
+The rates are of a large matrix product in bf16 and FP8, a device-to-device copy, and a copy into pinned host memory.
+The check is one layer, forward and backward, where Transformer Engine is installed.
 
     python -m bench.gpu.ceilings [--tiny] [--results FOLDER]
 """
@@ -19,7 +21,7 @@ REPEATS = 10
 
 
 def matmul_flops(setting: Setting) -> float:
-    """FLOPs per second of a bf16 product on random data."""
+    """Measure the FLOPs per second of a bf16 matrix product on random data."""
     size = TINY_SIZE if setting.is_tiny else SIZE
     left, right = (torch.randn(size, size, device=setting.device, dtype=torch.bfloat16) for _ in range(2))
     out = torch.empty_like(left)
@@ -27,7 +29,10 @@ def matmul_flops(setting: Setting) -> float:
 
 
 def fp8_flops(setting: Setting) -> float | None:
-    """FLOPs per second of an e4m3 product with one scale per tensor; None on CPU, where there is none."""
+    """Measure the FLOPs per second of an e4m3 matrix product with one scale per tensor.
+
+    None on CPU, which has no such product.
+    """
     if setting.is_tiny:
         return None
     scale = torch.ones((), device=setting.device)
@@ -40,7 +45,7 @@ def fp8_flops(setting: Setting) -> float | None:
 
 
 def copy_rates(setting: Setting) -> tuple[float, float]:
-    """Bytes per second: on the device (read and written), and into host memory."""
+    """Measure the bytes per second of a copy on the device (read and written) and into host memory."""
     num_bytes = TINY_COPY_BYTES if setting.is_tiny else COPY_BYTES
     source = torch.randint(0, 256, (num_bytes,), dtype=torch.uint8, device=setting.device)
     beside, host = torch.empty_like(source), torch.empty(num_bytes, dtype=torch.uint8, pin_memory=not setting.is_tiny)
@@ -50,7 +55,10 @@ def copy_rates(setting: Setting) -> tuple[float, float]:
 
 
 def transformer_engine_works(setting: Setting) -> str:
-    """What came of one FP8 layer, forward and backward; the kernels of a trimmed library may be missing."""
+    """Run one FP8 layer of Transformer Engine forward and backward, and return the outcome in words.
+
+    It fails where the kernels of a trimmed library are missing.
+    """
     if setting.is_tiny or importlib.util.find_spec("transformer_engine") is None:
         return "not there"
     import transformer_engine.pytorch as te
@@ -68,7 +76,7 @@ def transformer_engine_works(setting: Setting) -> str:
 
 
 def measure(setting: Setting) -> Ceilings:
-    """All rates; seconds on a GPU, whose memory is free again afterwards."""
+    """Measure all rates of the card. It takes seconds on a GPU, whose memory is free again afterwards."""
     ceilings = Ceilings(matmul_flops(setting), fp8_flops(setting), *copy_rates(setting))
     if not setting.is_tiny:
         torch.cuda.empty_cache()

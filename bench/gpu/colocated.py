@@ -27,8 +27,10 @@ REQUEST = RolloutRequest(Prompt("a", "task", "verifier", tuple(range(3, 103)), {
 
 
 def config_for(setting: Setting, share: float, sleep: str = "off", **generation: Any) -> BroRLConfig:
-    """bf16, no KL reference; an engine with this share of the GPU. On CPU both are small and in fp32 and bf16 as the
-    CPU has them."""
+    """Build the configuration of a bf16 policy without KL reference, and of one engine with `share` of the GPU.
+
+    In a tiny setting both run on the CPU, and the engine's KV cache is small.
+    """
     config = BroRLConfig()
     config.algorithm.kl.coefficient = 0.0
     config.policy.precision = config.generation.precision = "bf16"
@@ -57,7 +59,7 @@ class Pair:
 
 @contextmanager
 def start(config: BroRLConfig, engine_model: Path, policy_model: Path | None = None) -> Iterator[Pair]:
-    """Ray and the actors, engine first; all gone afterwards."""
+    """Start Ray and the actors, engine first, and end all of them on exit."""
     from nemo_brorl.cluster.process_placement import Places, plan_roles
 
     cpu = {} if config.trainer.gpus_per_node else {"num_cpus": 2, "num_gpus": 0}
@@ -83,15 +85,17 @@ def start(config: BroRLConfig, engine_model: Path, policy_model: Path | None = N
 
 
 def sample(pool: VllmPool) -> tuple[list[list[int]], np.ndarray]:
-    """A few responses, and their log-probs end to end."""
+    """Generate a few responses, and return their token ids and their concatenated log-probs."""
     (chunk,) = pool.generate([REQUEST])
     arrays = fetch(chunk.data)
     return [part.tolist() for part in np.split(arrays.token_ids, arrays.offsets[1:-1])], arrays.log_probs
 
 
 def disagreement(pair: Pair) -> float:
-    """Mean |Megatron − vLLM| log-prob of freshly sampled responses, in nats: large when the engine has other
-    weights."""
+    """Return the mean |Megatron − vLLM| log-prob of freshly sampled responses, in nats.
+
+    It is large when the engine has other weights than the policy.
+    """
     assert pair.policy is not None
     responses, sampled = sample(pair.pool)
     prompts: Sequence[Sequence[int]] = [REQUEST.prompt.token_ids] * len(responses)
@@ -99,7 +103,7 @@ def disagreement(pair: Pair) -> float:
 
 
 def used_gib(setting: Setting) -> float:
-    """Memory in use on the whole GPU, by the driver's count; 0 on CPU."""
+    """Return the GiB in use on the whole GPU by the driver's count, or 0 on CPU."""
     if setting.is_tiny:
         return 0.0
     import pynvml

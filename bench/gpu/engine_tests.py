@@ -9,7 +9,7 @@ from bench.gpu.gpu_tests import WITH_ENGINE, run_tests
 
 
 def main() -> None:
-    """As `gpu_tests`."""
+    """Run the GPU tests that start an engine, and record how many pass."""
     run_tests("engine_tests", __doc__, WITH_ENGINE)
 
 

@@ -42,8 +42,10 @@ def training_flops(shape: ModelShape, work: TokenWork) -> float:
 
 
 def optimizer_bytes(num_parameters: int) -> float:
-    """Of one Adam step: gradient, master weight and two moments in fp32 read, the last three written, the bf16 weight
-    written."""
+    """Return the bytes that one Adam step moves.
+
+    It reads gradient, master weight and two moments in fp32. It writes the last three of them, and the bf16 weight.
+    """
     return num_parameters * (4 * 4 + 3 * 4 + 2.0)
 
 
@@ -72,8 +74,11 @@ def cache_bytes_per_token(shape: ModelShape) -> int:
 
 
 def generation_seconds(shape: ModelShape, work: GenerationWork, ceilings: Ceilings) -> float:
-    """Floor: every prompt computed once; every engine step reads all weights once, each response's cache and, once for
-    all that share it, the prompt's."""
+    """Return the least seconds that generation can take on a card with these ceilings.
+
+    Every prompt is computed once. Every engine step reads all weights once, the cache of each response, and the cache
+    of a prompt once for all responses that share it.
+    """
     samples = work.num_prompts * work.group_size
     per_token = 2.0 * layer_parameters(shape)
     head = 2.0 * shape.vocab_size * shape.hidden_size
@@ -100,7 +105,9 @@ def generation_seconds(shape: ModelShape, work: GenerationWork, ceilings: Ceilin
 
 
 def sync_seconds(shape: ModelShape, ceilings: Ceilings) -> float:
-    """Floor of weights into an engine on the same GPU: read once, written once. Our way reads them five times and
-    writes them twice: gathered into a bucket, summed on both sides, copied into place by way of a layer's own
-    memory."""
+    """Return the least seconds of a weight sync to an engine on the same GPU: weights read once and written once.
+
+    Our weight sync reads them five times and writes them twice. It gathers them into a bucket, sums them on both sides,
+    and copies them into place by way of a layer's own memory.
+    """
     return 2.0 * weight_bytes(shape) / ceilings.copy_bytes

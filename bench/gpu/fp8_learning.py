@@ -56,7 +56,7 @@ def base_model(setting: Setting) -> Path:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the FP8 learning part to its parser."""
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument(
         "--arms", nargs="+", choices=[arm for arm in ARMS if arm != "fp32"], default=["bf16", "tensorwise", "blockwise"]

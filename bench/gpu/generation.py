@@ -1,5 +1,6 @@
-"""d: vLLM at equal samples with N = 16 and N = 512: prompts of 2,000 tokens, responses of 200, the 1.5B shape with
-random weights.
+"""Part d: compare vLLM with N = 16 and N = 512 at equal numbers of samples.
+
+Prompts have 2,000 tokens and responses 200. The model has the 1.5B shape and random weights.
 
     python -m bench.gpu.generation [--tiny] [--results FOLDER] [--samples 1024] [--repeats 3] [--in-flight 512]
 
@@ -84,7 +85,7 @@ def compare(setting: Setting, pool: VllmPool, sizes: Sizes, samples: int, in_fli
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the generation part to its parser."""
     parser.add_argument("--samples", type=int, default=1024, help="of one run")
     parser.add_argument("--in-flight", type=int, default=512, help="generation.max_num_seqs")
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,5 +1,7 @@
-"""a: `pytest -m gpu`: how many of the GPU tests pass, fail and are skipped; files side by side, as most of the time is
-compilation. Those that start an engine, which takes a share of the whole card, are `engine_tests`.
+"""Part a: run `pytest -m gpu`, and count how many of the GPU tests pass, fail and are skipped.
+
+Files run side by side, because most of the time is compilation. `engine_tests` are the tests that start an engine,
+which takes a share of the whole card.
 
     python -m bench.gpu.gpu_tests [--tiny] [--results FOLDER] [--select EXPRESSION]
 
@@ -23,7 +25,7 @@ WITH_ENGINE = ("test_engine.py", "test_weight_transports.py")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the GPU tests part to its parser."""
     parser.add_argument("--select", default="", help="pytest's -k")
 
 

@@ -1,5 +1,6 @@
-"""Shared memory, registers, spills and instructions of FlexAttention's kernels, and of those that rotate heads, on a
-Hopper GPU; no card is needed.
+"""Compile FlexAttention's kernels for a Hopper GPU, and print their shared memory, registers and spills.
+
+It also prints their instructions, and the figures of kernels that rotate heads. No card is needed.
 
 python -m bench.gpu.kernel_code [--all]
 
@@ -23,7 +24,7 @@ ATTENTION = "triton_tem_"  # kernels that torch makes from a template
 
 
 def line(part: str, name: str, kernels: Sequence[dict[str, Any]]) -> str:
-    """A line of the table: the largest of each number."""
+    """Return a line of the Markdown table, with the largest of each number over `kernels`."""
     shared = max(kernel["shared"] for kernel in kernels) / 1024
     registers = max(kernel["registers"] for kernel in kernels)
     spilled = max(kernel["spilled"] for kernel in kernels)

@@ -1,5 +1,7 @@
-"""The policy of one rank in this process, on the GPU or, for `--tiny`, on the CPU: learners made one after the
-other."""
+"""Run one rank of the policy in this process, on the GPU or, for `--tiny`, on the CPU.
+
+Learners are made one after the other.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,11 @@ class OneRank:
 
     @contextmanager
     def learner(self, folder: Path, config: BroRLConfig) -> Iterator[Any]:
-        """A model, gone from the device afterwards, whoever still has the object: two of the 1.5B shape are too much
-        for one card."""
+        """Build a learner of the model in `folder`, and free its memory on exit.
+
+        The memory is freed whoever still has the object, because two models of the 1.5B shape do not fit on one
+        card.
+        """
         from nemo_brorl.policy.process.device import forget_compiled
         from nemo_brorl.policy.rank.learner import Learner
 
@@ -62,7 +67,10 @@ class OneRank:
 
 @contextmanager
 def open_rank(setting: Setting) -> Iterator[OneRank]:
-    """Before anything imports megatron."""
+    """Open the process groups of one policy rank, and close them on exit.
+
+    Call it before anything imports megatron.
+    """
     from nemo_brorl.policy.process.device import open_device
 
     device = open_device(on_gpu=not setting.is_tiny, num_threads=1)
@@ -79,7 +87,7 @@ def open_rank(setting: Setting) -> Iterator[OneRank]:
 
 
 def packed_group(prompt: np.ndarray, responses: Sequence[np.ndarray]) -> Any:
-    """A prompt and the responses that share it."""
+    """Build a `PackedGroup` of a prompt and the responses that share it."""
     from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response
 
     made = [Response(0, i, tokens, np.zeros(len(tokens), np.float32), 0.0, True) for i, tokens in enumerate(responses)]
@@ -99,7 +107,7 @@ class TrainingStep:
         learner = self.learner
         train_rows(learner.state.chunks, self.rows, _likelihood)
         norm = guarded_step(
-            learner.state.optimizer, 1e-6, learner.state.settings.policy.optim, True, learner.state.device
+            learner.state.optimizer, 1e-6, learner.state.settings.policy.optim, None, learner.state.device
         )
         assert norm is not None, "a gradient was not finite"
 

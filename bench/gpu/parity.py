@@ -58,7 +58,7 @@ def hugging_face(folder: Path, dtype: torch.dtype, tokens: Tokens, device: torch
 
 
 def megatron(rank: OneRank, folder: Path, config: BroRLConfig, tokens: Tokens) -> np.ndarray:
-    """The same of the policy."""
+    """Return the policy's log-probs of all response tokens, concatenated."""
     with rank.learner(folder, config) as learner:
         log_probs = learner.log_probs(*tokens)
     assert log_probs is not None
@@ -85,7 +85,7 @@ def compare_bf16(rank: OneRank, name: str, shape: Mapping[str, Any], tokens: Tok
 
 
 def compare_fp8(rank: OneRank, name: str, shape: Mapping[str, Any], tokens: Tokens) -> None:
-    """The same model in every FP8 recipe against its bf16."""
+    """Record how far the policy's log-probs in every FP8 recipe are from its log-probs in bf16."""
     setting = rank.setting
     folder = make_model(setting.models / name.replace(" ", "_"), shape)
     plain = megatron(rank, folder, config_for(setting), tokens)

@@ -1,5 +1,7 @@
-"""What a part of the GPU bench has found: rows written one by one, so that a part that is cut short keeps those it
-has."""
+"""Record what a part of the GPU bench measures.
+
+Rows are written one by one, so that a part that is cut short keeps those it has.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ class Results:
 
     @contextmanager
     def attempt(self, what: str) -> Iterator[None]:
-        """What fails inside becomes a row without a value, and the part goes on."""
+        """Turn an exception inside the context into a row without a value, so that the part continues."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a row that fails costs itself alone
@@ -80,7 +82,7 @@ class Results:
             self.add(Row(what, None, note=f"failed: {type(error).__name__}: {error}"[:200]))
 
     def finish(self) -> None:
-        """The part has done all it does. Raises SystemExit when something of it failed."""
+        """Mark the part as complete and write its file. Raises SystemExit when an attempt failed."""
         self.is_whole = True
         self._write()
         if self.num_failed:
@@ -94,7 +96,7 @@ class Results:
 
 
 def read_results(path: Path) -> dict[str, Any] | None:
-    """What a part has written, rows as `Row`; None: nothing that can be read."""
+    """Return the results file of a part, with its rows as `Row`. None: the file cannot be read."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
         content["rows"] = [Row(**row) for row in content["rows"]]
@@ -104,7 +106,7 @@ def read_results(path: Path) -> dict[str, Any] | None:
 
 
 def cells(row: Row, is_tiny: bool) -> list[str]:
-    """what, value, floor, value over floor, target, verdict, note."""
+    """Return a row's cells: what, value, floor, value over floor, target, verdict, note."""
     value = NOT_MEASURED if row.value is None else f"{row.value:.4g} {row.unit}".strip()
     floor = "" if row.floor is None else f"{row.floor:.4g}"
     over = "" if not row.floor or row.value is None else f"{row.value / row.floor:.2f}"

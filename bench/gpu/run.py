@@ -48,7 +48,7 @@ class Part:
         return self.label or self.name
 
     def command(self, results: Path, is_tiny: bool, python: str = sys.executable) -> list[str]:
-        """To start it."""
+        """Return the command that starts the part."""
         tiny = ["--tiny"] if is_tiny else []
         start = [python, "-m", f"bench.gpu.{self.name}", "--label", self.stem, "--results", str(results)]
         return [*start, *tiny, *self.arguments]
@@ -98,8 +98,10 @@ class Outcome:
 
 
 def revision(part: Part) -> str:
-    """Digest of what a part's figures hang on: the package, its configurations, what all parts share, and the part
-    itself."""
+    """Return a digest of the files that a part's figures depend on.
+
+    They are the package, its configurations, the modules that all parts share, and the part's own module.
+    """
     mine = Path(__file__).parent
     parts = {other.name for other in (*PARTS, *FIRST)}
     files = [*(ROOT / "nemo_brorl").rglob("*.py"), *(ROOT / "conf").glob("*.yaml"), *mine.glob("*.py")]
@@ -119,7 +121,7 @@ def chosen(only: str | None, parts: Sequence[Part] = PARTS) -> list[Part]:
     wanted = set(only.split(","))
     if unknown := wanted - {part.stem for part in parts} - {part.letter for part in parts}:
         names = ", ".join(f"{part.letter} or {part.stem}" for part in parts)
-        raise SystemExit(f"--only {', '.join(sorted(unknown))} is no part of this bench: write some of {names}")
+        raise SystemExit(f"--only {', '.join(sorted(unknown))} is no part of this bench: pass some of {names}")
     return [part for part in parts if wanted & {part.stem, part.letter}]
 
 
@@ -142,18 +144,18 @@ class Bench:
         results.mkdir(parents=True, exist_ok=True)
 
     def stem(self, part: Part) -> str:
-        """Of the part's files."""
+        """Return the name of the part's files without their ending."""
         return f"{part.stem}_tiny" if self.is_tiny else part.stem
 
     def outcome(self, part: Part) -> Outcome | None:
-        """Of the last time; None: never, or it cannot be read."""
+        """Return the outcome of the part's last run. None: it never ran, or the file cannot be read."""
         try:
             return Outcome(**json.loads((self.results / f"{self.stem(part)}.outcome").read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def is_done(self, part: Part) -> bool:
-        """Whether it is through with these sources."""
+        """Return whether the part has finished with the present sources."""
         outcome = self.outcome(part)
         return outcome is not None and outcome.status == "done" and outcome.revision == revision(part)
 
@@ -196,7 +198,7 @@ class Bench:
         return outcome
 
     def table(self) -> list[str]:
-        """Of all parts, those of earlier calls too."""
+        """Return the lines of the table of all parts, with the results of earlier calls."""
         blocks: list[tuple[str, Sequence[Row], bool]] = []
         for part in self.parts:
             outcome, content = self.outcome(part), read_results(self.results / f"{self.stem(part)}.json")
@@ -210,7 +212,7 @@ class Bench:
 
 
 def is_there(module: str) -> bool:
-    """Whether a module can be found, without importing it."""
+    """Return whether a module can be found, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # of its parent
@@ -218,7 +220,7 @@ def is_there(module: str) -> bool:
 
 
 def adopt_orphans() -> None:
-    """Processes whose parents are gone come to this one, so that `end_children` finds them."""
+    """Make this process the parent of orphaned descendants, so that `end_children` finds them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -240,7 +242,7 @@ def end_children(spared: frozenset[int], patience_s: float = 10.0) -> None:
 
 
 def descendants(root: int) -> Iterator[int]:
-    """Processes below `root`."""
+    """Yield the ids of all processes below `root`, nearest first."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,5 +1,7 @@
-"""What every part of the GPU bench starts from: its command line, the device, timing, and what the card can do at
-most."""
+"""Prepare what every part of the GPU bench needs.
+
+That is its command line, the device, timing, and the card's highest rates.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class Setting:
         return Ceilings(**json.loads(self.ceilings_file.read_text()))
 
     def save_ceilings(self, ceilings: Ceilings) -> None:
-        """For the other parts."""
+        """Write the measured ceilings to a file that other parts read."""
         self.ceilings_file.write_text(json.dumps(asdict(ceilings)) + "\n")
 
 
@@ -61,8 +63,11 @@ def open_setting(
     add: Callable[[argparse.ArgumentParser], Any] | None = None,
     with_floors: bool = False,
 ) -> Setting:
-    """Read a part's command line; `add` gives it arguments of its own. A part with floors measures what they are
-    counted with, where no other part has. Raises SystemExit without a GPU unless `--tiny`."""
+    """Read a part's command line, and return the setting that the part runs in.
+
+    `add` gives the parser arguments of the part's own. A part with floors measures the card's ceilings, unless another
+    part has stored them. Raises SystemExit without a GPU unless `--tiny`.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("runs/gpu"), help="folder of the JSON files, one a part")
     parser.add_argument(
@@ -73,7 +78,7 @@ def open_setting(
         add(parser)
     options = parser.parse_args()
     if not options.tiny and not torch.cuda.is_available():
-        raise SystemExit("torch sees no CUDA device here: write --tiny to run small shapes on the CPU")
+        raise SystemExit("torch sees no CUDA device here: pass --tiny to run small shapes on the CPU")
     name = f"{options.label}_tiny" if options.tiny else options.label
     work = options.results / "work"
     work.mkdir(parents=True, exist_ok=True)
@@ -89,7 +94,7 @@ def open_setting(
 
 
 def versions() -> dict[str, str]:
-    """Of what the figures hang on."""
+    """Return the versions of the packages that the figures depend on, and the GPU's name."""
     import importlib.metadata as metadata
     import platform
 
@@ -105,13 +110,13 @@ def versions() -> dict[str, str]:
 
 
 def synchronize(device: torch.device) -> None:
-    """Until all queued work of the device is done."""
+    """Wait until all queued work of the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def median_seconds(work: Callable[[], Any], device: torch.device, repeats: int, warm_ups: int = 1) -> float:
-    """Of one call, all of its device work included. The first calls, which load and compile, are not counted."""
+    """Return the median seconds of one call of `work`, with all of its device work. Warm-up calls do not count."""
     for _ in range(warm_ups):
         work()
     taken = []

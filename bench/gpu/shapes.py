@@ -1,5 +1,7 @@
-"""Random models of real shapes as Hugging Face folders, written tensor by tensor in bf16: 1.5 billion numbers take
-seconds."""
+"""Make random models of real shapes as Hugging Face folders.
+
+They are written tensor by tensor in bf16. 1.5 billion numbers take seconds.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,11 @@ TINY = _COMMON | _QWEN2 | _SMALL | {
 
 
 def make_model(folder: Path, config: Mapping[str, Any], seed: int = 0) -> Path:
-    """A folder with this config.json and random weights, made once. Matrices have a standard deviation of 0.8 /
-    sqrt(hidden size), that of a usual initialisation at 1,536; norms lie around one."""
+    """Write a folder with this config.json and random weights, unless it exists, and return it.
+
+    Matrices have a standard deviation of 0.8 / sqrt(hidden size), that of a usual initialisation at 1,536. The weights
+    of norms are distributed around one.
+    """
     if (folder / "config.json").exists():
         return folder
     aside = folder.with_name(folder.name + ".part")
@@ -86,8 +91,10 @@ def make_model(folder: Path, config: Mapping[str, Any], seed: int = 0) -> Path:
 
 
 def with_tokenizer(folder: Path) -> Path:
-    """The folder, with the tests' tokenizer of single characters in it, without a token that ends a response: vLLM asks
-    it for one."""
+    """Add the tests' tokenizer of single characters to a model's folder, and return the folder.
+
+    vLLM needs a tokenizer. This one has no token that ends a response.
+    """
     from tests.support.tiny_model import make_tokenizer
 
     settings = folder / "tokenizer_config.json"
@@ -100,8 +107,10 @@ def with_tokenizer(folder: Path) -> Path:
 
 
 def layer_parameters(shape: ModelShape) -> int:
-    """Numbers of the matrices that one token is multiplied with, without embedding and head; of a mixture the chosen
-    experts only."""
+    """Count the parameters in the matrices of all layers that one token is multiplied with.
+
+    Embedding and head are left out. Of a mixture only the chosen experts count.
+    """
     share = shape.moe.experts_per_token / shape.moe.num_experts if shape.moe else 1.0
     total = 0.0
     for name, size in hf_shapes(shape).items():
@@ -111,5 +120,5 @@ def layer_parameters(shape: ModelShape) -> int:
 
 
 def weight_bytes(shape: ModelShape) -> int:
-    """Of all weights in bf16."""
+    """Return the bytes of all weights in bf16."""
     return sum(2 * int(torch.Size(size).numel()) for size in hf_shapes(shape).values())

@@ -1,5 +1,6 @@
-"""f: what a sleeping engine still holds, over 20 turns of a colocated policy: engine asleep, policy on the GPU, weights
-back, awake.
+"""Part f: measure what a sleeping engine still holds, over 20 turns of a colocated policy.
+
+In a turn the engine falls asleep, the policy is on the GPU, weights go back, and the engine wakes.
 
     python -m bench.gpu.sleep_cycles [--tiny] [--results FOLDER] [--cycles 20] [--modes discard]
 
@@ -72,14 +73,14 @@ def measure(setting: Setting, mode: str, engine_model: Path, policy_model: Path)
 
 
 def disagreement_awake(pair: Pair) -> float:
-    """With the policy back on the GPU beside the engine that is awake."""
+    """Return the disagreement of policy and engine after moving the policy back to the GPU of the awake engine."""
     assert pair.policy is not None
     pair.policy.onload()
     return disagreement(pair)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the sleep cycles part to its parser."""
     parser.add_argument("--cycles", type=int, default=20)
     parser.add_argument("--modes", nargs="+", default=["discard"], choices=["cache", "offload", "discard"])
 

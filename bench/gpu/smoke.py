@@ -32,7 +32,7 @@ AGREE = 0.05  # nats, in bf16
 
 
 def log_probs_by(rank: OneRank, folder: Path, attention: str, length: int) -> np.ndarray:
-    """Of one document, after a training step that must leave no number that is not finite."""
+    """Return the log-probs of one random document, after checking that a training step on it is finite."""
     config = config_for(rank.setting, attention=attention, tokens_per_micro_batch=length)
     with rank.learner(folder, config) as learner:
         tokens = document(length, learner.state.shape.vocab_size)
@@ -54,7 +54,10 @@ def check_policy(rank: OneRank, folder: Path) -> None:
 
 
 def check_turn(setting: Setting, engine_model: Path, policy_model: Path) -> None:
-    """A turn of the policy: the engine has other weights before."""
+    """Check that an engine with other weights agrees with the policy after one handover.
+
+    The engine sleeps, loads the policy's weights and wakes. The row has |Megatron − vLLM| after and before.
+    """
     config = pair_config(setting, SHARE, sleep="discard", keep_published=False, enforce_eager=True)
     with start(config, engine_model, policy_model) as pair:
         assert pair.policy is not None
@@ -69,12 +72,12 @@ def check_turn(setting: Setting, engine_model: Path, policy_model: Path) -> None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the smoke part to its parser."""
     parser.add_argument("--only", choices=("policy", "turn"), help="one half: the policy alone, or the colocated pair")
 
 
 def main() -> None:
-    """The policy alone, then both."""
+    """Check a policy rank alone, then a policy and an engine that share the GPU."""
     setting = open_setting("smoke", __doc__, add_arguments)
     shape = TINY if setting.is_tiny else FAMILIES["qwen2"]
     name = "tiny" if setting.is_tiny else "qwen2"

@@ -1,5 +1,6 @@
-"""c: a training step (forward, backward, clipping, Adam) of the 1.5B shape: padded, packed and shared-prompt rows; bf16
-and FP8.
+"""Part c: measure a training step of the 1.5B shape with padded, packed and shared-prompt rows.
+
+A step is forward, backward, clipping and Adam, in bf16 and FP8.
 
     python -m bench.gpu.throughput [--tiny] [--results FOLDER] [--micro-batch 16384] [--repeats 3] [--profile]
 
@@ -131,7 +132,7 @@ def add_rows(setting: Setting, name: str, learner: Any, work: TokenWork, timed: 
 
 
 def measure_layouts(setting: Setting, rank: OneRank, folder: Any, sizes: Sizes) -> None:
-    """The three layouts in bf16."""
+    """Measure a bf16 training step with shared-prompt, packed and padded rows."""
     seconds = {}
     for layout in ("shared", "packed", "padded"):
         with setting.results.attempt(layout), rank.learner(folder, config_for(setting)) as learner:
@@ -179,7 +180,10 @@ def compare_recipes(setting: Setting, seconds: dict[str, float], kernels: dict[s
 
 
 def top_kernels(setting: Setting, step: TrainingStep) -> list[str]:
-    """The kernels (on CPU the operators) that take the most time of one step: share, milliseconds, calls, name."""
+    """Return a line for each of the kernels that take the most time of one step.
+
+    A line has share, milliseconds, calls and name. On CPU the lines are of operators.
+    """
     activity = torch.profiler.ProfilerActivity
     activities = [activity.CPU] if setting.is_tiny else [activity.CPU, activity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
@@ -195,7 +199,7 @@ def top_kernels(setting: Setting, step: TrainingStep) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the throughput part to its parser."""
     parser.add_argument("--micro-batch", type=int, help="tokens")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", nargs="+", choices=ROWS, help="only these")

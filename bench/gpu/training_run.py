@@ -35,12 +35,12 @@ TINY_RUN = (*RANDOM_MODEL, "rollouts.num_per_prompt=8", "rollouts.prompts_per_st
 
 
 def overrides_for(setting: Setting) -> tuple[str, ...]:
-    """For the device."""
+    """Return the overrides of a run on the setting's device."""
     return (*(ON_CPU if setting.is_tiny else ON_GPU), *QUIET)
 
 
 def character_model(setting: Setting, name: str, config: Mapping[str, Any]) -> Path:
-    """A random model over the tests' tokenizer of 128 characters."""
+    """Make a random model whose tokenizer is the tests' one, of 128 characters, and return its folder."""
     from tests.support.tiny_model import EOS_ID, VOCAB_SIZE, make_tokenizer
 
     folder = make_model(setting.models / name, {**config, "vocab_size": VOCAB_SIZE, "eos_token_id": EOS_ID})
@@ -50,7 +50,7 @@ def character_model(setting: Setting, name: str, config: Mapping[str, Any]) -> P
 
 
 def summary(folder: Path) -> dict[str, float]:
-    """Of a run's steps: medians of seconds, means of mismatches, pass@1 before and after."""
+    """Return the medians of a run's metrics over its steps, and pass@1 before and after."""
     rows = read_metrics(folder / "metrics.jsonl")
     steps = [row for row in rows if "policy/loss" in row]
     found = {"steps": float(len(steps))}

@@ -70,14 +70,14 @@ def compare_heads(setting: Setting, folder: Path) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the weight IPC part to its parser."""
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--heads", action="store_true", help="no kept copy; then both precisions of the output layer")
     parser.add_argument("--bucket-mib", type=float, default=256.0, help="generation.weight_bucket_mib")
 
 
 def main() -> None:
-    """The policy's model and another in the engine."""
+    """Measure the weight sync from a policy to an engine that has another model of the same shape."""
     setting = open_setting("weight_ipc", __doc__, add_arguments, with_floors=True)
     shape, name = (TINY, "tiny") if setting.is_tiny else (QWEN_1_5B, "1.5B_shape")
     policy_model = make_model(setting.models / name, shape)

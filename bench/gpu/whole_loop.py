@@ -27,7 +27,7 @@ LARGER = (*RANDOM_MODEL, "rollouts.num_per_prompt=128", "rollouts.prompts_per_st
 
 
 def train(setting: Setting, name: str, model: Path, overrides: Sequence[str], steps: int) -> None:
-    """A run and its rows. Raises CalledProcessError where it fails."""
+    """Train for `steps` steps and record the run's rows. Raises CalledProcessError where the run fails."""
     folder = setting.work / name.replace(" ", "_")
     where = (f"policy.model={model}", f"trainer.max_steps={steps}", f"exp_manager.explicit_log_dir={folder}")
     run("train", *overrides_for(setting), *where, *overrides)
@@ -48,21 +48,21 @@ def train(setting: Setting, name: str, model: Path, overrides: Sequence[str], st
 
 
 def warm_base(setting: Setting, base: Path) -> Path:
-    """The CPU task's base, made on the GPU where it is not there."""
+    """Return the folder of the CPU task's base model, after making it on the GPU where it is missing."""
     if not (base / "config.json").exists():
         run("base", *overrides_for(setting), f"sft.new.output={base}")
     return base
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of the whole loop part to its parser."""
     parser.add_argument("--base", type=Path, default=Path("runs/base_cpu"))
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--only-shape", action="store_true", help="the 0.5B shape alone")
 
 
 def main() -> None:
-    """The small one first."""
+    """Run the CPU task first, because it is small, then the 0.5B shape."""
     setting = open_setting("whole_loop", __doc__, add_arguments)
     steps = setting.extra.steps
     if setting.is_tiny:

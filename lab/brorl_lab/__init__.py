@@ -1,1 +1,1 @@
-"""Read what runs have left behind, study them, and make small base models."""
+"""Study what runs have recorded, and make small base models."""

@@ -1,4 +1,4 @@
-"""What a metric is: its name, its unit, what it is taken over, its meaning."""
+"""Define what describes a metric: its name, its unit, its aggregation and its meaning."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """One metric, or a family of them."""
+    """One metric, or a family of metrics with a placeholder in the name."""
 
-    name: str  # without its group
+    name: str  # name without the group
     unit: str  # "": a plain number
-    aggregation: str  # over what the number is taken, and how
+    aggregation: str  # numbers that are combined, and how
     meaning: str
 
 
 @cache
 def pattern_of(name: str) -> re.Pattern[str]:
-    """What the names of a family look like: `{…}` may be anything without a slash."""
+    """Return the pattern of a family's names, in which each `{…}` matches any text without a slash."""
     literals = re.split(r"\{\w+\}", name)
     return re.compile(r"[^/]+".join(re.escape(literal) for literal in literals))

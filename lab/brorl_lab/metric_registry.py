@@ -1,8 +1,8 @@
-"""The metrics of a run: every name that metrics.jsonl may hold, declared once, with unit, aggregation and meaning.
+"""Declare every metric that metrics.jsonl may hold, once, with its unit, aggregation and meaning.
 
-`scripts/metrics_page.py` makes docs/metrics.md of it. A stage that computes a metric writes its name as a literal;
-tests hold every literal of the package, and every row of a real run, against this page. `{…}` stands for what a run
-fills in: a task, a domain, a number. Metrics that a user's own loss adds need no entry.
+`scripts/metrics_page.py` writes docs/metrics.md from this list. A stage that computes a metric writes its name as a
+literal. Tests compare every literal of the package, and every row of a real run, with this list. `{…}` is a placeholder
+for what a run fills in: a task, a domain, a number. Metrics that a user's own loss adds need no entry.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
     "service": (
         "Verifiers behind a network, since the last row; nothing where there are none.",
         (
-            Metric("responses", "responses", _COUNT, "Rollouts that a service's score was wanted for"),
-            Metric("asked", "questions", _COUNT, "Different texts that it was asked about: the rest were known"),
+            Metric("responses", "responses", _COUNT, "Rollouts to be scored by a service"),
+            Metric("asked", "questions", _COUNT, "Distinct texts sent to it: the other scores were cached"),
             Metric("requests", "requests", _COUNT, "Requests sent, repeated ones too"),
             Metric("retries", "requests", _COUNT, "Requests that were repeated"),
             Metric("failed", "questions", _COUNT, "Questions left without an answer"),
@@ -77,8 +77,8 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
                 f"mean over {_PROMPT_STEP}",
                 "Chance that one of k rollouts is correct, unbiased; k = 1, 2, 4, … up to N",
             ),
-            Metric("prompts_retired", "prompts", _COUNT, "Not asked, as `rollouts.prompt_pool` says"),
-            Metric("prompts_rechecked", "prompts", _COUNT, "Retired ones, asked again"),
+            Metric("prompts_retired", "prompts", _COUNT, "Prompts left out by `rollouts.prompt_pool`"),
+            Metric("prompts_rechecked", "prompts", _COUNT, "Retired prompts that were sampled again"),
             Metric("pass_at_1_change", "probability", "difference of means over steps", "Since the run's first steps"),
             Metric("pass_at_n_change", "probability", "difference of means over steps", "Of the largest k, likewise"),
             Metric("num_per_prompt", "rollouts", "setting of the step", "N of the stage of the schedule"),
@@ -92,15 +92,15 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
                 "ratio over the run",
                 "Informative groups per million response tokens sampled",
             ),
-            Metric("late_groups", "groups", _COUNT, "Tails of groups cut in an earlier step, learnt from now"),
+            Metric("late_groups", "groups", _COUNT, "Tails of groups cut in an earlier step, trained on now"),
             Metric("salvaged", "rollouts", _COUNT, "Rollouts taken from the step before, which had been cut"),
-            Metric("cut_share", "share", "over rollouts of cut groups", "Rollouts that were begun and not finished"),
+            Metric("cut_share", "share", "over rollouts of cut groups", "Rollouts that were started and not finished"),
             Metric("cut_response_tokens", "tokens", "mean over cut rollouts", "Length that a cut rollout had reached"),
             Metric(
                 "length_bias",
                 "tokens",
                 "difference of means over cut groups",
-                "Length of finished rollouts less that of all begun ones: how much the cut favours short responses",
+                "Length of finished rollouts less that of all started ones: how much the cut favours short responses",
             ),
             Metric(
                 "straggler_reward_bias",
@@ -127,7 +127,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         ),
     ),
     "dynamic_sampling": (
-        "What became of the groups of a step (docs/explanation/rollouts.md).",
+        "What happened to the groups of a step (docs/explanation/rollouts.md).",
         (
             Metric("keep_rate", "share", "over judged groups", "Groups that were informative"),
             Metric("num_groups", "groups", _COUNT, "Groups judged"),
@@ -153,12 +153,12 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         ),
     ),
     "trajectories": (
-        "Of groups that an environment answered; absent in a step without any.",
+        "Groups with an environment; absent in a step without any.",
         (
             Metric("turns", "turns", _ROLLOUTS, "Turns of a trajectory"),
             Metric("turns_max", "turns", "maximum of the step", "Turns of the longest trajectory"),
             Metric("tool_errors", "share", "mean over turns", "Turns that called a tool wrongly"),
-            Metric("observation_tokens", "tokens", _ROLLOUTS, "Tokens of a response that the environment said"),
+            Metric("observation_tokens", "tokens", _ROLLOUTS, "Tokens of a response that the environment wrote"),
         ),
     ),
     "generation": (
@@ -171,10 +171,10 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric(
                 "resumed_hit_rate",
                 "share",
-                "over tokens gone on from",
+                "over tokens of resumed sequences",
                 "Prefix cache hits of later turns and resumed rollouts; absent without any",
             ),
-            Metric("num_preemptions", "sequences", _COUNT, "Sequences that vLLM put off for want of KV cache"),
+            Metric("num_preemptions", "sequences", _COUNT, "Sequences that vLLM put off for lack of KV cache"),
             Metric("num_restarts", "engines", _COUNT, "Engines that were lost and replaced"),
             Metric("num_garbage", "engines", _COUNT, "Those of them that were replaced because they answered garbage"),
             Metric("num_resampled", "rollouts", _COUNT, "Rollouts sampled again after a loss"),
@@ -195,7 +195,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         "Supervised fine-tuning (`brorl sft`), beside loss, gradient norm and learning rate of the policy.",
         (
             Metric("val_loss", "nats", "mean over trained tokens", "Loss on held-out conversations"),
-            Metric("epoch", "", "up to the step", "How often every conversation was learnt"),
+            Metric("epoch", "", "up to the step", "Times that every conversation was trained on"),
             Metric("tokens", "tokens", _COUNT, "Tokens of the batch"),
             Metric("trained_tokens", "tokens", _COUNT, "Of these the assistant's, which the loss counts"),
         ),
@@ -264,17 +264,17 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         ),
     ),
     "sync": (
-        "The last publication of weights to the engines.",
+        "The last weight sync to the engines.",
         (
-            Metric("seconds", "s", "last publication", "Time from the first byte to the last engine's word"),
-            Metric("gib", "GiB", "last publication", "Size of the weights"),
-            Metric("gib_per_s", "GiB / s", "last publication", "Size over time"),
+            Metric("seconds", "s", "last weight sync", "Time from the first byte to the last engine's confirmation"),
+            Metric("gib", "GiB", "last weight sync", "Size of the weights"),
+            Metric("gib_per_s", "GiB / s", "last weight sync", "Size over time"),
             Metric("peak_extra_gib", "GiB", "maximum over engines", "Memory taken for it beside the weights"),
-            Metric("num_attempts", "", "last publication", "2 where an engine was lost on the way and replaced"),
+            Metric("num_attempts", "", "last weight sync", "2 where an engine was lost on the way and replaced"),
         ),
     ),
     "sleep": (
-        "Engines that sleep while the policy learns; nothing with `generation.sleep=off`.",
+        "Engines that sleep while the policy trains; nothing with `generation.sleep=off`.",
         (
             Metric("residual_gib_mean", "GiB", "mean over engines", "Memory that a sleeping engine keeps"),
             Metric("residual_gib_max", "GiB", "maximum over engines", "The same, of the engine that keeps most"),
@@ -316,14 +316,14 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("sync_s", "s", _COUNT, "Publishing weights"),
             Metric("validate_s", "s", _COUNT, "Validation"),
             Metric("save_s", "s", _COUNT, "Checkpoint, as far as training waited for it"),
-            Metric("save_background_s", "s", _COUNT, "Checkpoint, from its begin to its marker"),
+            Metric("save_background_s", "s", _COUNT, "Checkpoint, from its start to its marker"),
         ),
     ),
 }
 
 
 def declared_names() -> list[str]:
-    """Full names, `group/name`, with their `{…}`."""
+    """Return the full names, `group/name`, of all declared metrics, with their `{…}`."""
     names = []
     for group, (_, metrics) in GROUPS.items():
         names += [f"{group}/{metric.name}" for metric in metrics]
@@ -331,12 +331,15 @@ def declared_names() -> list[str]:
 
 
 def undeclared_names(names: Iterable[str]) -> list[str]:
-    """The names that no entry covers; what stands in `{…}` may be anything without a slash."""
+    """Return those metric names that no declaration covers."""
     return [name for name in names if find_metric(name) is None]
 
 
 def find_metric(name: str) -> Metric | None:
-    """The entry that covers a full name: one that has it as it is before one with `{…}`. None where there is none."""
+    """Return the declaration that covers a full metric name, or None.
+
+    An exact name is preferred to one with `{…}`, which matches any text without a slash.
+    """
     group, _, rest = name.partition("/")
     if group not in GROUPS:
         return None

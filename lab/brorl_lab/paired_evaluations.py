@@ -1,4 +1,4 @@
-"""Two models on the same prompts: paired tests, from the `evaluation.json` that each evaluation left."""
+"""Compare two models on the same prompts with paired tests, from the `evaluation.json` of each."""
 
 from __future__ import annotations
 
@@ -17,34 +17,37 @@ from nemo_brorl.evaluation.estimates import BOOTSTRAP_SEED
 from nemo_brorl.evaluation.identity import differing
 from nemo_brorl.evaluation.tables import ALL_PROMPTS, MEAN_OF_BENCHMARKS
 
-Successes = dict[str, float]  # by uid: share of a prompt's samples that are right
+Successes = dict[str, float]  # share of right samples by prompt uid
 
 
 @dataclass(frozen=True)
 class EvaluationScores:
-    """What an evaluation found."""
+    """The scores of one model in an `evaluation.json`."""
 
     model: str
-    confidence: float  # of its intervals
-    benchmarks: Mapping[str, Mapping[str, Any]]  # by name, as they stand in the file
-    successes: Mapping[str, Successes]  # by benchmark
+    confidence: float  # confidence of its intervals
+    benchmarks: Mapping[str, Mapping[str, Any]]  # entries of the file by benchmark
+    successes: Mapping[str, Successes]  # success rates by benchmark
 
 
 @dataclass(frozen=True)
 class BenchmarkComparison:
-    """One benchmark, or all: a model against another, prompt by prompt."""
+    """The comparison of two models on one benchmark, or on all, prompt by prompt."""
 
     num_prompts: int
     before: float  # pass@1 of the other model
-    after: float  # of this one
+    after: float  # pass@1 of this model
     test: PairedTest
-    wins: int  # prompts of which this model gets more samples right
+    wins: int  # prompts on which this model gets more samples right
     ties: int
     losses: int
 
 
 def read_evaluation(path: Path) -> EvaluationScores:
-    """Read an evaluation.json. Raises CheckpointError where there is none of this version."""
+    """Read a model's scores from an evaluation.json.
+
+    Raises CheckpointError when the file cannot be read or has another version.
+    """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         successes: dict[str, Successes] = {}
@@ -52,7 +55,7 @@ def read_evaluation(path: Path) -> EvaluationScores:
             successes[name] = {uid: share_right(digits) for uid, digits in item["prompts"].items()}
         return EvaluationScores(record["model"], record["confidence"], record["benchmarks"], successes)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error}): write the path of an evaluation.json") from error
+        raise CheckpointError(f"{path} cannot be read ({error}): pass the path of an evaluation.json") from error
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise CheckpointError(
             f"{path} is no evaluation.json of this version ({error!r}): evaluate that model again"
@@ -60,21 +63,22 @@ def read_evaluation(path: Path) -> EvaluationScores:
 
 
 def share_right(digits: str) -> float:
-    """Return the share of a prompt's samples that are right, of a digit for each: 1 for a right one."""
+    """Return the share of a prompt's samples that are right. `digits` has 1 for each right sample."""
     return digits.count("1") / len(digits)
 
 
 def compare_evaluations(
     other: EvaluationScores, this: EvaluationScores, num_resamples: int
 ) -> dict[str, BenchmarkComparison]:
-    """Compare by benchmark; of several also "all prompts" and "mean of benchmarks".
+    """Compare two evaluations by benchmark, and for several also as "all prompts" and "mean of benchmarks".
 
-    Raises CheckpointError when the two were asked other questions, or asked otherwise; the message says what differs.
+    Raises CheckpointError when the two models were asked different questions, or with different settings. The message
+    names the differences.
     """
     wrong = _misfits(other, this)
     if wrong:
         raise CheckpointError(f"{other.model} and {this.model} cannot be compared: {'; '.join(wrong)}")
-    pairs: dict[str, Float64] = {}  # by benchmark: [prompts, 2] success of the other model and of this one
+    pairs: dict[str, Float64] = {}  # success rates [prompts, 2] of the other model and of this one, by benchmark
     for name, successes in this.successes.items():
         theirs = other.successes[name]
         pairs[name] = np.array([(theirs[uid], success) for uid, success in successes.items()])
@@ -89,7 +93,7 @@ def compare_evaluations(
 
 
 def _compare_strata(strata: Sequence[Float64], confidence: float, num_resamples: int) -> BenchmarkComparison:
-    """`strata`: per stratum [prompts, 2]."""
+    """Compare two models over strata of [prompts, 2] success rates, of the other model and of this one."""
     differences = [values[:, 1] - values[:, 0] for values in strata]
     signs = np.sign(np.concatenate(differences))
     return BenchmarkComparison(
@@ -104,7 +108,7 @@ def _compare_strata(strata: Sequence[Float64], confidence: float, num_resamples:
 
 
 def _misfits(other: EvaluationScores, this: EvaluationScores) -> list[str]:
-    """What keeps two evaluations from being compared."""
+    """Return the reasons why two evaluations cannot be compared."""
     found = []
     for name in sorted(this.benchmarks.keys() - other.benchmarks.keys()):
         found.append(f"the first has no {name}: evaluate both on the same benchmarks")

@@ -1,4 +1,4 @@
-"""Whether paired differences are 0 on average: Student's test, and a bootstrap beside it, which assumes no shape."""
+"""Test whether paired differences are 0 on average, by Student's test and by a bootstrap, which assumes no shape."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nemo_brorl.core.statistics import Estimate, Moments, Strata, bootstrap_mean
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Whether paired differences are 0 on average."""
+    """The result of a test whether paired differences are 0 on average."""
 
     difference: Estimate
     t: float
     degrees_of_freedom: float
-    p_value: float  # two-sided, Student's t
-    bootstrap_p_value: float  # two-sided: how often a resampling of the centred differences is as far from 0
+    p_value: float  # two-sided p-value of Student's t
+    bootstrap_p_value: float  # two-sided share of resampled centred differences that are as far from 0
 
 
 def paired_test(
@@ -29,7 +29,8 @@ def paired_test(
 ) -> PairedTest:
     """Test whether differences (by stratum) are 0 on average.
 
-    Differences that are all 0 give p = 1, differences that are all the same number p = 0, as the limits are.
+    Differences that are all 0 give p = 1. Differences that are all the same other number give p = 0. Both are the
+    limits.
     """
     moments = moments_of(strata)
     means = bootstrap_means(strata, num_resamples, seed)
@@ -39,7 +40,7 @@ def paired_test(
     else:
         distance = np.abs(means - moments.mean)
         num_as_far = (distance >= abs(moments.mean) - 1e-12).sum()
-        # One more in both, the differences as they are: a resampling never shows that p is 0.
+        # Count the differences as they are as one more resample: a bootstrap never shows that p is 0.
         bootstrap_p_value = float((1 + num_as_far) / (1 + num_resamples))
         t, p_value = _student_test(moments)
     return PairedTest(
@@ -52,7 +53,7 @@ def paired_test(
 
 
 def _student_test(moments: Moments) -> tuple[float, float]:
-    """(t, two-sided p)."""
+    """Return t and the two-sided p-value of Student's test."""
     if moments.error != 0:
         t = moments.mean / moments.error
         return t, float(2 * stdtr(moments.freedom, -abs(t)))

@@ -1,16 +1,17 @@
-"""A prompt pool that retires what is solved: such prompts are passed over, without sampling.
+"""Provide a prompt pool that retires solved prompts: it skips them without sampling.
 
     brorl train … rollouts.prompt_pool.name=brorl_lab.prompt_pool:retiring_pool \
         'rollouts.prompt_pool.params={retire_from: 0.9}'
 
-A prompt is retired once its own rollouts were right in the share `retire_from` of all that are remembered: near 1 what
-is solved (ScaleRL's "no positive resampling", arXiv 2510.13786), near 0 all but the boundary of what the policy can do
-(arXiv 2606.15455). The objective changes, as no weight makes up for what is left out. About the share `recheck` of a
-step's prompts are retired ones that are asked again, however many are retired: so forgetting is noticed at a price that
-is known. Old rollouts count less than new ones, and a prompt whose newest were wrong too often comes back.
+A prompt is retired once its own rollouts were right in the share `retire_from` of all that are remembered. Near 1 this
+retires what is solved (ScaleRL's "no positive resampling", arXiv 2510.13786). Near 0 it leaves only the boundary of
+what the policy can do (arXiv 2606.15455). The objective changes, because no weight makes up for what is left out. About
+the share `recheck` of a step's prompts are retired ones that are sampled again, however many are retired, so forgetting
+is noticed at a known price. Old rollouts count less than new ones, and a prompt comes back when its newest rollouts
+were wrong too often.
 
-Only prompts that come again profit. The coin is a hash of seed and uid, and counts change between steps alone, so a
-restart asks the same. `docs/explanation/when_n_pays.md` has what it is worth.
+Only prompts that come again profit. A retired prompt is sampled again by a hash of seed and uid, and counts change only
+between steps, so a restart samples the same prompts. `docs/explanation/when_n_pays.md` says what this is worth.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
 
-MAX_RETIRED = 10_000  # prompts in a row, after which all of them count as learned
+MAX_RETIRED = 10_000  # retired prompts in a row after which all count as solved
 
 
 @dataclass(frozen=True)
 class RetiringParams:
-    """Parameters of the pool."""
+    """The parameters of the retiring prompt pool."""
 
-    retire_from: float = 0.9  # share of a prompt's rollouts that were right, above 0 and at most 1
-    recheck: float = 0.25  # share of a step's prompts that are retired ones; 0: they stay retired
+    retire_from: float = 0.9  # share of right rollouts that retires a prompt, above 0 and at most 1
+    recheck: float = 0.25  # share of a step's prompts that are retired ones; 0: never sampled again
     memory: float = 0.95  # share of older counts kept at each update; 1: all
-    max_prompts: int = 50_000  # remembered; the least recently seen are dropped
+    max_prompts: int = 50_000  # prompts with counts; the least recently seen ones are dropped
 
     def __post_init__(self) -> None:
         if not 0 < self.retire_from <= 1:
@@ -51,7 +52,7 @@ class RetiringParams:
 
 
 class Counts(NamedTuple):
-    """Rollouts of one prompt, discounted up to `update`."""
+    """Successes and failures of one prompt's rollouts, discounted up to `update`."""
 
     successes: float
     failures: float
@@ -59,19 +60,19 @@ class Counts(NamedTuple):
 
 
 class PromptCounts:
-    """Successes and failures of the rollouts of each prompt, older ones discounted.
+    """Successes and failures of the rollouts of each prompt, with older ones discounted.
 
-    A prompt is known by its tokens, not its uid: the same question drawn again has another uid.
+    A prompt is identified by its tokens, not its uid, because a question that is drawn again has another uid.
     """
 
     def __init__(self, memory: float, max_prompts: int) -> None:
         self.memory = memory
         self.max_prompts = max_prompts
         self.num_updates = 0
-        self._counts: OrderedDict[str, Counts] = OrderedDict()  # by prompt, least recent first
+        self._counts: OrderedDict[str, Counts] = OrderedDict()  # counts by prompt key, least recent first
 
     def counts_of(self, prompt: Prompt) -> tuple[float, float]:
-        """Return successes and failures of a prompt."""
+        """Return the discounted numbers of right and wrong rollouts of a prompt."""
         counts = self._counts.get(prompt_key(prompt))
         if counts is None:
             return 0.0, 0.0
@@ -79,11 +80,14 @@ class PromptCounts:
         return kept * counts.successes, kept * counts.failures
 
     def discount(self) -> None:
-        """Discount what was seen, as the policy was updated."""
+        """Discount the counts of right and wrong rollouts by one update, because the policy has changed."""
         self.num_updates += 1
 
     def observe(self, prompt: Prompt, successes: int, num_rollouts: int) -> None:
-        """Add rollouts of a prompt; the least recently seen prompt is dropped when there are too many."""
+        """Add the right and wrong rollouts of a prompt to its counts.
+
+        When there are too many prompts, the least recently seen one is dropped.
+        """
         old_successes, old_failures = self.counts_of(prompt)
         key = prompt_key(prompt)
         self._counts.pop(key, None)
@@ -93,22 +97,22 @@ class PromptCounts:
             self._counts.popitem(last=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts, JSON-able."""
+        """Return the prompts' counts of right and wrong rollouts, in a form that JSON can hold."""
         prompts = {key: list(counts) for key, counts in self._counts.items()}
         return {"num_updates": self.num_updates, "prompts": prompts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Restore the prompts' counts of right and wrong rollouts from `state_dict`."""
         self.num_updates = int(state["num_updates"])
         self._counts = OrderedDict((key, Counts(*counts)) for key, counts in state["prompts"].items())
 
     def _kept(self, counts: Counts) -> float:
-        """Return the factor by which counts are discounted by now."""
+        """Return the factor by which a prompt's old counts are discounted now."""
         return float(self.memory ** (self.num_updates - counts.update))
 
 
 class RetiringPool:
-    """Prompts of a stream without those that are retired; see `ports.PromptPool`."""
+    """The prompts of a stream without the retired ones. It implements `ports.PromptPool`."""
 
     def __init__(self, prompts: PromptSource, seed: int, params: RetiringParams) -> None:
         self.prompts = prompts
@@ -118,56 +122,59 @@ class RetiringPool:
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Count anew what comes up in a step."""
-        self.num_retired = 0  # of those that came up and were left out
+        """Reset the step's numbers of retired and of sampled prompts."""
+        self.num_retired = 0  # prompts that came up and were skipped
         self.num_rechecked = 0
         self.num_unretired = 0
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """Return the next `num` prompts that are asked. Raises StarvationError when all are retired."""
+        """Return the next `num` prompts to sample. Raises StarvationError when all are retired."""
         taken: list[Prompt] = []
         while len(taken) < num:
             taken += self._unretired(num - len(taken))
         return taken
 
     def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
-        """Take in the groups of a step that is over."""
+        """Update the prompts' success counts with the groups of a finished step."""
         self.counts.discount()
-        # In the order of uids, not of engines: equal rollouts lead to equal counts.
+        # Sorted by uid, not by the engines' order, so that equal rollouts give equal counts.
         for scored in sorted(sampled, key=lambda group: group.prompt.uid):
             is_right = scored.rewards >= SUCCESS_REWARD
             self.counts.observe(scored.prompt, int(is_right.sum()), len(is_right))
 
     def metrics(self) -> dict[str, float]:
-        """Return counts of the step."""
+        """Return how many prompts the step retired and how many retired ones it sampled again."""
         return {
             "rollouts/prompts_retired": float(self.num_retired),
             "rollouts/prompts_rechecked": float(self.num_rechecked),
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, JSON-able."""
+        """Return the pool's success counts for a checkpoint, in a form that JSON can hold."""
         return self.counts.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Restore the pool's success counts from a checkpoint."""
         self.counts.load_state_dict(state)
 
     def is_retired(self, prompt: Prompt) -> bool:
-        """Return whether a prompt's own rollouts were right too often to go on learning from it."""
+        """Return whether a prompt is retired: so many of its rollouts were right that it has little left to teach."""
         successes, failures = self.counts.counts_of(prompt)
         num = successes + failures
         return num > 0 and successes >= self.params.retire_from * num
 
     def recheck_probability(self) -> float:
-        """Return the chance that the next retired prompt is asked again: such that `recheck` of those asked are, if
-        prompts go on to come up as they did in this step."""
+        """Return the probability that the next retired prompt is sampled again.
+
+        With it `recheck` of the sampled prompts are retired ones, if prompts continue to come up as they did in this
+        step.
+        """
         share = self.params.recheck
         num_retired = self.num_retired + self.num_rechecked
         return min(1.0, share / (1 - share) * (self.num_unretired + 1) / (num_retired + 1))
 
     def _unretired(self, num: int) -> list[Prompt]:
-        """Those of the stream's next prompts, `num` at a time, that are not left out; at least one."""
+        """Return those of the stream's next prompts, read `num` at a time, that are not left out; at least one."""
         num_seen = 0
         while num_seen < MAX_RETIRED:
             left = [prompt for prompt in self.prompts.take_prompts(num) if not self._leave_out(prompt)]
@@ -176,11 +183,14 @@ class RetiringPool:
                 return left
         raise StarvationError(
             f"{num_seen} prompts in a row were right in rollouts.prompt_pool.params.retire_from="
-            f"{self.params.retire_from:g} of their rollouts or more: write a higher one, or give harder questions"
+            f"{self.params.retire_from:g} of their rollouts or more: set a higher one, or give harder questions"
         )
 
     def _leave_out(self, prompt: Prompt) -> bool:
-        """Decide on a prompt that has come up, and count it: True for one that is retired and not asked again."""
+        """Return whether to skip a prompt that has come up, and count it.
+
+        True for a retired prompt that is not sampled again.
+        """
         if not self.is_retired(prompt):
             self.num_unretired += 1
             return False
@@ -192,19 +202,19 @@ class RetiringPool:
 
 
 def retiring_pool(prompts: PromptSource, seed: int, params: RetiringParams) -> RetiringPool:
-    """Make the pool, for the setting `rollouts.prompt_pool.name`."""
+    """Make a prompt pool that retires solved prompts, for the setting `rollouts.prompt_pool.name`."""
     return RetiringPool(prompts, seed, params)
 
 
 def prompt_key(prompt: Prompt) -> str:
-    """Return the same text for the same task and tokens, whenever they are drawn."""
+    """Return a key that is equal for prompts of the same task and tokens, whenever they are drawn."""
     tokens = np.asarray(prompt.token_ids, np.int32).tobytes()
     content = prompt.task.encode() + b"/" + tokens
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def uniform_hash(seed: int, uid: str) -> float:
-    """Return a number uniform in [0, 1), the same for the same arguments."""
+    """Return a number uniform in [0, 1) that depends only on the seed and the uid."""
     text = f"{seed}/{uid}/wave -1"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

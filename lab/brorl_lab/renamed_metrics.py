@@ -1,4 +1,4 @@
-"""Metrics that have another name now: options that name a metric refuse the old name."""
+"""Map old names of metrics to new ones. Options that name a metric refuse the old name."""
 
 from __future__ import annotations
 

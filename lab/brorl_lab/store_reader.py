@@ -1,4 +1,4 @@
-"""Steps of the rollout store, read back as the carriers that were written."""
+"""Read steps of the rollout store back into the types that were written."""
 
 from __future__ import annotations
 
@@ -41,8 +41,11 @@ Columns = dict[str, np.ndarray]
 
 
 def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None) -> StepRecord:
-    """A stored step, of groups with these fates (None: of all). Tokens are in the object store again, where Ray is up;
-    one group at a time is in this process. Raises DataError when the step is not there or cannot be read."""
+    """Return a stored step with the groups of the given fates, or with all groups.
+
+    Tokens are put into the object store where Ray is running. Only one group at a time is in this process. Raises
+    DataError when the step is missing or cannot be read.
+    """
     files = StoreFiles(run_folder)
     with _data_errors(files, step):
         groups = pq.read_table(files.groups(step))
@@ -60,7 +63,7 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
 
 @contextmanager
 def _data_errors(files: StoreFiles, step: int) -> Iterator[None]:
-    """Turn what goes wrong while a step is read into a DataError."""
+    """Turn errors while a stored step is read into a DataError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -72,7 +75,7 @@ def _data_errors(files: StoreFiles, step: int) -> Iterator[None]:
 
 
 def _step_numbers(groups: pa.Table) -> dict[str, Any]:
-    """The step's own numbers."""
+    """Return the numbers of a stored step itself, such as its version. Raises DataError for another format."""
     numbers: dict[str, Any] = json.loads(groups.schema.metadata[METADATA])
     if numbers["format"] != FORMAT:
         raise DataError(f"a stored step has format {numbers['format']}, this version reads {FORMAT}")
@@ -84,7 +87,10 @@ def _stored_groups(
     rollouts: Path,
     fates: Collection[str] | None,
 ) -> Iterator[StoredGroup]:
-    """Row group k of the rollouts is the group of row k."""
+    """Yield a stored step's groups with the given fates (trained, dropped, …), or all groups.
+
+    Row group k of the rollouts belongs to row k of the groups.
+    """
     with pq.ParquetFile(rollouts) as file:
         for number, row in enumerate(groups.to_pylist()):
             if fates is None or row["fate"] in fates:
@@ -92,7 +98,7 @@ def _stored_groups(
 
 
 def num_left_out(run_folder: Path, step: int) -> int:
-    """Groups of a stored step that `store.share` has left out. Raises DataError when it cannot be read."""
+    """Return how many groups of a stored step `store.share` left out. Raises DataError when it cannot be read."""
     path = StoreFiles(run_folder).groups(step)
     try:
         numbers = json.loads(pq.read_schema(path).metadata[METADATA])
@@ -102,7 +108,7 @@ def num_left_out(run_folder: Path, step: int) -> int:
 
 
 def stored_steps(run_folder: Path) -> list[int]:
-    """Steps that are stored, ascending. Raises DataError when there are none."""
+    """Return the steps in a run's rollout store, ascending. Raises DataError when there are none."""
     files = StoreFiles(run_folder)
     steps = files.steps()
     if not steps:
@@ -113,14 +119,16 @@ def stored_steps(run_folder: Path) -> list[int]:
 
 
 def chosen_steps(run_folder: Path, text: str | None) -> list[int]:
-    """The stored steps that `K` or `K-J` names; None: all. Raises DataError when none is stored, ConfigError for
-    anything else."""
+    """Return the stored steps that the option `--steps K` or `--steps K-J` names, or all for None.
+
+    Raises DataError when none of them is stored, ConfigError for another form.
+    """
     stored = stored_steps(run_folder)
     if text is None:
         return stored
     first, separator, last = text.partition("-")
     if not first.isdigit() or (separator and not last.isdigit()):
-        raise ConfigError(f"--steps {text}: write K or K-J")
+        raise ConfigError(f"--steps {text}: pass K or K-J")
     wanted = range(int(first), int(last or first) + 1)
     steps = [step for step in stored if step in wanted]
     if not steps:
@@ -129,7 +137,10 @@ def chosen_steps(run_folder: Path, text: str | None) -> list[int]:
 
 
 def sampled_groups(run_folder: Path, steps: Iterable[int]) -> Iterator[tuple[int, ScoredGroup]]:
-    """Groups that were sampled in these steps, with their step: each group once. Raises as `read_step`."""
+    """Yield the groups that were sampled in these steps, each once and with its step.
+
+    Raises DataError as `read_step` does.
+    """
     for step in steps:
         for stored in read_step(run_folder, step).groups:
             if stored.origin == "sampled":
@@ -137,7 +148,10 @@ def sampled_groups(run_folder: Path, steps: Iterable[int]) -> Iterator[tuple[int
 
 
 def sampled_prompts(run_folder: Path, steps: Iterable[int]) -> Iterator[Prompt]:
-    """Yield the prompts of `sampled_groups`, without reading a rollout. Raises as `read_step`."""
+    """Yield the prompts of `sampled_groups`, without reading a rollout.
+
+    Raises DataError when a step is missing or cannot be read.
+    """
     files = StoreFiles(run_folder)
     for step in steps:
         with _data_errors(files, step):
@@ -147,7 +161,7 @@ def sampled_prompts(run_folder: Path, steps: Iterable[int]) -> Iterator[Prompt]:
 
 
 def responses_of(scored: ScoredGroup) -> list[tuple[Int32, Float32]]:
-    """Token ids and log-probs [T] of every rollout of a group, [N]."""
+    """Return the token ids and log-probs [T] of each of a group's N rollouts."""
     responses: list[tuple[Int32, Float32]] = []
     for data in fetch_all([chunk.data for chunk in scored.group.chunks]):
         for start, end in pairwise(data.offsets.tolist()):
@@ -176,7 +190,7 @@ def _stored_group(row: Mapping[str, Any], table: pa.Table) -> StoredGroup:
 
 
 def _columns(table: pa.Table) -> Columns:
-    """Columns [N] of plain numbers."""
+    """Return the columns [N] of a group's table that hold plain numbers."""
     columns: Columns = {}
     for name in table.column_names:
         kind = table.schema.field(name).type
@@ -218,7 +232,7 @@ def _scored_group(row: Mapping[str, Any], columns: Columns, table: pa.Table) -> 
 
 
 def _arrays(table: pa.Table) -> ChunkArrays:
-    """All responses of a group."""
+    """Return token ids, log-probs and offsets of all responses of a group."""
     token_ids = table["token_ids"].combine_chunks()
     log_probs = table["log_probs"].combine_chunks()
     offsets = token_ids.offsets.to_numpy().astype(np.int64)
@@ -231,7 +245,7 @@ def _arrays(table: pa.Table) -> ChunkArrays:
 
 
 def sampled_tokens(table: pa.Table) -> Bool | None:
-    """Which tokens of all rollouts of a group were sampled; None: all."""
+    """Return which tokens of all rollouts of a group were sampled, as a mask, or None when all were."""
     masks = table["is_sampled"]
     if masks.null_count == len(masks):
         return None
@@ -243,7 +257,7 @@ def sampled_tokens(table: pa.Table) -> Bool | None:
 
 
 def _turns(table: pa.Table, rows: slice, data: ChunkArrays) -> TurnRecord | None:
-    """Record of the turns of a chunk's trajectories; None: of no environment."""
+    """Return the turns of a chunk's trajectories, or None without an environment."""
     rewards = table["turn_rewards"][rows].to_pylist()
     if rewards[0] is None:
         return None
@@ -256,7 +270,7 @@ def _turns(table: pa.Table, rows: slice, data: ChunkArrays) -> TurnRecord | None
 
 
 def _rows_of_chunks(numbers: np.ndarray) -> Sequence[slice]:
-    """Rows of each chunk, from every row's number of its chunk."""
+    """Return the rows of each chunk, from the chunk number of every row."""
     starts = np.flatnonzero(np.diff(numbers, prepend=-1))
     bounds = [*starts.tolist(), len(numbers)]
     return [slice(start, end) for start, end in pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""Reads the timelines that a run has left: steps, and the spans of one (`nemo_brorl/training/trace_files.py`)."""
+"""Read the timelines of a run: the steps that have one, and the spans of a step (`training/trace_files.py`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nemo_brorl.training.trace_files import FOLDER, MICRO, ROLLOUTS, Event, file
 
 
 def timeline_steps(run_folder: Path) -> list[int]:
-    """Steps whose timeline is there, ascending."""
+    """Return the steps that have a timeline, ascending."""
     return steps_in(run_folder / FOLDER)
 
 
@@ -22,8 +22,10 @@ def read_spans(
     run_folder: Path,
     step: int,
 ) -> list[TimelineSpan]:
-    """Spans of a step: the first is the driver's "step", as long as the step was, the others are by start. Raises
-    DataError for a step that is not there, or a damaged file."""
+    """Return the spans of a step: first the driver's "step", as long as the step, then all others by start.
+
+    Raises DataError for a missing step or a damaged file.
+    """
     path = run_folder / FOLDER / file_name(step)
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:

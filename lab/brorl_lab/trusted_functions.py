@@ -1,4 +1,4 @@
-"""Checks whether the user trusts the import paths in a run folder's settings: they are code of whoever wrote it."""
+"""Check whether the user trusts the import paths in a run folder's settings, which run its author's code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def check_trusted(
     config: BroRLConfig,
     trusted: Collection[str],
 ) -> None:
-    """Raise ConfigError for import paths of a run's settings that are not among the `trusted`; imports nothing.
+    """Raise ConfigError when a run's settings name import paths that are not among the trusted ones.
 
-    `trusted`: what the command line names, and what its user has typed (`typed_texts`).
+    `trusted` holds the paths that the command line names and the texts that its user typed (`typed_texts`). Nothing is
+    imported.
     """
     foreign: list[str] = []
     options: list[str] = []
@@ -31,7 +32,7 @@ def check_trusted(
     if foreign:
         raise ConfigError(
             f"{' and '.join(foreign)} of the run's settings would be imported and called: if you trust whoever wrote "
-            f"that folder, write {' '.join(dict.fromkeys(options))}"
+            f"that folder, pass {' '.join(dict.fromkeys(options))}"
         )
 
 
@@ -39,7 +40,7 @@ def named_functions(
     within: Any,
     prefix: str = "",
 ) -> Iterator[tuple[str, str]]:
-    """List the settings that may name a function of a user's own, and do: (dotted name, import path)."""
+    """Yield the settings that name a user's own function, as (dotted name, import path)."""
     for field in dataclasses.fields(within):
         value = getattr(within, field.name)
         name = f"{prefix}{field.name}"
@@ -52,7 +53,7 @@ def named_functions(
 
 
 def typed_texts(overrides: Sequence[str]) -> set[str]:
-    """Collect every text that overrides give as a value, alone or inside lists and mappings."""
+    """Return every text that overrides give as a value, alone or inside lists and mappings."""
     found: set[str] = set()
     parser = OverridesParser.create()
     for override in parser.parse_overrides(list(overrides)):
@@ -62,7 +63,7 @@ def typed_texts(overrides: Sequence[str]) -> set[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """List the texts of a value."""
+    """Yield the texts inside a setting's value, also within lists and mappings."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

@@ -1,11 +1,12 @@
-"""`python -m lab.studies.advise_check SWEEP.yaml [--axis n] [--steps 10]` holds what `brorl advise` would have said of
-a run against what a sweep over N came to.
+"""Compare the advice of `brorl advise` with the result of a sweep over N.
 
-Every run is asked in turn: from its first steps, in which order would the sizes of N of its sweep come, by signal at
-equal samples and by signal a second? Spearman's rank correlation compares that with the order of held-out pass@1 of the
-same seed, at the most samples, and the longest training time, that all runs have reached. With three sizes it can only
-be ±1, ±½: read the mean over runs, and how often the best size was foretold. Runs that differ in something else than N
-are compared among their like.
+    python -m lab.studies.advise_check SWEEP.yaml [--axis n] [--steps 10]
+
+For every run, its first steps predict the order of the sweep's sizes N, by signal at equal samples and by signal a
+second. Spearman's rank correlation compares that with the order of held-out pass@1 of the same seed, at the most
+samples, and at the longest training time, that all runs have reached. With three sizes it can only be ±1 or ±½: read
+the mean over runs, and how often the best size was predicted. Runs that differ in something else than N are compared in
+separate families.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.generation.placement.costs import PlacementCosts
 from nemo_brorl.training.records import read_metrics
 
-NUM_SAMPLES = 1e6  # that the outlook is for; the order does not depend on it
+NUM_SAMPLES = 1e6  # samples of the outlook, on which the order does not depend
 
 
 class SizedRun(NamedTuple):
@@ -39,13 +40,13 @@ class SizedRun(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What was foretold from one run of a family, beside what came."""
+    """The order of sizes predicted from one run of a family, and the order that was measured."""
 
-    family: str  # what its runs have in common: the other axes, and the seed
-    asked: int  # N of the run that it was foretold from
+    family: str  # the runs' common values on the other axes, and their seed
+    asked: int  # N of the run that predicts
     unit: str
     score_noise: float
-    foretold: list[int]  # sizes, best first
+    foretold: list[int]  # predicted order of sizes, best first
     found: list[int]
     correlation: float
 
@@ -73,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def families_of(runs: Sequence[SweepRun], axis: str) -> dict[str, list[SizedRun]]:
-    """Runs that differ in N alone, by what they have in common."""
+    """Return the runs that differ in N alone, by what they have in common."""
     families: dict[str, list[SizedRun]] = {}
     for run in runs:
         path = run.folder / "metrics.jsonl"
@@ -89,7 +90,7 @@ def families_of(runs: Sequence[SweepRun], axis: str) -> dict[str, list[SizedRun]
 
 
 def compare(name: str, runs: Sequence[SizedRun], num_steps: int) -> list[Comparison]:
-    """Every run of a family asked, in both units; nothing of a family of one."""
+    """Return the comparisons of every run of a family, in both units. A family of one run gives none."""
     sizes = [run.size for run in runs]
     if len(sizes) < 2:
         return []
@@ -108,7 +109,7 @@ def compare(name: str, runs: Sequence[SizedRun], num_steps: int) -> list[Compari
 
 
 def outlooks_from(rows: Rows, sizes: Sequence[int], num_steps: int, score_noise: float) -> list[Outlook]:
-    """What `brorl advise` says of these sizes from a run's first steps. Raises DataError as it does."""
+    """Return what `brorl advise` says of these sizes from a run's first steps. Raises DataError as it does."""
     measured = mean_of_steps(measured_steps(rows)[:num_steps])
     prior = fit_prior(measured.pass_at, measured.all_right, measured.num_per_prompt)
     prefill_cost = PlacementCosts().prefill
@@ -116,13 +117,13 @@ def outlooks_from(rows: Rows, sizes: Sequence[int], num_steps: int, score_noise:
 
 
 def best_first(sizes: Sequence[int], worth: Sequence[float]) -> list[int]:
-    """Sizes in the order of what they are worth."""
+    """Return the rollout sizes sorted by their worth, the best first."""
     order = np.argsort(worth, kind="stable")[::-1]
     return [sizes[index] for index in order]
 
 
 def show(found: Sequence[Comparison], console: Console) -> None:
-    """Every comparison, and means of each unit."""
+    """Print every comparison of predicted with measured orders, and the means for each unit."""
     table = []
     for one in found:
         orders = [" ".join(map(str, order)) for order in (one.foretold, one.found)]
@@ -133,7 +134,10 @@ def show(found: Sequence[Comparison], console: Console) -> None:
 
 
 def summary(found: Sequence[Comparison]) -> Mapping[str, tuple[float, float, int]]:
-    """By unit: mean rank correlation, share of comparisons whose best size was foretold, how many there are."""
+    """Return the mean rank correlation, the share with the best size predicted, and the number of comparisons.
+
+    They are by unit.
+    """
     means = {}
     for unit in UNITS:
         own = [one for one in found if one.unit == unit]

@@ -1,14 +1,14 @@
-"""Sizes that nobody gave against a search by hand, on an idle machine of two cores.
+"""Compare automatically chosen sizes with a search by hand, on an idle machine of two cores.
 
     python -m lab.studies.auto_sizes MODEL [MODEL ...] --output runs/auto_sizes [--steps 3] [--repeats 2] [--set
     KEY=VALUE]
 
-Each model trains a few steps with every size left to be chosen, `--repeats` times. From there one size after the other
-takes each value of `VALUES`, and keeps the fastest one, as somebody does who tunes by hand. Then the layout that was
-chosen and the fastest other one that was tried run again by turns, `--repeats` times each: of these runs alone are the
-result, tokens that are sampled in a second of a step, chosen over other (wanted: 0.95 or more), and the peak of policy
-ranks and engines beside what the memory estimate says of them (wanted: no more). Ends with 1 when a model misses. A
-layout that is refused, as too large or otherwise, counts as 0.
+Each model trains a few steps with every size chosen automatically, `--repeats` times. From there one size after the
+other takes each value of `VALUES` and keeps the fastest one, as when tuning by hand. Then the chosen layout and the
+fastest other one run again by turns, `--repeats` times each. The results come from these runs alone: the ratio of
+sampled tokens a second of a step, chosen over other (goal: 0.95 or more), and the peak memory of policy ranks and
+engines, compared with the memory estimate (goal: no more). The exit code is 1 when a model misses a goal. A layout that
+is refused, as too large or otherwise, counts as 0.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SHORT = (
 
 
 class Search:
-    """Runs of one model, each in a folder of its own."""
+    """The runs of one model, each in a folder of its own."""
 
     def __init__(self, shared: list[str], folder: Path) -> None:
         self.shared = shared
@@ -51,7 +51,10 @@ class Search:
         self.num_runs = 0
 
     def run(self, layout: dict[str, float]) -> tuple[float, float, Path]:
-        """What `run` returns, and the folder of the run. `layout`: sizes by their settings; the others are chosen."""
+        """Train with a layout and return sampled tokens/s, peak memory in GiB and the run's folder.
+
+        `layout` holds sizes by setting. All other sizes are chosen automatically.
+        """
         folder = self.folder / f"run_{self.num_runs}"
         self.num_runs += 1
         settings = [f"{name}={value}" for name, value in layout.items()]
@@ -65,7 +68,7 @@ class Search:
         return rate, peak, folder
 
     def fastest_other(self, chosen: dict[str, float], rate: float) -> dict[str, float]:
-        """The fastest layout on the way from `chosen`, which reached `rate`, but for `chosen` itself."""
+        """Return the fastest layout on the way from `chosen`, which reached `rate`, other than `chosen` itself."""
         tried = []
         found = dict(chosen)
         for name, values in VALUES.items():
@@ -83,7 +86,7 @@ class Search:
 
 
 def chosen_sizes(config: BroRLConfig) -> dict[str, float]:
-    """The sizes of `VALUES` that a run has chosen."""
+    """Return the sizes (ranks, engines, micro-batch tokens, cache GiB) that a run has chosen automatically."""
     policy = config.policy
     generation = config.generation
     assert policy.data_parallel_size and policy.tokens_per_micro_batch, "no layout of the policy was recorded"
@@ -97,7 +100,10 @@ def chosen_sizes(config: BroRLConfig) -> dict[str, float]:
 
 
 def run(settings: list[str], folder: Path) -> tuple[float, float]:
-    """(sampled tokens a second of a step, peak of ranks and engines in GiB); (0, 0) where the run is refused."""
+    """Train a few steps and return the sampled tokens a second of a step, and the peak GiB of ranks and engines.
+
+    Both are 0 where the run is refused.
+    """
     command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", "your_model", *settings]
     try:
         actors = watch([*command, f"exp_manager.explicit_log_dir={folder}"], folder / "metrics.jsonl")
@@ -112,14 +118,14 @@ def run(settings: list[str], folder: Path) -> tuple[float, float]:
 
 
 def bound_gib(folder: Path) -> float:
-    """What the estimate says of ranks and engines of a run, by the sizes that it recorded."""
+    """Return the estimated GiB of a run's ranks and engines, by the sizes that it recorded."""
     config = load_run_config(folder)
     memory = cpu_memory(config, read_model_shape(Path(config.policy.model)), fullest_micro_batch(config))
     return memory.num_ranks * sum(memory.rank.values()) + memory.num_engines * sum(memory.engine.values())
 
 
 def compare(search: Search, repeats: int) -> tuple[list[str], bool]:
-    """A model's row, and whether it misses."""
+    """Compare a model's automatic sizes with tuned ones, and return its table row and whether it misses the goals."""
     first_rates: list[float] = []
     peak = 0.0
     for _ in range(repeats):
@@ -147,7 +153,7 @@ def compare(search: Search, repeats: int) -> tuple[list[str], bool]:
 
 
 def main() -> int:
-    """A row for each model."""
+    """Compare automatic sizes with tuned ones for each model, print a row for each, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--output", type=Path, default=Path("runs/auto_sizes"))
@@ -155,7 +161,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
-    load_config("your_model", [*SHORT, *options.set])  # a mistake is found before the first run
+    load_config("your_model", [*SHORT, *options.set])  # find mistakes before the first run
     if options.output.exists():
         parser.error(f"--output {options.output} is there already: runs would go on from what is in it; name another")
     rows = []

@@ -1,15 +1,15 @@
-"""What rounding to bf16 costs between sampler and trainer, in nats and in experts.
+"""Measure what rounding to bf16 costs between sampler and trainer, in nats of log-probs and in routed experts.
 
     python lab/studies/bf16_rounding.py MODEL_FOLDER [--responses 64] [--tokens 48] [--json FILE]
 
 Heads: responses are drawn from the model in bf16 by `transformers`, the sampler here, and scored by the policy in bf16,
 the trainer. Their layers compute the same in another order. Each side multiplies its last hidden states by the output
-layer with logits in bf16 or in float32; the figure is the mean |log p - log p| of the drawn tokens.
+layer with logits in bf16 or in float32. The result is the mean |log p - log p| of the drawn tokens.
 
 Routers: no trained mixture is at hand, so hidden states and weights are drawn, of Qwen3-30B-A3B's sizes, such that
-logits have a standard deviation of `--spread`. A token is routed twice, with the sampler's bf16 logits and the
-trainer's, in float32 (before) or in bf16 (now); in both cases the trainer's hidden states are off by a rounding to bf16
-of what they are made of. The figure is the share of tokens that go to another set of experts, in a layer and in any of
+logits have a standard deviation of `--spread`. A token is routed twice, with the sampler's bf16 logits and with the
+trainer's, in float32 (before) or in bf16 (now). In both cases the trainer's hidden states are off by a rounding to bf16
+of what they are made of. The result is the share of tokens that go to another set of experts, in a layer and in any of
 48.
 """
 
@@ -46,8 +46,10 @@ HEADS: dict[str, Product] = {"bf16": in_bf16, "fp32": in_float32}
 
 
 def draw(folder: Path, num: int, num_tokens: int) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """Prompts of one token and what the model says after them [num, 1 + T], log-probs of what it said with either head
-    [num, T], and the largest |logit| of every token [num, T]."""
+    """Sample responses and return tokens, their log-probs with either head, and each token's largest |logit|.
+
+    Shapes: tokens [num, 1 + T] with a prompt of one token, log-probs [num, T], largest |logit| [num, T].
+    """
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
@@ -68,7 +70,7 @@ def draw(folder: Path, num: int, num_tokens: int) -> tuple[Tensor, dict[str, Ten
 
 
 def score(folder: Path, tokens: Tensor) -> dict[str, Tensor]:
-    """Log-probs [num, T] of the same by the policy with either head."""
+    """Return the policy's log-probs [num, T] of the tokens with either head."""
     device = open_device(on_gpu=False, num_threads=torch.get_num_threads())
     from nemo_brorl.config.parallel_layout import layout_of
     from nemo_brorl.policy.model import log_probs
@@ -89,7 +91,7 @@ def score(folder: Path, tokens: Tensor) -> dict[str, Tensor]:
 
 
 def other_experts(num_tokens: int, spread: float) -> dict[str, tuple[float, float]]:
-    """Share of tokens with another set of experts: in a layer, and in any of all layers."""
+    """Return the shares of tokens with another set of experts, in a layer and in any of all layers."""
     generator = torch.Generator().manual_seed(0)
     differs = {name: torch.zeros(LAYERS, num_tokens, dtype=torch.bool) for name in HEADS}
     for layer in range(LAYERS):

@@ -1,19 +1,21 @@
-"""A task on which a large N should win, by a calculation that is to be tried: cipher chains.
+"""Generate cipher chains, a task on which a large N should win by a calculation, to test that calculation.
 
     python lab/studies/cipher_chains.py --output runs/cipher        # questions, demonstrations, an untrained model
     brorl sft --config-name sft data.path=runs/cipher/demonstrations.jsonl policy.model=runs/cipher/initial …
     python lab/studies/cipher_chains.py --output runs/cipher_long --document 1000 --num-questions 40000
     python lab/studies/cipher_chains.py --output runs/cipher_solved --solved 0.75 --num-questions 2048
 
-There are eight families, each with a permutation of the ten digits that nothing says. A question names a family and
-shows six to eight digits; the answer applies the permutation to each. Demonstrations are those of a pupil who is right
-about a digit with a chance of 0.30 and has one wrong digit of his own with 0.40: a base that learns to answer as he
-does is right about whole chains between 7 times in 10,000 (six digits) and 7 times in 100,000 (eight). A third of the
-demonstrations are copies of the digits, of a ninth family that no question has: from the ciphers alone a small model
-is slow to find which digit of the answer goes with which. With `--document` a text of so many random letters stands
-before every question, its own each time, as documents stand before what is asked about them; the model to begin with
-is then the base of the short questions, with room for them. With `--solved` so large a share of the questions are
-copies, which the base is right about with 0.99, and `held_out.jsonl` has chains that no training question is.
+There are eight families, each with a hidden permutation of the ten digits. A question names a family and shows six to
+eight digits. The answer applies the permutation to each digit. Demonstrations simulate a pupil who is right about a
+digit with a chance of 0.30 and writes one preferred wrong digit with 0.40. A base that learns to answer so is right
+about whole chains between 7 times in 10,000 (six digits) and 7 times in 100,000 (eight). A third of the demonstrations
+are copies of the digits, of a ninth family that no question has: from the ciphers alone a small model is slow to find
+which digit of the answer goes with which.
+
+With `--document` a text of that many random letters precedes every question, a new one each time, like a document
+that a question is about. The initial model is then the base of the short questions, with room for documents. With
+`--solved` that share of the questions are copies, which the base is right about with 0.99, and `held_out.jsonl` has
+chains that no training question has.
 """
 
 from __future__ import annotations
@@ -33,21 +35,21 @@ FAMILIES = "ABCDEFGH"
 DIGITS = "0123456789"
 LENGTHS = (6, 7, 8)
 FILLER = "x"
-LETTERS = "abcdefghijklmnopqrstuvwyz"  # of documents
-BASE = Path("lab/studies/models/cipher")  # what is taught to read documents
-LONGEST_CONTEXT = 2048  # tokens, where there are documents
+LETTERS = "abcdefghijklmnopqrstuvwyz"  # letters of documents
+BASE = Path("lab/studies/models/cipher")  # base that is taught to read documents
+LONGEST_CONTEXT = 2048  # tokens, with documents
 COPIER = "I"  # family of the copies
-COPIES = 1 / 3  # share of the demonstrations
+COPIES = 1 / 3  # share of copies in the demonstrations
 RIGHT = 0.30
 FAVOURITE_WRONG = 0.40
 NUM_QUESTIONS = 200_000
 NUM_DEMONSTRATIONS = 100_000
-NUM_HELD_OUT = 1024  # chains beside questions that are solved in part
+NUM_HELD_OUT = 1024  # chains to measure on, when the questions are partly solved
 MODEL = NewModelConfig(hidden_size=128, num_layers=3, intermediate_size=256, vocab_size=384)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the files."""
+    """Write the questions, the demonstrations and the model of the cipher task."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/cipher"))
     parser.add_argument("--seed", type=int, default=1, help="of permutations, questions and weights")
@@ -59,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     options.output.mkdir(parents=True, exist_ok=True)
     random = Random(options.seed)
-    letters = Random(options.seed)  # of documents alone: the same questions with and without
+    letters = Random(options.seed)  # documents draw from it alone, so the questions are equal with and without them
     ciphers = make_ciphers(random)
     drawn = [draw_question(random) for _ in range(NUM_QUESTIONS)]
     different = list(dict.fromkeys(drawn))
@@ -94,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def make_ciphers(random: Random) -> dict[str, dict[str, str]]:
-    """Each family's permutation."""
+    """Return a random permutation of the ten digits for each family of ciphers."""
     ciphers = {}
     for name in FAMILIES:
         shuffled = random.sample(DIGITS, len(DIGITS))
@@ -103,14 +105,14 @@ def make_ciphers(random: Random) -> dict[str, dict[str, str]]:
 
 
 def draw_question(random: Random) -> tuple[str, str]:
-    """A family and its digits."""
+    """Return a random question of the cipher task: the name of a family, and digits to encipher."""
     name = random.choice(FAMILIES)
     digits = random.choices(DIGITS, k=random.choice(LENGTHS))
     return name, "".join(digits)
 
 
 def rows_of(questions: Sequence[tuple[str, str]], ciphers: dict[str, dict[str, str]]) -> list[dict[str, str]]:
-    """Questions with their right answers, and no document."""
+    """Return data rows of cipher questions with their right answers, without documents."""
     rows = []
     for name, digits in questions:
         rows.append({"prompt": question_text(name, digits), "answer": encipher(digits, ciphers[name])})
@@ -118,7 +120,10 @@ def rows_of(questions: Sequence[tuple[str, str]], ciphers: dict[str, dict[str, s
 
 
 def first_questions(different: Sequence[tuple[str, str]], num: int, solved: float) -> list[tuple[str, str]]:
-    """The first of them, so large a share made copies; none twice, as two families may have shown the same digits."""
+    """Return the first `num` distinct questions, of which the share `solved` are made copies.
+
+    A repeated copy counts once: two families may show the same digits.
+    """
     chosen: dict[tuple[str, str], None] = {}
     for name, digits in different:
         if len(chosen) == num:
@@ -130,30 +135,35 @@ def first_questions(different: Sequence[tuple[str, str]], num: int, solved: floa
 
 
 def is_copy(number: int, share: float) -> bool:
-    """Whether a question is a copy: of any run of questions this share is, to the nearest one."""
+    """Return whether the question with this index is a copy.
+
+    Copies then have the given share of any run of questions, to the nearest one.
+    """
     return int((number + 1) * share) > int(number * share)
 
 
 def question_text(name: str, digits: str) -> str:
-    """Text of a question; filled up to one length, so that each digit of the answer is as far from its own as any
-    other: a small model learns to look there in minutes."""
+    """Return the text of a question, padded to one length.
+
+    Each digit of the answer is then as far from its own as every other digit is, which a small model learns in minutes.
+    """
     return f"{name}: {digits.ljust(max(LENGTHS), FILLER)}"
 
 
 def draw_document(num_letters: int, random: Random) -> str:
-    """A line of random letters, none where there are none."""
+    """Return a line of random letters, or an empty text for 0 letters."""
     if num_letters == 0:
         return ""
     return "".join(random.choices(LETTERS, k=num_letters)) + "\n"
 
 
 def encipher(digits: str, cipher: dict[str, str]) -> str:
-    """The right answer."""
+    """Return the digits enciphered by a family's permutation, which is the right answer."""
     return "".join(cipher[digit] for digit in digits)
 
 
 def favourite_mistakes(cipher: dict[str, str], random: Random) -> dict[str, str]:
-    """The wrong digit that the pupil likes best for each digit."""
+    """Return for each digit the wrong digit that the simulated pupil prefers."""
     mistakes = {}
     for digit, right in cipher.items():
         mistakes[digit] = random.choice(DIGITS.replace(right, ""))
@@ -161,7 +171,7 @@ def favourite_mistakes(cipher: dict[str, str], random: Random) -> dict[str, str]
 
 
 def pupil_digit(digit: str, cipher: dict[str, str], mistakes: dict[str, str], right: float, random: Random) -> str:
-    """What he writes for a digit, which is right with a chance of `right`."""
+    """Return what the simulated pupil writes for a digit, which is right with the chance `right`."""
     draw = random.random()
     if draw < right:
         return cipher[digit]
@@ -172,14 +182,17 @@ def pupil_digit(digit: str, cipher: dict[str, str], mistakes: dict[str, str], ri
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
-    """One JSON object a line."""
+    """Write data rows as JSON, one on each line."""
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row) + "\n")
 
 
 def write_model(folder: Path, seed: int) -> None:
-    """Tokenizer and random weights. Every digit is a token, whatever the tokenizer learns."""
+    """Write a tokenizer and random weights.
+
+    Every digit is a token, whatever the tokenizer learns.
+    """
     text = CHAT_TEMPLATE + " ".join(FAMILIES + COPIER) + " user assistant system"
     tokenizer = build_tokenizer([text], MODEL.vocab_size)
     tokenizer.save_pretrained(folder)
@@ -187,7 +200,7 @@ def write_model(folder: Path, seed: int) -> None:
 
 
 def give_room(folder: Path) -> None:
-    """The base of short questions, which may now read long ones."""
+    """Copy the base of the short questions, with room for long ones in its settings."""
     shutil.copytree(BASE, folder, dirs_exist_ok=True)
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))

@@ -1,18 +1,18 @@
-"""Cipher chains learnt by plain PyTorch, without engines: many runs in the time of one, and the product's own check.
+"""Train cipher chains in plain PyTorch, without engines: many runs in the time of one, and a check of the product.
 
     python lab/studies/cipher_chains.py
     python -m lab.studies.cipher_plain --sizes 16 512 --advantages maxrl --rates 2e-4 --seeds 1 2 3
 
 Weights, questions and the arithmetic of an update are those of `lab/studies/sweeps/cipher_chains.yaml`: one optimizer
-step for 4,096 rollouts (`--rollouts`), mean over tokens, Adam with the product's settings. Groups that agree have no
-gradient and are not scored again; Adam steps all the same. Success on held-out questions is the exact probability of
-the right answer, not a sample. Each measurement is a line of JSON in `--output`.
+step for 4,096 rollouts (`--rollouts`), mean over tokens, Adam with the product's settings. Groups whose rewards agree
+have no gradient and are not scored again, but Adam takes its step. Success on held-out questions is the exact
+probability of the right answer, not a sample. Each measurement is a line of JSON in `--output`.
 
-With `--rollouts 1024 --steps 300`, foretold before any such run: smaller steps bring every N further at 307,200
-rollouts than 4,096 do, N = 512 least, whose steps then see two questions; the order of N stays, 16 and 64 ahead of 512.
+Predicted for `--rollouts 1024 --steps 300` before any such run: smaller steps bring every N further at 307,200 rollouts
+than 4,096 do, N = 512 least, whose steps then see two questions. The order of N stays, 16 and 64 ahead of 512.
 
-With `--sizes 512 --rates 1e-4 --steps 75`, foretold likewise: at half the rate N = 512 stays below what it has at 2e-4
-after 307,200 rollouts, and so below N = 16.
+Predicted for `--sizes 512 --rates 1e-4 --steps 75` before any such run: at half the rate N = 512 stays below what it
+has at 2e-4 after 307,200 rollouts, and so below N = 16.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from lab.studies.figures.cipher import arm_table, draw_curves, read_curves
 from nemo_brorl.core.console import format_table
 
 MODEL = Path("lab/studies/models/cipher")
-ROLLOUTS = 4096  # a step
-MAX_TOKENS = 16  # of a response
+ROLLOUTS = 4096  # rollouts a step
+MAX_TOKENS = 16  # response tokens
 HELD_OUT = 512  # questions of each half: one to choose settings with, one to report on
 BETAS = (0.9, 0.95)
 CLIP_GRAD = 1.0
 
 
 class Questions:
-    """Token ids of questions, all of one length, and of their right answers."""
+    """The token ids of questions, all of one length, and of their right answers."""
 
     def __init__(self, path: Path, limit: int) -> None:
         tokenizer = AutoTokenizer.from_pretrained(MODEL)
@@ -57,7 +57,10 @@ class Questions:
 
 
 def read_prompts(model: PreTrainedModel, prompts: Tensor, copies: int) -> tuple[DynamicCache, Tensor]:
-    """Keys and values of prompts (P, length), each `copies` times, and logits after them (P × copies, vocabulary)."""
+    """Return the KV cache of prompts (P, length), each `copies` times, and the logits after them.
+
+    The logits are (P × copies, vocabulary).
+    """
     cache = DynamicCache()
     logits = model(input_ids=prompts, past_key_values=cache).logits[:, -1]
     cache.batch_repeat_interleave(copies)
@@ -66,7 +69,7 @@ def read_prompts(model: PreTrainedModel, prompts: Tensor, copies: int) -> tuple[
 
 @torch.no_grad()
 def sample(model: PreTrainedModel, prompts: Tensor, copies: int, end: int, generator: torch.Generator) -> Tensor:
-    """Responses (P × copies, tokens) at temperature 1, filled up with `end` once they ended."""
+    """Sample responses (P × copies, tokens) at temperature 1, filled up with `end` after their end."""
     cache, logits = read_prompts(model, prompts, copies)
     responses = torch.full((len(logits), MAX_TOKENS), end)
     going_on = torch.arange(len(logits))
@@ -85,7 +88,7 @@ def sample(model: PreTrainedModel, prompts: Tensor, copies: int, end: int, gener
 
 
 def log_probs(model: PreTrainedModel, prompts: Tensor, copies: int, responses: Tensor) -> Tensor:
-    """Log-probs of the responses' tokens (P × copies, tokens)."""
+    """Return the log-probs of the responses' tokens (P × copies, tokens)."""
     cache, first = read_prompts(model, prompts, copies)
     rest = model(input_ids=responses[:, :-1], past_key_values=cache).logits
     logits = torch.cat([first[:, None], rest], dim=1)
@@ -93,13 +96,13 @@ def log_probs(model: PreTrainedModel, prompts: Tensor, copies: int, responses: T
 
 
 def sampled_mask(responses: Tensor, end: int) -> Tensor:
-    """Mask (responses, tokens) of sampled tokens, the first `end` included."""
+    """Return a mask (responses, tokens) of the sampled tokens, with the first `end` included."""
     ended_before = (responses == end).cumsum(dim=1) - (responses == end).long()
     return ended_before == 0
 
 
 def score_responses(responses: Tensor, answers: Sequence[list[int]], copies: int) -> Tensor:
-    """1 where a response is the answer of its question, else 0, (P × copies)."""
+    """Return 1 where a response is the answer to its question, else 0, (P × copies)."""
     rewards = torch.zeros(len(responses))
     for place, answer in enumerate(answers):
         group = responses[place * copies : (place + 1) * copies]
@@ -118,7 +121,7 @@ def grpo(rewards: Tensor) -> Tensor:
 
 
 def maxrl(rewards: Tensor) -> Tensor:
-    """Arithmetic of arXiv 2602.02710: divided by the mean; 0 for a group without success."""
+    """Return MaxRL advantages (arXiv 2602.02710): centred rewards over their mean, 0 for a group without success."""
     mean = rewards.mean(dim=1, keepdim=True)
     return torch.where(mean > 0, (rewards - mean) / mean.clamp_min(1e-9), 0.0)
 
@@ -134,7 +137,7 @@ def update_policy(
     advantages: Tensor,
     end: int,
 ) -> None:
-    """One optimizer step on the mean over all sampled tokens."""
+    """Take one optimizer step of the policy gradient, as a mean over all sampled tokens."""
     copies = advantages.shape[1]
     mask = sampled_mask(responses, end)
     num_tokens = mask.sum()
@@ -153,7 +156,7 @@ def update_policy(
 
 @torch.no_grad()
 def answer_probabilities(model: PreTrainedModel, questions: Questions, places: range) -> Tensor:
-    """Probability of each right answer."""
+    """Return the policy's exact probability of the right answer to each question."""
     longest = max(len(answer) for answer in questions.answers)
     padded = []
     for place in places:
@@ -165,7 +168,10 @@ def answer_probabilities(model: PreTrainedModel, questions: Questions, places: r
 
 
 def show_keep_rates(questions: Questions, sizes: Sequence[int]) -> None:
-    """Of the base, by its own probabilities: groups that disagree, and rollouts for a full batch of them."""
+    """Print the base's share of groups that disagree, and the rollouts for a full batch of them.
+
+    Both follow from its exact probabilities.
+    """
     model = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     right = answer_probabilities(model, questions, range(len(questions.answers))).double()
     print(f"right with {float(right.mean()):.2g} over {len(right):,} questions")
@@ -175,14 +181,14 @@ def show_keep_rates(questions: Questions, sizes: Sequence[int]) -> None:
 
 
 class PlainRun:
-    """A model, its optimizer, and the questions it has not seen yet, in the order of a seed."""
+    """A model, its optimizer, and the questions that it has not seen yet, in the order of a seed."""
 
     def __init__(
         self, questions: Questions, size: int, advantage: str, rate: float, seed: int, rollouts: int = ROLLOUTS
     ) -> None:
         self.questions = questions
         self.size = size
-        self.num_prompts = rollouts // size  # of a step
+        self.num_prompts = rollouts // size  # prompts of a step
         self.advantage = ADVANTAGES[advantage]
         self.generator = torch.Generator().manual_seed(seed)
         self.model = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
@@ -195,12 +201,15 @@ class PlainRun:
         self.num_updates = 0
 
     def unseen(self) -> Iterator[Tensor]:
-        """Places of the questions of each step; the first ones are held out."""
+        """Return an iterator over the indices of each step's questions. The first questions are held out."""
         order = torch.randperm(len(self.questions.answers) - 2 * HELD_OUT, generator=self.generator)
         return iter((order + 2 * HELD_OUT).split(self.num_prompts))
 
     def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Prompts (P, length), responses (P × N, tokens) and advantages (P, N) of the step's next rollouts."""
+        """Sample the step's next rollouts.
+
+        Returns prompts (P, length), responses (P × N, tokens) and advantages (P, N).
+        """
         places = next(self.places)
         prompts = self.questions.prompts[places]
         responses = sample(self.model, prompts, self.size, self.questions.end, self.generator)
@@ -211,14 +220,16 @@ class PlainRun:
         return prompts, responses, self.advantage(rewards.view(len(places), self.size))
 
     def step(self) -> None:
-        """Fixed samples: one update from all of them."""
+        """Sample a fixed number of rollouts and take one update from all of them."""
         prompts, responses, advantages = self.sample_groups()
         update_policy(self.model, self.optimizer, prompts, responses, advantages, self.questions.end)
         self.num_updates += 1
 
     def filled_step(self, limit: int) -> None:
-        """Filled as DAPO's: sampled until all of its groups are informative, which are learnt from; none where `limit`
-        rollouts of the run have been sampled before."""
+        """Sample until the batch has informative groups only, as DAPO does, and train on them.
+
+        Makes no update when the run reaches `limit` rollouts before.
+        """
         wanted = self.num_prompts
         kept: list[tuple[Tensor, Tensor, Tensor]] = []
         num_kept = 0
@@ -236,7 +247,7 @@ class PlainRun:
 
 
 def train(questions: Questions, size: int, advantage: str, rate: float, seed: int, options: argparse.Namespace) -> None:
-    """One run; its measurements go to the output file as they come."""
+    """Train one run of the cipher task, and append its measurements to the output file as they come."""
     run = PlainRun(questions, size, advantage, rate, seed, options.rollouts)
     first = HELD_OUT if options.report else 0
     places = range(first, first + HELD_OUT)
@@ -262,7 +273,7 @@ def train(questions: Questions, size: int, advantage: str, rate: float, seed: in
 
 
 def main() -> None:
-    """Every combination, seeds outermost."""
+    """Train runs with every combination of the command line's settings, with seeds outermost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=Path, default=Path("runs/cipher/questions.jsonl"))
     parser.add_argument("--output", type=Path, default=Path("runs/cipher/plain.jsonl"))

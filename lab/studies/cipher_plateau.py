@@ -1,28 +1,28 @@
-"""After a plateau: N = 16 filled until full, until validation no longer rises; then other N and other rules from there.
+"""Train with N = 16 and full batches until validation stops rising, then with other N and other rules from there.
 
     python lab/studies/cipher_chains.py
     python -m lab.studies.cipher_plateau --prepare
     python -m lab.studies.cipher_plateau --seeds 1 2 3 --report && python -m lab.studies.cipher_plateau --tables
 
-The paper's situation in small. 2,048 questions come again and again. Half of the families are within reach: `--prepare`
-teaches the base of cipher chains to be right about their digits with 0.8, about the others it stays as it was, right
-with 2 in 10,000. ProRL's N = 16 with GRPO, each step filled with 256 groups that disagree, learns the first half; then
-those groups get scarce. Where validation (on questions that nothing is reported on) rises by less than half a point in
-two updates (`rollouts/schedule.py`), each arm goes on from the same weights and the same optimizer for equally many
-rollouts. Seconds are the processor's, of one thread, without measurements, and so hardly depend on what else runs.
+This is the paper's situation on a small scale. 2,048 questions are repeated. Half of the families are within reach:
+`--prepare` teaches the base of cipher chains to be right about their digits with 0.8. About the others it stays right
+with 2 in 10,000. ProRL's N = 16 with GRPO, each step filled with 256 informative groups, learns the first half. Then
+such groups get scarce. Where validation (on questions that are not reported on) rises by less than half a point in two
+updates (`rollouts/schedule.py`), each arm continues from the same weights and the same optimizer state for equally many
+rollouts. Seconds are processor time of one thread, without measurements, so other load hardly changes them.
 
-Foretold before any run: N = 16 filled until full stands still on the second half (below 1 %) for want of updates; with
-N = 512 filled until full it has three times as many updates or more, and rises further at each seed; with fixed samples
-N = 16 gets further than that, and with solved questions retired further still; with fixed samples N = 512 is behind
-N = 16. Seed 0 was then run, on the questions to choose by: the bound of half a point and the length of an arm are its.
+Predicted before any run: N = 16 with full batches stays on the second half (below 1 %), because it has too few updates.
+N = 512 with full batches has three times as many updates or more, and rises further at each seed. With fixed samples
+N = 16 gets further than that, and with solved questions retired further still. With fixed samples N = 512 is behind
+N = 16. Then seed 0 was run on the questions to choose by. It set the bound of half a point and the length of an arm.
 
 Of arms with 1,024 rollouts a step (`SMALL_STEPS`) seed 0 chose N = 64 as the best fixed N at equal rollouts (96.8 %
-where N = 16 had 81.8 and N = 4 72.5), and to ask a tenth of the retired questions again (0.25 was behind). Foretold
-before seeds 1 to 3: N = 16 with retirement comes at each seed to 90 % with at most 0.8 of the rollouts that N = 16
-without it takes to where that ends, and forgets nothing (within reach above 95 %); it ends with N = 64 within three
-points and has the lead at equal seconds; N = 64 with retirement, which seed 0 has not run, ends ahead of N = 64 without
-and comes to 80 % after at most 0.8 of its rollouts. Asked again was then a tenth of the retired questions that came up,
-as of revision fe90df5; now it is a tenth of those asked.
+where N = 16 had 81.8 and N = 4 72.5), and to sample a tenth of the retired questions again (0.25 was behind). Predicted
+before seeds 1 to 3: N = 16 with retirement reaches 90 % at each seed, with at most 0.8 of the rollouts that N = 16
+without it takes to its last score, and forgets nothing (within reach above 95 %). It ends within three points of N = 64
+and leads at equal seconds. N = 64 with retirement, which seed 0 did not run, ends ahead of N = 64 without and reaches
+80 % after at most 0.8 of its rollouts. Sampled again was then a tenth of the retired questions that came up, as of
+revision fe90df5. Now it is a tenth of those sampled.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from lab.studies.figures.plateau import print_plateau_tables
 from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.rollouts.plateau import PlateauDetector
 
-WITHIN_REACH = "ABCD"  # families
-SKILL = 0.8  # chance of a right digit that these are taught
+WITHIN_REACH = "ABCD"  # families that are taught
+SKILL = 0.8  # chance of a right digit in the taught families
 TEACHING_STEPS = 60
 TAUGHT_AT_ONCE = 512  # questions
 TEACHING_RATE = 1e-3
@@ -69,14 +69,14 @@ SLOW = PlateauConfig(min_gain=0.005)
 
 @dataclass(frozen=True)
 class PlateauArm:
-    """How a run goes on."""
+    """The settings with which a run continues after the plateau."""
 
     size: int
     advantage: str
     fill: str
     retire: float = 0.0
     recheck: float = 0.0
-    rollouts: int = ROLLOUTS  # a step
+    rollouts: int = ROLLOUTS  # rollouts a step
 
 
 BEFORE = PlateauArm(16, "grpo", "full")
@@ -89,7 +89,7 @@ ARMS = {
     "N = 512, MaxRL": PlateauArm(512, "maxrl", "samples"),
     "N = 16, MaxRL, retire_from=0.9": PlateauArm(16, "maxrl", "samples", 0.9),
 }
-# a quarter of the rollouts a step, four times the updates
+# A quarter of the rollouts a step, four times the updates.
 SMALL_STEPS = {
     "N = 4": PlateauArm(4, "maxrl", "samples", rollouts=1024),
     "N = 16": PlateauArm(16, "maxrl", "samples", rollouts=1024),
@@ -104,17 +104,17 @@ ALL_ARMS = ARMS | SMALL_STEPS
 
 
 class Course:
-    """One run: its questions, what it is measured on, and where measurements go."""
+    """One seed's runs: the questions, the settings of measurements, and the output file."""
 
     def __init__(self, questions: Questions, are_reached: torch.Tensor, options: argparse.Namespace, seed: int) -> None:
         self.questions = questions
         self.are_reached = are_reached
         self.options = options
         self.seed = seed
-        self.seconds = 0.0  # of the part under way
+        self.seconds = 0.0  # seconds of the current part
 
     def begin(self, arm: PlateauArm) -> PooledRun:
-        """A run of the taught base, at 0 seconds."""
+        """Return a run that starts from the taught base, and reset the clock."""
         self.seconds = 0.0
         pool = RetiringParams(retire_from=arm.retire, recheck=arm.recheck) if arm.retire else None
         run = PooledRun(self.questions, arm.size, self.seed, pool, arm.advantage, RATE, TRAINED, arm.rollouts)
@@ -123,7 +123,10 @@ class Course:
         return run
 
     def plateau(self) -> Mapping[str, Any]:
-        """Weights and optimizer at the plateau; kept beside the output, more arms may go on from them later."""
+        """Return the weights and the optimizer state at the plateau.
+
+        They are stored next to the output, so that more arms can continue from them later.
+        """
         path = self.options.output.with_name(f"plateau_{self.seed}_{self.options.before}.pt")
         if not path.exists():
             run = self.until_plateau()
@@ -132,7 +135,7 @@ class Course:
         return state
 
     def until_plateau(self) -> PooledRun:
-        """The first part, which ends at a plateau of validation, or after `--before` rollouts."""
+        """Train the first part, which ends at a plateau of validation or after `--before` rollouts."""
         run = self.begin(BEFORE)
         detector = PlateauDetector(SLOW)
         limit = self.options.before
@@ -148,7 +151,7 @@ class Course:
                 self.step(run, "full", limit)
 
     def go_on(self, name: str, plateau: Mapping[str, Any]) -> None:
-        """One arm from the plateau's weights and optimizer; what is believed of questions begins anew."""
+        """Train one arm from the plateau's weights and optimizer state. Counts of questions start over."""
         arm = ALL_ARMS[name]
         run = self.begin(arm)
         run.model.load_state_dict(plateau["model"])
@@ -163,7 +166,7 @@ class Course:
             self.step(run, arm.fill, self.options.after)
 
     def step(self, run: PooledRun, fill: str, limit: int) -> None:
-        """One update, on the clock; none where `limit` rollouts are sampled before."""
+        """Take one update and measure its time. There is no update if the run reaches `limit` rollouts before."""
         started = time.process_time()
         if fill == "full":
             run.filled_step(limit)
@@ -172,7 +175,7 @@ class Course:
         self.seconds += time.process_time() - started
 
     def measure(self, run: PooledRun, part: str) -> dict[str, float]:
-        """Write one line; mean probabilities of right answers, on each half of what is held out."""
+        """Write one line with the mean probabilities of right answers, on each half of the held-out questions."""
         right = answer_probabilities(run.model, self.questions, range(2 * HELD_OUT))
         first = HELD_OUT if self.options.report else 0
         shown = slice(first, first + HELD_OUT)
@@ -191,8 +194,10 @@ class Course:
 
 
 def prepare(questions: Questions, are_reached: torch.Tensor, folder: Path) -> None:
-    """The base, taught to be right about digits of the families within reach as often as `SKILL` says, and about the
-    others what it says itself."""
+    """Teach the base to be right about digits of the families within reach as often as `SKILL` says.
+
+    About other families it is taught its own answers.
+    """
     generator = torch.Generator().manual_seed(0)
     untaught = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     model = copy.deepcopy(untaught)
@@ -221,12 +226,12 @@ def prepare(questions: Questions, are_reached: torch.Tensor, folder: Path) -> No
 
 
 def digits_of(answer: list[int]) -> list[int]:
-    """What stands between the tags, of which each is one token, as is the end."""
+    """Return the tokens between the tags. Each tag is one token, and so is the end."""
     return answer[1:-2]
 
 
 def pupil_answer(answer: list[int], digits: list[int], generator: torch.Generator) -> list[int]:
-    """An answer of which each digit is right with a chance of `SKILL`, else any digit."""
+    """Return an answer of which each digit is right with the chance `SKILL`, and otherwise random."""
     written = list(answer)
     for place in range(1, len(answer) - 2):
         if float(torch.rand((), generator=generator)) >= SKILL:
@@ -236,13 +241,13 @@ def pupil_answer(answer: list[int], digits: list[int], generator: torch.Generato
 
 
 def read_families(path: Path, limit: int) -> torch.Tensor:
-    """Whether each question is of a family within reach."""
+    """Return for each question whether its cipher is one that the base was taught."""
     rows = path.read_text(encoding="utf-8").splitlines()[:limit]
     return torch.tensor([json.loads(row)["prompt"][0] in WITHIN_REACH for row in rows])
 
 
 def main() -> None:
-    """All arms of a seed, then the next seed."""
+    """Train all arms of a seed, then of the next seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=Path, default=Path("runs/cipher/questions.jsonl"))
     parser.add_argument("--base", type=Path, default=Path("runs/cipher/within_reach"))

@@ -1,19 +1,19 @@
-"""Questions that are solved in part: the product's own pool of prompts against fixed N, learnt by plain PyTorch.
+"""Compare the product's pool of prompts with fixed N on partly solved questions, trained in plain PyTorch.
 
     python lab/studies/cipher_chains.py --output runs/cipher_solved --solved 0.75 --num-questions 2048
     python -m lab.studies.cipher_pool --sizes 16 64 512 --retire 0 0.9 --seeds 1 2 3 --report
     python -m lab.studies.cipher_pool --tables
 
-2,048 questions come again and again, three quarters of them copies, which the base is right about with 0.99; the others
-are chains, which it is right about with 2 in 10,000. Every arm samples 4,096 rollouts a step (`--rollouts`) and takes
-one optimizer step for them, as in `lab/studies/cipher_plain.py`. With `--retire 0.9` the pool leaves
-out what was right in so large a share of its rollouts, by the counts of `lab/brorl_lab/prompt_pool.py`; 0:
-every question is asked. Success is the exact probability of right answers to 512 chains that are never trained on: of
-the first half of `held_out.jsonl`, or with `--report` of the second, which nothing was chosen with.
+2,048 questions are repeated. Three quarters of them are copies, which the base is right about with 0.99. The others are
+chains, which it is right about with 2 in 10,000. Every arm samples 4,096 rollouts a step (`--rollouts`) and takes one
+optimizer step for them, as in `lab/studies/cipher_plain.py`. With `--retire 0.9` the pool leaves out prompts that were
+right in that share of their rollouts, by the counts of `lab/brorl_lab/prompt_pool.py`. With 0 it samples every
+question. Success is the exact probability of right answers to 512 chains that are never trained on: those of the first
+half of `held_out.jsonl`, or with `--report` of the second half, which no setting was chosen with.
 
-Foretold before the runs, from the curves of `lab/studies/sweeps/cipher_chains.yaml`, of which every arm without
-retirement has a quarter of the useful rollouts: after 307,200 rollouts N = 16 with retirement is right with 25 to 35 %,
-without below 5 %; N = 64 as N = 16; N = 512 behind both, with and without.
+Predicted before the runs, from the curves of `lab/studies/sweeps/cipher_chains.yaml`, of which every arm without
+retirement has a quarter of the useful rollouts: after 307,200 rollouts N = 16 is right with 25 to 35 % with retirement,
+and with less than 5 % without. N = 64 does as N = 16. N = 512 is behind both, with and without.
 
 Where nine of ten are copies, in steps of 1,024 rollouts:
 
@@ -22,10 +22,10 @@ Where nine of ten are copies, in steps of 1,024 rollouts:
         --retire 0 0.9 --recheck 0.25 --rollouts 1024 --steps 300 --seeds 1 2 3 --report
 
 Seed 0, on the first half of `held_out.jsonl`, chose N = 16 as the best fixed N (after 307,200 rollouts 15.9 %, N = 64
-10.6 %, N = 512 0.1 %), and with retirement a quarter of retired questions among those asked (86.1 %; a tenth 33.7 %,
-half 49.9 %). Foretold before seeds 1 to 3, here and on the whole stack (`lab/studies/sweeps/mostly_solved.yaml`):
-retirement is ahead of N = 16 without it at each seed at the end, by 20 points or more in the mean, and comes to where
-that ends in at most 0.6 of its rollouts and of its seconds.
+10.6 %, N = 512 0.1 %), and with retirement a quarter of retired questions among those sampled (86.1 %; a tenth 33.7 %,
+half 49.9 %). Predicted before seeds 1 to 3, here and on the whole stack (`lab/studies/sweeps/mostly_solved.yaml`):
+retirement ends ahead of N = 16 without it at each seed, by 20 points or more on average, and reaches that run's last
+score with at most 0.6 of its rollouts and of its seconds.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from nemo_brorl.types import Prompt
 
 
 class Epochs:
-    """The questions again and again, every time in another order; a prompt's payload has its place."""
+    """A prompt source that repeats the questions, in a new order each time. A prompt's payload has its index."""
 
     def __init__(self, questions: Questions, places: range, seed: int) -> None:
         self.prompts = questions.prompts
@@ -66,7 +66,7 @@ class Epochs:
         self.num_taken = 0
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """The next `num` prompts."""
+        """Return the next `num` questions as prompts, and start a new epoch when they run out."""
         while len(self.order) < num:
             order = torch.randperm(len(self.places), generator=self.generator)
             self.order += self.places[order].tolist()
@@ -79,16 +79,16 @@ class Epochs:
         return taken
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
-        """Nothing: questions have no levels."""
+        """Return no log lines, because these questions have no levels."""
         return []
 
     def metrics(self) -> dict[str, float]:
-        """None."""
+        """Return an empty mapping, because this source has no metrics."""
         return {}
 
 
 class PooledRun(PlainRun):
-    """A run whose prompts come from the pool; of the questions at `places`, or all."""
+    """A run whose prompts come from the pool, of the questions at `places` or of all."""
 
     def __init__(
         self,
@@ -106,14 +106,14 @@ class PooledRun(PlainRun):
             places = range(len(questions.answers))
         epochs = Epochs(questions, places, seed)
         self.pool = EveryPrompt(epochs, seed) if pool is None else RetiringPool(epochs, seed, pool)
-        self.num_solved = 0  # rollouts of prompts that are right in 0.9 of them
+        self.num_solved = 0  # rollouts of prompts with 0.9 or more right ones
 
     def unseen(self) -> Iterator[Tensor]:
-        """None: the pool says what is asked."""
+        """Return nothing, because the pool chooses the questions."""
         return iter(())
 
     def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The step's rollouts, of the prompts that are asked next."""
+        """Sample the step's rollouts, of the prompts that the pool gives next."""
         self.pool.begin_step()
         asked = self.pool.take_prompts(self.num_prompts)
         places = [prompt.payload["place"] for prompt in asked]
@@ -125,7 +125,7 @@ class PooledRun(PlainRun):
         return prompts, responses, self.advantage(rewards)
 
     def record_rollouts(self, asked: Sequence[Prompt], rewards: Tensor) -> None:
-        """Counts, and what is believed of the prompts from now on."""
+        """Count the rollouts of the sampled prompts, and update the pool's success counts."""
         self.num_sampled += rewards.numel()
         self.num_solved += int((rewards.mean(dim=1) >= 0.9).sum()) * self.size
         if isinstance(self.pool, RetiringPool):
@@ -137,7 +137,7 @@ class PooledRun(PlainRun):
 def train(
     questions: Questions, held_out: Questions, size: int, retire: float, seed: int, options: argparse.Namespace
 ) -> None:
-    """One run; its measurements go to the output file as they come."""
+    """Train one run with or without retirement of solved prompts, and append its measurements to the output file."""
     pool = RetiringParams(retire_from=retire, recheck=options.recheck) if retire else None
     run = PooledRun(questions, size, seed, pool, options.advantage, options.rate, rollouts=options.rollouts)
     first = HELD_OUT if options.report else 0
@@ -159,7 +159,7 @@ def train(
 
 
 def main() -> None:
-    """Every combination, seeds outermost."""
+    """Train runs with every combination of the command line's settings, with seeds outermost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/cipher_solved"))
     parser.add_argument("--output", type=Path, default=Path("runs/cipher_solved/pool.jsonl"))

@@ -1,13 +1,12 @@
-"""How long a step of one vLLM engine takes, by its batch and its context, and how fast it computes prompts; fitted for
-the cluster model.
+"""Measure a step of one vLLM engine by batch and context, and its prefill, and fit them for the cluster model.
 
     python -m lab.studies.engine_curve --json runs/engine_curve.json [--model FOLDER] [--batches 1 8 64 256] [--prompts
     32 128 448]
 
-One engine in one Ray actor, started as the pool starts its own. Every point is a batch of responses that do not stop,
-to prompts of one length; the median over the steps after the prefill counts. The fit is `a + b · batch + c · context`,
-context summed over the batch, by relative least squares. The prefill rate is of prompts that were never seen before, at
-the largest batch and the longest prompt.
+One engine runs in one Ray actor, started as the pool starts its own. Every point is a batch of responses that do not
+stop, to prompts of one length. The median over the steps after the prefill counts. The fit is
+`a + b · batch + c · context`, with the context summed over the batch, by relative least squares. The prefill rate is
+that of new prompts of the longest length.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from nemo_brorl.types import Prompt
 
 @dataclass(frozen=True)
 class Point:
-    """Steps of one batch."""
+    """The measured step time of an engine at one batch and one prompt length."""
 
     batch: int
     prompt_tokens: int
-    context: int  # summed over the batch, in the middle of the steps
-    step_s: float  # median
+    context: int  # context summed over the batch, in the middle of the steps
+    step_s: float  # median seconds
 
 
 class StepTimer:
-    """One engine, stepped by hand."""
+    """One vLLM engine, stepped by hand."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         device.prepare_process(on_cpu=True)
@@ -54,7 +53,7 @@ class StepTimer:
         self._num_requests = 0
 
     def decode(self, prompt: Prompt, batch: int, num_steps: int) -> list[float]:
-        """Seconds of each of `num_steps` steps in which all responses to one prompt get a token."""
+        """Return the seconds of each of `num_steps` steps in which all responses to one prompt get a token."""
         self._add(prompt, batch, num_steps + 1)
         self._step()  # the prompt, and each response's first token
         seconds = [self._step() for _ in range(num_steps)]
@@ -63,7 +62,7 @@ class StepTimer:
         return seconds
 
     def prefill(self, prompts: list[Prompt]) -> float:
-        """Seconds until each prompt has one token."""
+        """Return the seconds in which the engine computes all prompts, with one response token each."""
         for prompt in prompts:
             self._add(prompt, 1, 1)
         start = time.perf_counter()
@@ -90,7 +89,7 @@ class StepTimer:
 
 
 def measure(timer: Any, maker: PromptMaker, options: argparse.Namespace) -> list[Point]:
-    """All batches with all prompts; a first run of each prompt length warms up."""
+    """Measure an engine's step time at every batch and prompt length of the options."""
     points = []
     for prompt_tokens in options.prompts:
         for batch in options.batches:
@@ -106,14 +105,13 @@ def measure(timer: Any, maker: PromptMaker, options: argparse.Namespace) -> list
 
 
 def curve_of(points: list[Point], prefill_tokens_per_s: float, source: str) -> EngineCurve:
-    """The fit over all points."""
+    """Return the step-time curve that fits all measured points."""
     return fit([point.batch for point in points], [point.context for point in points],
                [point.step_s for point in points],
                prefill_tokens_per_s, source)  # fmt: skip
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--model", type=Path, help="Hugging Face folder (default: random weights of the warm-up's sizes)"
@@ -127,7 +125,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, fit, print."""
+    """Measure an engine's step times, fit a curve, and print and write it."""
     options = parse_arguments()
     config = BroRLConfig()
     config.generation.num_engines = 1

@@ -1,8 +1,8 @@
-"""Episodes of which some hang and some crash: whether all close, what is left, what memory the owner takes.
+"""Run episodes of which some hang and some crash, and check that all close, and what processes and memory remain.
 
-    python lab/studies/episodes.py --episodes 10000 --hanging 0.05 --crashing 0.05 --turns 3
+python lab/studies/episodes.py --episodes 10000 --hanging 0.05 --crashing 0.05 --turns 3
 
-Each episode takes `turns` turns; one that hangs or crashes does so at a turn that is drawn. Exit code 1 unless every
+Each episode takes `turns` turns. One that hangs or crashes does so at a random turn. The exit code is 1 unless every
 episode closed as it should and no process is left.
 """
 
@@ -28,16 +28,16 @@ MIB = 2**20
 
 
 class Troubled(Environment):
-    """Does what its task says at the turn that it names."""
+    """An environment that hangs or crashes at the turn that its task names."""
 
     def reset(self, task: Task, seed: int) -> str:
-        """Nothing is asked."""
+        """Start an episode that hangs or crashes as its task says. Its observation is always "go"."""
         self.plan = task
         self.turn = 0
         return "go"
 
     def step(self, action: Action) -> Step:
-        """The turn, or the end."""
+        """Take a turn, hang, crash, or end the episode, as the task says."""
         self.turn += 1
         if self.turn == self.plan["at"] and self.plan["deed"] == "hang":
             time.sleep(3600)
@@ -47,13 +47,13 @@ class Troubled(Environment):
 
 
 def resident_mib() -> float:
-    """MiB that this process holds."""
+    """Return the MiB of memory that this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
 
 def make_tasks(options: argparse.Namespace) -> list[dict[str, object]]:
-    """Task of each episode."""
+    """Return the random task of each episode: to hang, to crash or to end, and when."""
     random = Random(0)
     found: list[dict[str, object]] = []
     for _ in range(options.episodes):
@@ -68,7 +68,7 @@ def make_tasks(options: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def play(host: EpisodeHost, tasks: list[dict[str, object]], turns: int) -> dict[int, EpisodeOutcome]:
-    """The last outcome of each episode; a turn of all that are open at a time."""
+    """Return the last outcome of each episode. All open episodes take their turns together."""
     last: dict[int, EpisodeOutcome] = {}
     for turn in range(1, turns + 1):
         going_on = [number for number in range(len(tasks)) if number not in last or not last[number].has_ended]
@@ -82,7 +82,7 @@ def play(host: EpisodeHost, tasks: list[dict[str, object]], turns: int) -> dict[
 
 
 def main() -> int:
-    """Command line."""
+    """Play all episodes, print their results, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--hanging", type=float, default=0.05)

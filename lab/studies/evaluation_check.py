@@ -1,19 +1,20 @@
-"""Does `brorl evaluate` measure what plain transformers measures? The same prompts, everything else by other means.
+"""Check `brorl evaluate` against plain transformers on the same prompts, with independent code for everything else.
 
     python lab/studies/evaluation_check.py --model FOLDER --evaluation RUN/evaluation.json [--config-name NAME]
     [--samples 16] [--json FILE]
 
 `RUN/evaluation.json` is what `brorl evaluate policy.model=FOLDER` left, with the held-out prompts of Reasoning Gym.
-Here the questions are rendered by transformers' own chat template, answered by `model.generate` (the model library's
-sampling loop on PyTorch), cut out by an expression of this file, and scored by the task's `score_answer`. Shared are
-the questions themselves, and how often they are asked.
+Here transformers' own chat template renders the questions and `model.generate` (the model library's sampling loop on
+PyTorch) answers them. An expression of this file extracts the answers, and the task's `score_answer` scores them. Only
+the questions and the number of samples are shared.
 
-Two independent measurements of one mean are compared in two ways. Loosely: ours lies in the interval of theirs over
-prompts. Sharply: on the same prompts only the samples differ, so the difference has the error that sampling alone
-makes, √(Σ p(1−p)(1/n + 1/m)) / P; beyond three of them the two do not measure the same.
+Two independent measurements of one mean are compared in two ways. The loose test: ours lies in the interval of theirs
+over prompts. The sharp test: on the same prompts only the samples differ, so the difference has the error of sampling
+alone, √(Σ p(1−p)(1/n + 1/m)) / P. Beyond three of these errors the two do not measure the same.
 
-The tokenizer is read from tokenizer.json as it stands (`PreTrainedTokenizerFast`). `AutoTokenizer` of Transformers 5
-puts the word pattern of the model's family in place of the file's; how many prompts it would read otherwise is said.
+The tokenizer is read from the unchanged tokenizer.json (`PreTrainedTokenizerFast`). `AutoTokenizer` of Transformers 5
+replaces the file's word pattern by that of the model's family. The number of prompts that it would read differently is
+printed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ RIGHT = 1 - 1e-6
 
 
 def parse_arguments() -> argparse.Namespace:
-    """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--evaluation", type=Path, required=True, help="evaluation.json of the same model")
@@ -61,13 +61,16 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def read_prompts_right(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """(by uid which samples were right, how they were drawn) of an evaluation of the held-out prompts."""
+    """Return which samples of each prompt were right, and how they were drawn, from an evaluation.json.
+
+    Samples are digits by prompt uid, with 1 for a right one. The evaluation must be of the held-out prompts.
+    """
     benchmark = json.loads(path.read_text())["benchmarks"]["held_out"]
     return benchmark["prompts"], benchmark["settings"]
 
 
 def conversation(tokenizer: Any, question: str, system_prompt: str | None) -> list[int]:
-    """Token ids by transformers' own template."""
+    """Return the token ids of a question in transformers' own chat template."""
     messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
     messages.append({"role": "user", "content": question})
     return tokenizer(
@@ -78,7 +81,7 @@ def conversation(tokenizer: Any, question: str, system_prompt: str | None) -> li
 def answer_all(
     model: Any, tokenizer: Any, rows: Sequence[list[int]], settings: dict[str, Any], batch: int
 ) -> list[str]:
-    """One response for each row, padded on the left."""
+    """Return one response for each row of token ids, sampled in batches padded on the left."""
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     texts: list[str] = []
     for start in range(0, len(rows), batch):
@@ -104,7 +107,7 @@ def answer_all(
 
 
 def is_right(prompt: Prompt, response: str) -> bool:
-    """The task's own verdict on what stands between the last answer tags."""
+    """Return the task's own verdict on the text between a response's last answer tags."""
     found = ANSWER.match(response)
     if found is None:
         return False
@@ -115,7 +118,7 @@ def is_right(prompt: Prompt, response: str) -> bool:
 def measure(
     options: argparse.Namespace, config: BroRLConfig, prompts: Sequence[Prompt], settings: dict[str, Any]
 ) -> np.ndarray:
-    """[prompts] share of right samples by plain transformers."""
+    """Return the share of right samples of each prompt [prompts], by plain transformers."""
     torch.manual_seed(options.seed)
     tokenizer, automatic = (
         PreTrainedTokenizerFast.from_pretrained(options.model),
@@ -153,7 +156,7 @@ def measure(
 
 
 def compare(mine: np.ndarray, num_mine: int, theirs: np.ndarray, num_theirs: int) -> dict[str, Any]:
-    """Both tests."""
+    """Return the results of both tests that two measurements of pass@1 agree, a loose and a sharp one."""
     means = theirs[np.random.default_rng(0).integers(0, len(theirs), (NUM_RESAMPLES, len(theirs)))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     share = (mine * num_mine + theirs * num_theirs) / (num_mine + num_theirs)
@@ -173,7 +176,7 @@ def compare(mine: np.ndarray, num_mine: int, theirs: np.ndarray, num_theirs: int
 
 
 def main() -> int:
-    """0: the two agree in both ways; 1: they do not."""
+    """Compare `brorl evaluate` with plain transformers. Exit code: 0 the two agree in both ways, 1 they do not."""
     options = parse_arguments()
     right, settings = read_prompts_right(options.evaluation)
     config = load_config(options.config_name, [f"evaluation.num_prompts={len(right)}", *options.overrides])

@@ -1,13 +1,12 @@
-"""What FP8 does to log-probs and to learning: the CPU training job in fp32, bf16, and bf16 with emulated FP8, from one
-base.
+"""Measure what FP8 does to log-probs and to training, with the CPU job in fp32, bf16, and bf16 with emulated FP8.
 
     python -m lab.studies.fp8_emulation [--max-steps 20] [--arms fp32 bf16 ...] [--output runs/fp8] [--json FILE]
     [KEY=VALUE ...]
 
-The base is `--model`, made by a warm-up when it is not there. Rollouts come from fp32 engines in every arm, so `vLLM`
-below is the whole distance between sampler and trainer; `FP8` is the part that switching FP8 off under the same weights
-takes away. Differences are mean absolute ones of token log-probs, in nats. pass@1 is on held-out questions, before and
-after training.
+All arms start from one base, `--model`, which a warm-up makes when it is missing. Rollouts come from fp32 engines in
+every arm. So the column `vLLM` is the whole distance between sampler and trainer, and `FP8` is the part that switching
+FP8 off under the same weights removes. Differences are mean absolute ones of token log-probs, in nats. pass@1 is on
+held-out questions, before and after training.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ BEFORE_AND_AFTER = ("trainer.val_interval=0", "trainer.save_interval=0")
 
 
 def one_run(folder: Path, overrides: list[str]) -> dict[str, Any]:
-    """Train one arm. Returns its means over steps."""
+    """Train one arm, and return its mean metrics over steps."""
     run("train", f"exp_manager.explicit_log_dir={folder}", *overrides)
     rows = read_metrics(folder / "metrics.jsonl")
     steps = [row for row in rows if "policy/loss" in row]
@@ -60,7 +59,7 @@ def one_run(folder: Path, overrides: list[str]) -> dict[str, Any]:
 
 
 def arm_table(runs: dict[str, dict[str, Any]]) -> list[str]:
-    """One line an arm."""
+    """Return a table of the arms' log-prob differences, times and scores, with one line for each arm."""
     header = ["arm", "steps", "|vLLM|", "max", "|FP8|", "max", "update s", "step s", "pass@1 before", "after"]
     rows = []
     for arm, found in runs.items():
@@ -77,7 +76,7 @@ def arm_table(runs: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Command line."""
+    """Train the precisions of the command line and print their table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--max-steps", type=int, default=2)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["fp32", "bf16", "tensorwise", "blockwise"])

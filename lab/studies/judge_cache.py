@@ -1,10 +1,10 @@
-"""Requests to a judge with and without the cache of answers, for groups of N rollouts.
+"""Count the requests to a judge with and without the cache of its scores, for groups of N rollouts.
 
     python -m lab.studies.judge_cache [--size 512] [--prompts 8] [--terms 8]
 
-The rollouts are sums worked out by a pupil with habits of error (`training/warm_up/demonstrations.py`), drawn by a
-seed, in chunks of 32 as engines return them; the judge is a stand-in that replies at once. Without the cache every
-rollout is a request. The counts follow from the seed alone.
+The rollouts are worked sums with typical errors (`brorl_lab/bases/demonstrations.py`), drawn by a seed, in chunks of 32
+as engines return them. The judge is a stand-in that replies at once. Without the cache every rollout is a request. The
+counts follow from the seed alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from random import Random
 
 from brorl_graders.base.names import Names, allow
 from brorl_graders.base.settings import Endpoint, ServiceLimits
-from brorl_graders.services.remote_scores import Asked, RemoteScores
+from brorl_graders.services.remote_scores import RemoteScores
+from brorl_graders.verifiers.services import ServiceCall
 from brorl_lab.bases.demonstrations import Habits, work_out
 
 from graders.tests.support.scoring_service import completion, serving
@@ -25,7 +26,7 @@ HABITS = Habits(dropped_carry_rate=0.1, slip_rate=0.05)
 
 
 def draw_responses(question: str, size: int, random: Random) -> list[str]:
-    """Rollouts of one prompt: the steps, then the answer in tags."""
+    """Return rollouts of one prompt: the written steps, then the answer in tags."""
     texts = []
     for _ in range(size):
         worked = work_out(question, HABITS, random)
@@ -40,7 +41,7 @@ def draw_questions(num: int, num_terms: int, random: Random) -> Iterator[str]:
 
 
 def count_requests(sees: str, arguments: argparse.Namespace) -> int:
-    """Requests for all groups, where the judge sees this part of a response."""
+    """Return the number of requests for all groups, when the judge sees this part of a response."""
     random = Random(0)
     with serving(completion("Score: 1")) as judge:
         endpoint = Endpoint("judge", judge.url, "judge", sees=sees)
@@ -48,10 +49,10 @@ def count_requests(sees: str, arguments: argparse.Namespace) -> int:
         scorer = RemoteScores(ServiceLimits())
         for question in draw_questions(arguments.prompts, arguments.terms, random):
             prompt = ({"role": "user", "content": question},)
-            asked = Asked("judge", {}, prompt)
+            call = ServiceCall("judge", {}, prompt)
             texts = draw_responses(question, arguments.size, random)
             for start in range(0, len(texts), CHUNK):
-                scorer.judge(asked, texts[start : start + CHUNK])
+                scorer.judge(call, texts[start : start + CHUNK])
         scorer.close()
     return len(judge.requests)
 

@@ -1,4 +1,4 @@
-"""What N is worth: N = 16, 64, 256, 512 with equally many rollouts a step, from one plateaued base, three seeds.
+"""Measure what N is worth: N = 16, 64, 256, 512 with equal rollouts a step, from one plateaued base, three seeds.
 
     python -m lab.studies.n_sweep [KEY=VALUE ...] --output runs/n_sweep [--base FOLDER] [--sizes 16 64 256 512] [--seeds
     1 2 3]
@@ -10,8 +10,8 @@ in prompts against rollouts of a prompt and nothing else. Each N gets its own nu
 steps are faster: results are read off at equal samples (the most that all runs reached) and at equal training time (the
 shortest run's; validation and start-up do not count).
 
-Runs that are complete are not run again, so an interrupted sweep goes on. `--draw-only` makes tables and figures of
-what is there.
+Complete runs are not run again, so an interrupted sweep can be resumed. `--draw-only` makes tables and figures of the
+existing runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nemo_brorl.core.console import format_table
 from nemo_brorl.training.records import read_metrics
 
 SIZES = (16, 64, 256, 512)
-STEPS = (7, 10, 13, 13)  # about the same training time on two cores
+STEPS = (7, 10, 13, 13)  # about the same training time for each, on two cores
 CHUNK = 64
 WARM_UP = [
     "sft.new.target_pass_at_1=0.5",
@@ -40,7 +40,7 @@ WARM_UP = [
 
 
 def train(folder: Path, base: Path, size: int, seed: int, steps: int, options: argparse.Namespace) -> None:
-    """One run, unless it is complete."""
+    """Train one run of the sweep over N, unless it is complete."""
     metrics = folder / "metrics.jsonl"
     if metrics.exists() and read_metrics(metrics)[-1]["step"] >= steps:
         return
@@ -50,12 +50,12 @@ def train(folder: Path, base: Path, size: int, seed: int, steps: int, options: a
         f"trainer.max_steps={steps}", f"trainer.val_interval={options.val_interval}", "trainer.save_interval=0",
         f"rollouts.num_per_prompt={size}", f"rollouts.prompts_per_step={options.rollouts_per_step // size}",
         f"rollouts.chunk_size={min(size, CHUNK)}", "evaluation.samples_per_prompt=16",
-        "dynamic_sampling.max_sampled=40", *options.overrides,  # a saturated base leaves one group in ten at N = 16
+        "dynamic_sampling.max_sampled=40", *options.overrides,  # a saturated base keeps one group in ten at N = 16
     )  # fmt: skip
 
 
 def saturate(base: Path, options: argparse.Namespace) -> Path:
-    """The base after ProRL; says what the plateau detector makes of that run."""
+    """Train the base with ProRL, print the plateau detector's verdict on that run, and return the trained base."""
     folder, saturated = options.output / "saturate", options.output / "base_saturated"
     train(folder, base, 16, options.seeds[0], options.saturate_steps, options)
     table = plateau_rows(read_metrics(folder / "metrics.jsonl"), PlateauConfig())
@@ -67,7 +67,10 @@ def saturate(base: Path, options: argparse.Namespace) -> Path:
 
 
 def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SizeRun]:
-    """All runs of an arm; seeds outermost, so that a slow spell of the machine falls on all N alike."""
+    """Train all runs of an arm and return them.
+
+    Seeds are outermost, so that a slow spell of the machine affects all N alike.
+    """
     runs = []
     for seed in options.seeds:
         for size, steps in zip(options.sizes, options.steps, strict=True):
@@ -82,7 +85,7 @@ def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SizeRun]:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the sweep over rollout sizes N, and write its tables and figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/n_sweep"))
     parser.add_argument("--base", type=Path, help="a Hugging Face folder; without it the warm-up makes OUTPUT/base")
@@ -105,7 +108,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args()
     if len(options.steps) != len(options.sizes):
-        parser.error(f"--steps has {len(options.steps)} numbers for {len(options.sizes)} sizes; write one for each")
+        parser.error(f"--steps has {len(options.steps)} numbers for {len(options.sizes)} sizes; pass one for each")
     base = options.base or options.output / "base"
     if not base.exists():
         run("base", "--config-name", "brorl_cpu", f"sft.new.output={base}", f"policy.model={base}", *WARM_UP)

@@ -1,4 +1,4 @@
-"""Pictures of the report's views for the documents, from runs that are there.
+"""Draw pictures of the report's views for the documentation, from existing runs.
 
     .venv/bin/python lab/studies/report_pictures.py RUN [OTHER_RUN] [--only timeline comparison] [--output docs/figures]
 
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # the browser is found by the tests' helper
+sys.path.insert(0, str(ROOT))  # makes the tests' browser helper importable
 
 from brorl_lab.page.page import render_report  # noqa: E402
 from brorl_lab.page.runs import open_runs  # noqa: E402
@@ -27,12 +27,12 @@ from brorl_lab.trace_reader import timeline_steps  # noqa: E402
 from tests.support.browser import PHONE, missing, open_browser  # noqa: E402
 
 FIGURES = ROOT / "docs" / "figures"
-COLOURS = 256  # of a picture: enough for charts, less than half the size
+COLOURS = 256  # colours of a picture: enough for charts, at less than half the size
 MAX_BYTES = 150_000
 
 
 class Picture(NamedTuple):
-    """A view in a window of so many pixels."""
+    """A view of the report, in a window with a size in pixels."""
 
     name: str
     view: str
@@ -53,7 +53,7 @@ TOGETHER = (Picture("comparison", "compare", 1200, 820),)
 
 
 def main() -> None:
-    """Write all pictures."""
+    """Write pictures of the report's views."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("other", type=Path, nargs="?")
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def draw(browser: Any, pictures: Sequence[Picture], runs: list[Path], max_mib: float, output: Path) -> None:
-    """Write pictures of the report of some runs."""
+    """Write pictures of the report about some runs."""
     if not pictures:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -85,13 +85,13 @@ def draw(browser: Any, pictures: Sequence[Picture], runs: list[Path], max_mib: f
 
 
 def write_report(path: Path, runs: list[Path], max_mib: float) -> str:
-    """Address of the page."""
+    """Write the report about some runs and return its address."""
     path.write_text(render_report(open_runs(runs), max_mib), encoding="utf-8")
     return path.as_uri()
 
 
 def take_picture(browser: Any, address: str, picture: Picture, folder: Path) -> None:
-    """Write one picture into a folder."""
+    """Write a picture of one view of the report into a folder."""
     window = {"width": picture.width, "height": picture.height}
     context = browser.new_context(viewport=window, color_scheme=picture.scheme)
     page = context.new_page()
@@ -104,7 +104,7 @@ def take_picture(browser: Any, address: str, picture: Picture, folder: Path) -> 
         page.wait_for_selector(".response")
     if picture.view == "timeline":
         steps = page.get_by_role("combobox", name="Step", exact=True)
-        before_last = max(0, steps.locator("option").count() - 2)  # the last step of a run has a validation besides
+        before_last = max(0, steps.locator("option").count() - 2)  # the last step of a run also has a validation
         steps.select_option(index=before_last)
         page.wait_for_timeout(300)
     page.evaluate("document.activeElement.blur()")

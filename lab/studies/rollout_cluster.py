@@ -1,15 +1,15 @@
-"""Placement on clusters that are not here: makespan, idle engines and prefill of several ways to hand out rollouts,
-from a model.
+"""Simulate placement on large clusters: makespan, idle engines and prefill of several ways to dispatch rollouts.
 
     python -m lab.studies.rollout_cluster [--engines 1 4 16 64] [--curve FILE] [--lengths RUN] [--output runs/cluster]
 
-First 64 engines with 128 prompts × 512 rollouts, under two laws of lengths and all curves; then the number of engines
-grows with two prompts for each (weak) and with the prompts as they are (strong, to 1,024). `--studies` picks some of
-these. Engines are those of `ASSUMED_H100` (derived, not measured), and of a file that lab/studies/engine_curve.py
-wrote. Lengths are drawn, or resampled from a run's metrics.jsonl. Writes cluster.csv, row by row, and figures.
+The first study has 64 engines with 128 prompts × 512 rollouts, under two length distributions and all curves. Then the
+number of engines grows, with two prompts for each (weak scaling) or with a fixed number of prompts (strong scaling, to
+1,024 engines). `--studies` selects some of these. Engines are those of `ASSUMED_H100` (derived, not measured), and of a
+file that lab/studies/engine_curve.py wrote. Lengths are drawn, or follow a run's metrics.jsonl. Writes cluster.csv, row
+by row, and figures.
 
-Ways to hand out single rollouts stop at `--max-scattered` engines: they send as many messages as there are rollouts.
-"lengths known" is no way but a reference: it starts the longest rollouts first, which nobody knows before they end.
+Ways to dispatch single rollouts stop at `--max-scattered` engines, because they send one message for each rollout.
+"lengths known" is only a reference: it starts the longest rollouts first, and lengths are unknown before rollouts end.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ FIELDS = ("study", "law", "curve", "way", "engines", "prompts", "makespan_s", "o
 
 @dataclass(frozen=True)
 class Case:
-    """One load on one cluster."""
+    """One load of rollouts on one simulated cluster."""
 
     study: str
     law: str
     curve: str
     shape: ClusterShape
     load: Load
-    before: Load  # of the step before, which ours has learnt from
+    before: Load  # load of the step before, from which the planner has learned lengths
     max_tokens: int
 
 
 def planner_of_the_pool(case: Case) -> Dispatcher:
-    """The planner of the real pool."""
+    """Return the planner of the real pool as a dispatcher."""
     num = sum(map(len, case.load.lengths))
     return Planned(
         case.load,
@@ -66,7 +66,7 @@ def planner_of_the_pool(case: Case) -> Dispatcher:
 
 
 def run(case: Case, way: str) -> tuple[ClusterResult, dict[str, Any]]:
-    """One simulation, and its row of the CSV."""
+    """Simulate one way to dispatch a case's rollouts, and return the result and its row of the CSV."""
     start = time.process_time()
     dispatcher = planner_of_the_pool(case) if way == OURS else BASELINES[way](case.load, case.shape)
     result = Cluster(case.shape, dispatcher).run(case.load)
@@ -83,7 +83,10 @@ def run(case: Case, way: str) -> tuple[ClusterResult, dict[str, Any]]:
 def compare(
     cases: Iterable[Case], ways: Sequence[str], max_scattered: int, table: Table
 ) -> dict[str, list[tuple[int, ClusterResult]]]:
-    """Run all cases and ways; curves over engines. Ways that handle single rollouts stop at `max_scattered` engines."""
+    """Simulate all cases and ways, and return each way's curve over the number of engines.
+
+    Ways that dispatch single rollouts stop at `max_scattered` engines.
+    """
     curves: dict[str, list[tuple[int, ClusterResult]]] = {way: [] for way in ways}
     for case in cases:
         for way in ways:
@@ -96,14 +99,14 @@ def compare(
 
 
 class Table:
-    """Rows of the CSV, written as they come."""
+    """The CSV file of simulation results, with one row for each."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self.rows = path, list[dict[str, Any]]()
 
     def add(self, row: dict[str, Any]) -> None:
-        """Another simulation is done."""
+        """Print a simulation's row, and write the CSV file again with it."""
         self.rows.append(row)
         print(" ".join(f"{value}" for value in row.values()), flush=True)
         with self.path.open("w", newline="") as file:
@@ -113,7 +116,7 @@ class Table:
 
 
 def case_maker(options: argparse.Namespace, laws: dict[str, LengthDistribution]) -> Callable[..., Case]:
-    """Cases with the options' batch and prompts."""
+    """Return a function that makes a simulation case with the batch and prompts of the options."""
 
     def make(study: str, law: str, curve: tuple[str, EngineCurve], num_engines: int, num_prompts: int) -> Case:
         shape = ClusterShape(num_engines, curve[1], options.max_batch)
@@ -125,7 +128,6 @@ def case_maker(options: argparse.Namespace, laws: dict[str, LengthDistribution])
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", nargs="+", choices=STUDIES, default=list(STUDIES))
     parser.add_argument(
@@ -146,7 +148,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run, print, write."""
+    """Simulate the studies of the command line, print their table, and write CSV and figures."""
     options = parse_arguments()
     laws = {"8k": LengthDistribution(), "heavy 16k": HEAVY}
     if options.lengths:

@@ -1,12 +1,12 @@
-"""What router replay takes away: tokens that sampler and trainer send to other experts, and what it does to log-probs.
+"""Measure what router replay removes: tokens that sampler and trainer send to different experts, and log-prob mismatch.
 
     python lab/studies/router_replay.py [--layers 12] [--experts 64] [--chosen 8] [--responses 32] [--json FILE]
 
-A random Qwen3-MoE, as no trained mixture is at hand (weights are drawn such that logits of its routers have a standard
-deviation of about `--spread`), answers in vLLM's CPU engine in bf16. The policy scores the answers in bf16, once with
-routers that choose by themselves and once with the engine's routes. Shares are of tokens that have a route: those that
-the policy's router would send to another set of experts in a layer, and in any of its layers, given the hidden states
-that it gets. Mismatch: |log p of vLLM - log p of Megatron| in nats over the sampled tokens.
+No trained mixture is at hand, so a random Qwen3-MoE answers in vLLM's CPU engine in bf16. Its weights are drawn such
+that the logits of its routers have a standard deviation of about `--spread`. The policy scores the responses in bf16,
+once with routers that choose by themselves and once with the engine's routes. Shares are of tokens that have a route:
+those that the policy's router would send to another set of experts in a layer, and in any of its layers, given the
+hidden states that it gets. Mismatch: |log p of vLLM - log p of Megatron| in nats over the sampled tokens.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from nemo_brorl.policy.process.device import open_device
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutRequest, Sampling
 
 HIDDEN, PROMPT_TOKENS, RESPONSE_TOKENS = 256, 64, 64
-LOGITS = 3.0  # standard deviation of those of the tokens
+LOGITS = 3.0  # standard deviation of the logits of tokens
 
 
 def make_mixture(folder: Path, arguments: argparse.Namespace) -> int:
-    """A folder with a random model; the size of its vocabulary."""
+    """Write a random Qwen3-MoE model into a folder, and return the size of its vocabulary."""
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     from tests.support.tiny_model import EOS_ID, VOCAB_SIZE, make_tokenizer
@@ -68,7 +68,7 @@ def replayed_config() -> BroRLConfig:
 
 
 def sample(folder: Path, vocab_size: int, num_responses: int) -> tuple[Prompt, ChunkArrays]:
-    """Responses to one random prompt, with routes."""
+    """Sample responses to one random prompt with vLLM, and return the prompt and the responses with their routes."""
     import ray
 
     from nemo_brorl.cluster.object_store import fetch
@@ -88,12 +88,15 @@ def sample(folder: Path, vocab_size: int, num_responses: int) -> tuple[Prompt, C
 
 
 class WatchedRouter:
-    """A router's replay that notes what the router would choose, and may leave it at that."""
+    """A wrapper around a router's replay that records where the router would choose other experts.
+
+    It replays the engine's routes only if `is_followed`.
+    """
 
     def __init__(self, replay: Any, is_followed: bool) -> None:
         self.replay = replay
         self.is_followed = is_followed
-        self.differs: list[Tensor] = []  # of the tokens of each pass that have a route
+        self.differs: list[Tensor] = []  # tokens of each pass that have a route
 
     def follow(self, routes: Tensor, is_training: bool) -> None:
         self.routes = routes
@@ -110,7 +113,11 @@ class WatchedRouter:
 
 
 def score(folder: Path, prompt: Prompt, arrays: ChunkArrays) -> list[tuple[float, float, float, float]]:
-    """Without replay and with it: shares in a layer and in any, mean and largest mismatch."""
+    """Score the responses without replay and with it.
+
+    Returns for each the share of rerouted tokens in a layer and in any layer, and the mean and the largest mismatch in
+    nats.
+    """
     device = open_device(on_gpu=False, num_threads=torch.get_num_threads())
     from nemo_brorl.config.parallel_layout import layout_of
     from nemo_brorl.policy.process import process_groups

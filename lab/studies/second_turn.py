@@ -1,4 +1,4 @@
-"""What a second turn is worth: held-out success of conf/agent_cpu.yaml before and after training, with it and without.
+"""Measure what a second turn is worth: held-out success of conf/agent_cpu.yaml with it and without, before and after.
 
     python -m lab.studies.second_turn --seeds 1 2 3 --output runs/second_turn [KEY=VALUE ...]
 
@@ -6,9 +6,9 @@ Every seed trains from the same base. Base and best weights then answer 512 ques
 times each, once with two turns (a call of the calculator, and an answer) and once with one. Prints a row per seed and
 writes OUTPUT/second_turn.json.
 
-Foretold before the first reported run: with two turns training raises success to above 60 %, from below 5 %; with one
-turn it stays below 1 % before and after, since no product can be guessed; so the second turn is worth more than 15
-points, all of them learnt.
+Predicted before the first reported run: with two turns, training raises success from below 5 % to above 60 %. With one
+turn it stays below 1 % before and after, since no product can be guessed. So the second turn is worth more than 15
+points, all of them gained by training.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REPORTED = ("evaluation.first_prompt=256", "evaluation.num_prompts=512", "evalua
 
 
 def measure_success(folder: Path, name: str, turns: int, *overrides: str) -> float:
-    """pass@1 of a model with this many turns."""
+    """Return pass@1 of a model whose trajectories may have this many turns."""
     output = folder / name
     turned = f"data.environment_settings.max_turns={turns}"
     run("evaluate", *CONFIG, *REPORTED, *overrides, turned, f"evaluation.output={output}")
@@ -35,7 +35,7 @@ def measure_success(folder: Path, name: str, turns: int, *overrides: str) -> flo
 
 
 def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, float]:
-    """Train, and measure before and after."""
+    """Train from one seed, and return success before and after training, with one turn and with two."""
     folder = output / f"seed_{seed}"
     shared = [*overrides, f"trainer.seed={seed}", f"exp_manager.explicit_log_dir={folder}"]
     result = {"seed": float(seed)}
@@ -48,7 +48,7 @@ def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Command line."""
+    """Train all seeds, print one row for each and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--output", type=Path, default=Path("runs/second_turn"))

@@ -1,9 +1,9 @@
-"""Learning at several seeds: warm-up, training and held-out pass@1 before and after, each seed from nothing.
+"""Train from several seeds: warm-up, training and held-out pass@1 before and after, each seed from nothing.
 
-    python -m lab.studies.seeds --seeds 1 2 3 --output runs/seeds [KEY=VALUE ...]
+python -m lab.studies.seeds --seeds 1 2 3 --output runs/seeds [KEY=VALUE ...]
 
-Writes OUTPUT/seeds.json and prints one row per seed. A seed sets the tokenizer's and model's initialisation, the
-training questions and the rollouts; the held-out questions are the same for all.
+Writes OUTPUT/seeds.json and prints one row per seed. A seed sets the initialisation of tokenizer and model, the
+training questions and the rollouts. The held-out questions are the same for all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nemo_brorl.training.records import read_metrics
 
 
 def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
-    """Warm up and train with one seed."""
+    """Warm up and train from one seed, and return its times and scores."""
     folder = output / f"seed_{seed}"
     shared = [
         f"trainer.seed={seed}",
@@ -38,7 +38,7 @@ def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Train from all seeds, print one row for each and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--output", type=Path, default=Path("runs/seeds"))

@@ -75,7 +75,7 @@ def test_a_run_that_has_retired_everything_says_so(recheck: float) -> None:
     pool = pool_of(retire_from=0.9, recheck=recheck)
     for number in range(NUM_PROMPTS):
         pool.counts.observe(numbered(number), 8, 8)
-    with pytest.raises(StarvationError, match="retire_from=0.9 of their rollouts or more: write a higher one, or give"):
+    with pytest.raises(StarvationError, match="retire_from=0.9 of their rollouts or more: set a higher one, or give"):
         pool.take_prompts(64)
 
 

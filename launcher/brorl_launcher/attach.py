@@ -22,10 +22,10 @@ POLL_S = 0.5  # a shared file system sends no notice of appended lines
 ASK_S = 15.0  # seconds between questions to Slurm whether the job runs
 BLOCK = 1 << 16  # bytes
 EXAMPLES = """examples:
-  brorl attach /shared/runs/first                    follow the log; Ctrl-C ends the looking, not the run
+  brorl attach /shared/runs/first                    follow the log; Ctrl-C ends only the view, not the run
   brorl attach 4711 --lines 500 --no-follow
   brorl attach /shared/runs/first --shell            on the first node, where the driver is, in its container
-  brorl attach /shared/runs/first --shell --node 3   on the fourth one; names are understood, too
+  brorl attach /shared/runs/first --shell --node 3   on the fourth one; node names work, too
   brorl attach /shared/runs/first --logs node7       what Ray wrote on a node
 """
 
@@ -55,9 +55,9 @@ def main(argv: Sequence[str]) -> int:
         "attach", "Follow a run's log, open a shell on one of its nodes, or read what Ray wrote there.", EXAMPLES
     )
     parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
-    parser.add_argument("--lines", type=int, default=40, metavar="N", help="begin with the last N lines (default: 40)")
+    parser.add_argument("--lines", type=int, default=40, metavar="N", help="start with the last N lines (default: 40)")
     parser.add_argument("--no-follow", action="store_true", help="print these and stop")
-    parser.add_argument("--shell", action="store_true", help="a shell in the job, beside what runs there")
+    parser.add_argument("--shell", action="store_true", help="open a shell in the job")
     parser.add_argument(
         "--node", metavar="NODE", help="where: a name, or a number from 0 (default: the first, which has the driver)"
     )
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--logs", metavar="NODE", help="the last lines of Ray's logs on this node")
     options = parser.parse_args(list(argv))
     if options.lines < 0:
-        raise ConfigError(f"--lines {options.lines}: write 0 or more")
+        raise ConfigError(f"--lines {options.lines}: pass 0 or more")
     if options.node is not None and not options.shell:
         raise ConfigError(
             f"--node {options.node}: says where --shell opens; Ray's logs of a node are --logs {options.node}"
@@ -92,7 +92,7 @@ def running_job(target: Target) -> slurm.SlurmJob:
 
 
 def choose_node(job: slurm.SlurmJob, wanted: str | None) -> str:
-    """Return the node of a job that `wanted` names, by name or by index from 0; without `wanted` the first.
+    """Return the node of a job that `wanted` names, by name or by index from 0, or the first node without `wanted`.
 
     Raises ConfigError with the job's node names.
     """
@@ -104,7 +104,7 @@ def choose_node(job: slurm.SlurmJob, wanted: str | None) -> str:
     if wanted.isdigit() and int(wanted) < len(nodes):
         return nodes[int(wanted)]
     raise ConfigError(
-        f"--node {wanted}: job {job.id} has {', '.join(nodes)}: write one of these, or a number from 0 to "
+        f"--node {wanted}: job {job.id} has {', '.join(nodes)}: pass one of these, or a number from 0 to "
         f"{len(nodes) - 1}"
     )
 

@@ -62,16 +62,16 @@ def cloud_job(config: BroRLConfig, site: Site, volume: str | None) -> CloudJob:
     """
     if site.container is None:
         raise ConfigError(
-            "--to rayjob and --to skypilot need an image: write --container REGISTRY/brorl:TAG (Dockerfile)"
+            "--to rayjob and --to skypilot need an image: pass --container REGISTRY/brorl:TAG (Dockerfile)"
         )
     found = VOLUME.fullmatch(volume or "")
     if found is None:
         raise ConfigError(
-            f"--volume {volume}: write NAME:/FOLDER, a volume that all nodes share, for example runs:/shared"
+            f"--volume {volume}: pass NAME:/FOLDER, a volume that all nodes share, for example runs:/shared"
         )
     run = config.exp_manager.explicit_log_dir
     if not Path(run).is_relative_to(found[2]):
-        raise ConfigError(f"--run {run} is not on the volume: write a folder below {found[2]}")
+        raise ConfigError(f"--run {run} is not on the volume: pass a folder below {found[2]}")
     return CloudJob(config, site, site.container.replace("#", "/"), found[1], found[2])
 
 

@@ -65,17 +65,19 @@ def job_parser(command: str, description: str, examples: str) -> argparse.Argume
     )
     parser.add_argument("--config-path", "-cp", type=Path, metavar="FOLDER", help="look for the YAML there")
     parser.add_argument("--run", metavar="FOLDER", help="the run folder: short for exp_manager.explicit_log_dir=FOLDER")
-    parser.add_argument("--nodes", type=int, metavar="N", help="that train: short for trainer.num_nodes=N")
+    parser.add_argument("--nodes", type=int, metavar="N", help="training nodes: short for trainer.num_nodes=N")
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="short for trainer.gpus_per_node=N")
     parser.add_argument(
         "--site", metavar="SITE", help="a YAML file, or NAME for conf/site/NAME.yaml (default: $BRORL_SITE)"
     )
-    parser.add_argument("--no-plan", action="store_true", help="go on although the planner says that it does not fit")
+    parser.add_argument(
+        "--no-plan", action="store_true", help="continue although the planner says that the run does not fit"
+    )
     parser.add_argument("--no-test", action="store_true", help="do not ask Slurm whether it would take the job")
     parser.add_argument(
         "--require-clean",
         action="store_true",
-        help="refuse code with uncommitted changes, which is otherwise frozen as it is",
+        help="refuse code with uncommitted changes (default: freeze it as it is)",
     )
     _add_site_options(parser)
     return parser
@@ -150,6 +152,6 @@ def _site_settings(options: argparse.Namespace) -> dict[str, Any]:
             continue
         wrong = [pair for pair in given[name] if "=" not in pair]
         if wrong:
-            raise ConfigError(f"{option} {wrong[0]}: write {option} NAME=VALUE")
+            raise ConfigError(f"{option} {wrong[0]}: pass {option} NAME=VALUE")
         given[name] = dict(pair.split("=", 1) for pair in given[name])
     return given

@@ -1,4 +1,4 @@
-"""Find a run and its jobs by a run folder or a job number, and refuse a second job beside a live one."""
+"""Find a run and its jobs by a run folder or a job number, and refuse a second job while one is alive."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """Return the run and the jobs that `name`, a run folder or a job number, stands for.
+    """Return the run and its jobs by `name`, a run folder or a job number.
 
     Raises ConfigError when there is no such run or job.
     """
@@ -45,8 +45,8 @@ def find_target(name: str) -> Target:
         return _target_of_run(folder)
     if not re.fullmatch(r"\d+", name):
         raise ConfigError(
-            f"{name}: there is no such folder, and a job is a number: write a run folder, or the number that `squeue "
-            "--me` shows"
+            f"{name}: there is no such folder, and a job is a number. Pass a run folder, or the number that `squeue "
+            "--me` shows."
         )
     return _target_of_job(name)
 
@@ -56,7 +56,7 @@ def _target_of_run(folder: Path) -> Target:
     if not ids:
         return Target(folder)
     if not slurm.has_slurm("squeue"):
-        note = f"not on this machine: of jobs {', '.join(ids[-MAX_ENDED:])} only the files are seen"
+        note = f"not on this machine: of jobs {', '.join(ids[-MAX_ENDED:])} only files are shown"
         return Target(folder, notes=(note,))
     try:
         target = _with_jobs(folder, ids)
@@ -73,14 +73,14 @@ def _with_jobs(folder: Path | None, ids: list[str]) -> Target:
     found = queued or slurm.ended_jobs(last)
     jobs = [found[identity] for identity in ids if identity in found]
     restarts = {job.id: restarts_of(job.id) for job in jobs}
-    notes = () if jobs else (f"remembers nothing of {', '.join(last)}",)
+    notes = () if jobs else (f"has no record of {', '.join(last)}",)
     return Target(folder, tuple(jobs), restarts, notes)
 
 
 def _target_of_job(identity: str) -> Target:
     """Return the run and the jobs of a job number. Raises ConfigError when Slurm has no record of the job."""
     if not slurm.has_slurm("scontrol"):
-        raise ConfigError(f"{identity}: there is no Slurm on this machine to ask for a job: write its run folder")
+        raise ConfigError(f"{identity}: there is no Slurm on this machine. Pass the run folder of the job.")
     shown = slurm.show_job(identity)
     folder = run_of_script(shown.get("Command", "") or _script_in(slurm.submit_command_line(identity)))
     if folder is not None and folder.is_dir():
@@ -89,8 +89,7 @@ def _target_of_job(identity: str) -> Target:
     target = _with_jobs(_run_in_settings(settings), [identity])
     if not target.jobs:
         raise ConfigError(
-            f"{identity}: Slurm does not know this job (any more), so write its run folder; `squeue --me` lists your "
-            "jobs"
+            f"{identity}: Slurm has no record of this job. Pass its run folder. `squeue --me` lists your jobs."
         )
     return replace(target, log=_log_of(identity))
 

@@ -138,7 +138,7 @@ def check_name(run: Path) -> None:
     if not WRITABLE.fullmatch(str(run)):
         wrong = " ".join(sorted({repr(character) for character in str(run) if not WRITABLE.fullmatch(character)}))
         raise ConfigError(
-            f"exp_manager.explicit_log_dir={run} has {wrong} in it: write a folder of letters, digits and . _ + @ -"
+            f"exp_manager.explicit_log_dir={run} has {wrong} in it: set a folder of letters, digits and . _ + @ -"
         )
 
 

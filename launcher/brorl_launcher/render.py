@@ -150,7 +150,7 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
     if limit_s is not None and limit_s < seconds_of(job.site.time) - job.site.signal_s:
         notes.append(
             f"trainer.time_limit={job.config.trainer.time_limit} ends each job before its time of {job.site.time}:"
-            " write trainer.time_limit=null to use all of it"
+            " set trainer.time_limit=null to use all of it"
         )
     if request.with_plan:
         notes += check_plan(job.config, job.site, request)
@@ -181,7 +181,7 @@ def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str
         command = shlex.join(["plan", "--config-name", request.config_name, *path, *request.overrides])
         raise ResourceError(
             f"this run does not fit: {plan.refusal}; {advice_to_fit(plan)}. `brorl {command}` has the terms; "
-            "`--no-plan` goes on all the same"
+            "`--no-plan` renders it anyway"
         )
     return [plan.summary()]
 

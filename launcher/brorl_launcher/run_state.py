@@ -55,7 +55,7 @@ class RunStatus:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last step has its checkpoint."""
+        """Whether the run's last step has its checkpoint."""
         return self.max_steps is not None and self.checkpoint is not None and self.checkpoint >= self.max_steps
 
     @property
@@ -66,7 +66,7 @@ class RunStatus:
 
     @property
     def remaining_s(self) -> float | None:
-        """Estimated seconds until the last step. None: unknown."""
+        """Estimated seconds of training until the run's last step. None: unknown."""
         if self.step_s is None or self.step is None or self.max_steps is None:
             return None
         return max(self.max_steps - self.step, 0) * self.step_s

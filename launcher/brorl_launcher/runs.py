@@ -25,17 +25,17 @@ NUM_SIGNS = 2
 MAX_DEPTH = 4  # levels below the given folder
 MAX_BYTES = 1 << 30  # limit for metrics.jsonl
 HOUR_S = 3600.0
-HEADER = ["run", "state", "step", "pass@1", "from", "samples/s", "cost", "last sign"]
+HEADER = ["run", "state", "step", "pass@1", "first", "samples/s", "cost", "last update"]
 EXAMPLES = """examples:
   brorl runs                     all below runs/
   brorl runs /shared/runs --json
 states, by the files of a folder:
   running, stalled   its heartbeat is less than a minute old
   finished           the last step has its checkpoint
-  stopped            the driver ended in order before that: asked to, or out of time
+  stopped            the driver ended in order before that: on request, or out of time
   failed             the driver ended with an error
-  crashed            the heartbeat ceased without an end: killed, or its machine is gone
-  not begun          settings, and no sign of a driver
+  crashed            the heartbeat stopped without an end: killed, or its machine was lost
+  not begun          settings, but no sign of a driver yet
 """
 
 
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     found: list[RunSummary] = []
     for folder in folders:
         if not folder.is_dir():
-            raise DataError(f"{folder} is no folder: write where run folders are, brorl runs FOLDER")
+            raise DataError(f"{folder} is no folder: say where run folders are, brorl runs FOLDER")
         for run in run_folders(folder):
             found.append(summarize_run(run, time.time()))
     if options.json:
@@ -177,7 +177,7 @@ def _number(
     row: Row,
     name: str,
 ) -> float | None:
-    """Return a finite number of a row, or None."""
+    """Return a metric's finite number in a row, or None."""
     value: Any = row.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None
@@ -193,7 +193,7 @@ def _mean(
 
 
 def table_cells(run: RunSummary) -> list[str]:
-    """Return the table cells of one run."""
+    """Return the table cells of one run, as `brorl runs` prints them."""
     step = "" if run.step is None else f"{run.step:,}/{'?' if run.max_steps is None else f'{run.max_steps:,}'}"
     score = "" if run.pass_at_1 is None else f"{run.pass_at_1:.1%}"
     if run.standard_error is not None:

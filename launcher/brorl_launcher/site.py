@@ -98,7 +98,7 @@ _SiteLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\
 def load_site(name: str | None, given: Mapping[str, Any]) -> Site:
     """Return the site settings of a YAML, with the settings `given` on the command line over them.
 
-    `name` is a file, or NAME for conf/site/NAME.yaml. None stands for $BRORL_SITE, or for no file where that is unset.
+    `name` is a file, or NAME for conf/site/NAME.yaml. None means $BRORL_SITE, or no file where that is unset.
     Raises ConfigError for a missing file, an unknown key or a wrong value.
     """
     name = name or os.environ.get(SITE_VARIABLE)
@@ -129,7 +129,7 @@ def site_file(name: str) -> Path:
             return path
     names = ", ".join(sorted(path.stem for path in shipped.glob("*.yaml")))
     raise ConfigError(
-        f"--site {name}: there is no such file, and conf/site/ has {names}: write the path of a YAML, or one of these"
+        f"--site {name}: there is no such file, and conf/site/ has {names}: pass the path of a YAML, or one of these"
     )
 
 
@@ -178,19 +178,19 @@ def wrong_values(site: Site) -> Iterator[str]:
     for name, (pattern, instead) in TEXTS.items():
         value = getattr(site, name)
         if value is not None and not pattern.fullmatch(value):
-            yield f"{name}={value!r}: write {instead}"
+            yield f"{name}={value!r}: set {instead}"
     for field in dataclasses.fields(site):
         value, numbers = getattr(site, field.name), declaration(field).range
         if value is not None and numbers is not None and not numbers.holds(value):
-            yield f"{field.name}={value}: write {numbers.low:g} or more"
+            yield f"{field.name}={value}: set {numbers.low:g} or more"
     yield from _wrong_signal(site)
     yield from _wrong_container(site)
     for name, value in site.environment.items():
         if not VARIABLE.fullmatch(name) or "\n" in str(value):
-            yield f"environment.{name}={value!r}: write a name of letters, digits and _, and a value on one line"
+            yield f"environment.{name}={value!r}: set a name of letters, digits and _, and a value on one line"
     for option in site.options:
         if not OPTION.fullmatch(option):
-            yield f"options: {option!r} is not an option of sbatch: write for example --switches=1"
+            yield f"options: {option!r} is not an option of sbatch: set for example --switches=1"
 
 
 def _wrong_signal(site: Site) -> Iterator[str]:
@@ -198,21 +198,21 @@ def _wrong_signal(site: Site) -> Iterator[str]:
         yield f"signal_s={site.signal_s}: Slurm takes at most {MAX_SIGNAL_S}"
     elif TIME.fullmatch(site.time) and site.signal_s >= seconds_of(site.time):
         yield (
-            f"time={site.time} is not longer than signal_s={site.signal_s}, the time to save before it ends: write a "
+            f"time={site.time} is not longer than signal_s={site.signal_s}, the time to save before it ends: set a "
             "longer time"
         )
 
 
 def _wrong_container(site: Site) -> Iterator[str]:
     if site.container is not None and (not site.container or re.search(r"\s", site.container)):
-        yield f"container={site.container!r}: write the path of a .sqsh file, or registry#image:tag"
+        yield f"container={site.container!r}: set the path of a .sqsh file, or registry#image:tag"
     for mount in site.mounts:
         parts = mount.split(":")
         if len(parts) > 3 or not all(part.startswith("/") for part in parts[:2]) or re.search(r"[\s,]", mount):
-            yield f"mounts: {mount!r}: write /folder or /outside:/inside, absolute and without spaces"
+            yield f"mounts: {mount!r}: set /folder or /outside:/inside, absolute and without spaces"
     if site.mounts and site.container is None:
         yield (
-            f"mounts={','.join(site.mounts)} has no container to be mounted in: write container=IMAGE, or leave mounts "
+            f"mounts={','.join(site.mounts)} has no container to be mounted in: set container=IMAGE, or leave mounts "
             "out"
         )
 

@@ -35,12 +35,12 @@ WAITS = {  # meaning of Slurm's reasons for a pending job
     "ReqNodeNotAvail": "nodes that it may use are down, drained or reserved: `sinfo -R` says why",
     "PartitionTimeLimit": "its time is above the partition's limit: `scontrol show partition` has it; submit with a "
     "shorter --time",
-    "PartitionNodeLimit": "it asks for more nodes than the partition gives to a job",
-    "JobHeldUser": "held: `scontrol release` lets it go",
+    "PartitionNodeLimit": "it requests more nodes than the partition allows for a job",
+    "JobHeldUser": "held: `scontrol release` releases it",
     "JobHeldAdmin": "held by the administrators",
     "DependencyNeverSatisfied": "will never start: cancel it",
     "Licenses": "waiting for a licence",
-    "Reservation": "waiting for its reservation to begin",
+    "Reservation": "waiting for its reservation to start",
     "launch failed requeued held": "a node could not start it: `scontrol release` tries again",
 }
 
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
     options = parser.parse_args(list(argv))
     if options.watch is not None and options.watch < 1:
-        raise ConfigError(f"--watch {options.watch:g}: write a second or more")
+        raise ConfigError(f"--watch {options.watch:g}: pass a second or more")
     while True:
         target = find_target(options.target)
         run = read_run(target.run) if target.run is not None else None
@@ -87,7 +87,7 @@ def is_going_on(target: Target, run: RunStatus | None, now: float) -> bool:
 
 
 def _is_heartbeat_fresh(run: RunStatus, now: float) -> bool:
-    """Return whether the driver is writing its heartbeat."""
+    """Return whether the run's driver has written its heartbeat within the last OLD_S seconds."""
     beat = run.heartbeat
     return beat is not None and beat.state in ("running", "stalled") and now - beat.written_at < OLD_S
 
@@ -172,8 +172,8 @@ def _activity_lines(target: Target, run: RunStatus, now: float) -> list[str]:
         elif beat.state == "failed":
             texts.append(f"the driver ended with an error {silence} ago")
         else:
-            gone = "it is gone, or its disk is"
-            texts.append(f"no sign of the driver for {silence}, when it was at {beat.stage}: {gone}")
+            lost = "the driver has exited, or its disk is lost"
+            texts.append(f"no heartbeat for {silence}, last stage {beat.stage}: {lost}")
     log = newest_log(target)
     began = any(job.is_running for job in target.jobs)
     if log is not None and (began or beat is None):
@@ -184,9 +184,8 @@ def _activity_lines(target: Target, run: RunStatus, now: float) -> list[str]:
 def _beat_text(beat: HeartbeatFile) -> str:
     detail = f" ({beat.detail})" if beat.detail else ""
     stalled = ", STALLED" if beat.state == "stalled" else ""
-    return (
-        f"{beat.stage}{detail} for {format_duration(beat.stage_s)}, moved {format_duration(beat.silent_s)} ago{stalled}"
-    )
+    progress = f"last progress {format_duration(beat.silent_s)} ago"
+    return f"{beat.stage}{detail} for {format_duration(beat.stage_s)}, {progress}{stalled}"
 
 
 def _progress_lines(run: RunStatus) -> list[str]:

@@ -23,8 +23,8 @@ EXAMPLES = """examples:
   brorl submit --again /shared/runs/first               with the settings and the code that are frozen there
   brorl submit --again /shared/runs/first trainer.max_steps=3000
 
-A chain is K jobs, each of which starts when the one before it has ended, however it did. Each goes on from the last
-checkpoint; once the run has its last step, those that are left end at once.
+A chain is K jobs, each of which starts when the one before it has ended in any way. Each resumes from the last
+checkpoint. Once the run has its last step, the remaining jobs end at once.
 """
 
 
@@ -35,7 +35,11 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = job_parser("submit", "Render a job as `render` does, and submit it to Slurm.", EXAMPLES)
     parser.add_argument(
-        "--chain", type=int, default=1, metavar="K", help="submit K jobs that go on one after the other (default: 1)"
+        "--chain",
+        type=int,
+        default=1,
+        metavar="K",
+        help="submit K jobs, each of which resumes the run after the one before (default: 1)",
     )
     parser.add_argument(
         "--again",
@@ -45,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     )
     options = parser.parse_intermixed_args(list(argv))
     if not 1 <= options.chain <= MAX_CHAIN:
-        raise ConfigError(f"--chain {options.chain}: write a number of jobs from 1 to {MAX_CHAIN}")
+        raise ConfigError(f"--chain {options.chain}: pass a number of jobs from 1 to {MAX_CHAIN}")
     if not slurm.has_slurm():
         raise ResourceError(
             "sbatch is not there: submit from a login node of the cluster; `brorl render` writes the job without it"
@@ -60,7 +64,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Folders:
-    """Return the launch that --again names. Raises ConfigError or CheckpointError."""
+    """Return the folders of the launch that `--again RUN` names.
+
+    Raises ConfigError when there is none or the run is finished, CheckpointError when a job of the run is live.
+    """
     folders = Folders(options.again.expanduser().absolute())
     if not folders.script.is_file():
         raise ConfigError(
@@ -80,7 +87,7 @@ def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -
     refuse_live(folders)
     if read_run(folders.run).is_finished and not options.overrides:
         raise ConfigError(
-            f"the run in {folders.run} has its last checkpoint: to go on, write trainer.max_steps=N with a larger N"
+            f"the run in {folders.run} has its last checkpoint: to continue, set trainer.max_steps=N with a larger N"
         )
     return folders
 

@@ -99,7 +99,7 @@ def test_a_shell_opens_in_the_job_s_container_unless_told_otherwise(run: Path, s
 def test_a_node_that_the_job_does_not_have_is_refused_with_those_it_has(run: Path) -> None:
     for wrong in ("node9", "3"):
         with pytest.raises(
-            ConfigError, match=r"job 101 has node2, node3, node4: write one of these, or a number from 0 to 2"
+            ConfigError, match=r"job 101 has node2, node3, node4: pass one of these, or a number from 0 to 2"
         ):
             attach.main([str(run), "--shell", "--node", wrong])
 

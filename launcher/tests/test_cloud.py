@@ -105,9 +105,9 @@ def test_a_task_of_skypilot_has_the_fields_that_it_knows_and_a_script_that_bash_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--volume", "runs:/shared", "--run", RUN], "write --container"),
-        (["--container", "a/b:c", "--run", RUN], "write NAME:/FOLDER"),
-        (["--container", "a/b:c", "--volume", "runs:/data", "--run", RUN], "write a folder below /data"),
+        (["--volume", "runs:/shared", "--run", RUN], "pass --container"),
+        (["--container", "a/b:c", "--run", RUN], "pass NAME:/FOLDER"),
+        (["--container", "a/b:c", "--volume", "runs:/data", "--run", RUN], "pass a folder below /data"),
     ],
 )
 def test_what_is_missing_is_one_message(arguments: list[str], message: str) -> None:

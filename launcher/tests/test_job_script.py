@@ -79,7 +79,7 @@ def test_a_site_that_shares_nodes_and_does_not_requeue() -> None:
 
 @pytest.mark.parametrize("name", ["a b", "a'b", 'a"b', "a$b", "a%b", "a,b", "a:b", "a\nb", "ä"])
 def test_a_run_folder_that_would_be_misread_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="write a folder of letters, digits"):
+    with pytest.raises(ConfigError, match="set a folder of letters, digits"):
         job_script(make_job(Path("/shared") / name, Site()))
 
 

@@ -188,5 +188,5 @@ def test_a_checkpoint_has_weights_masters_moments_and_reference() -> None:
 
 
 def test_an_unknown_kind_of_gpu_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--kind v100: is not known; write one of h100, h200, a100"):
+    with pytest.raises(ConfigError, match="--kind v100: is not known; pass one of h100, h200, a100"):
         gpu_hardware("v100", 1, 8)

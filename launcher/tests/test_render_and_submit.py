@@ -133,7 +133,7 @@ def test_a_finished_run_is_not_submitted_again(tmp_path: Path, slurm: FakeSlurm)
     submit.main(arguments(run, "trainer.max_steps=3"))
     (run / "checkpoints" / "step_3").mkdir(parents=True)
     (run / "checkpoints" / "step_3" / "COMPLETE").touch()
-    with pytest.raises(ConfigError, match=r"write trainer.max_steps=N with a larger N"):
+    with pytest.raises(ConfigError, match=r"set trainer.max_steps=N with a larger N"):
         submit.main(["--again", str(run)])
 
 

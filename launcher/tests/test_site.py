@@ -85,8 +85,8 @@ def test_a_wrong_value_is_refused_with_what_to_write(name: str, value: str, mess
 def test_numbers_and_lists_are_checked_too() -> None:
     site = Site(spares=-1, mounts=["data"], options=["-x"], environment={"1A": "x"}, container="a b")
     found = " | ".join(wrong_values(site))
-    assert "spares=-1: write 0 or more" in found
-    assert "'data': write /folder or /outside:/inside" in found
+    assert "spares=-1: set 0 or more" in found
+    assert "'data': set /folder or /outside:/inside" in found
     assert "'-x' is not an option of sbatch" in found
     assert "environment.1A" in found
     assert "container='a b'" in found
@@ -94,7 +94,7 @@ def test_numbers_and_lists_are_checked_too() -> None:
 
 def test_mounts_without_a_container_are_refused() -> None:
     assert list(wrong_values(Site(mounts=["/data"]))) == [
-        "mounts=/data has no container to be mounted in: write container=IMAGE, or leave mounts out"
+        "mounts=/data has no container to be mounted in: set container=IMAGE, or leave mounts out"
     ]
 
 

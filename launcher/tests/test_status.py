@@ -82,7 +82,7 @@ def test_a_local_run_without_slurm(tmp_path: Path, no_slurm: None, capsys: pytes
     beat(run, late=["engine 3 on node2"])
     text = shown(run, capsys)
     assert f"run        {run}\n" in text
-    assert "now        generate (1,024 of 4,096 rollouts) for 32 s, moved 1.0 s ago\n" in text
+    assert "now        generate (1,024 of 4,096 rollouts) for 32 s, last progress 1.0 s ago\n" in text
     assert "now        late: engine 3 on node2\n" in text
     # collect, which holds generate and reward, and what follows it: 6 + 1 + 2.5 + 0.5
     assert "step       3 of 20, 10 s a step (generate 55%, update 25%, log_prob 10%)\n" in text
@@ -104,9 +104,9 @@ def test_what_a_real_heartbeat_says(tmp_path: Path, no_slurm: None, capsys: pyte
 def test_a_stall_and_a_silence_are_said(tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "run")
     beat(run, state="stalled", silent_s=700.0)
-    assert "moved 11 min ago, STALLED" in shown(run, capsys)
+    assert "last progress 11 min ago, STALLED" in shown(run, capsys)
     beat(run, ago=3600.0)
-    assert "no sign of the driver for 1 h 0 min, when it was at generate" in shown(run, capsys)
+    assert "no heartbeat for 1 h 0 min, last stage generate" in shown(run, capsys)
     beat(run, state="ended", ago=120.0)
     assert "the driver ended 2 min ago" in shown(run, capsys)
 
@@ -167,7 +167,7 @@ def test_jobs_that_have_ended_are_asked_for_one_by_one(
 ) -> None:
     run = make_run(tmp_path / "run")
     record_job(Folders(run), "101", None, [])
-    assert "slurm      remembers nothing of 101" in shown(run, capsys)
+    assert "slurm      has no record of 101" in shown(run, capsys)
     slurm.remember(
         101,
         "JobId=101 JobState=FAILED Reason=NonZeroExitCode RunTime=00:01:02 TimeLimit=04:00:00 ExitCode=2:0 "
@@ -188,7 +188,7 @@ def test_a_job_s_number_leads_to_its_run(tmp_path: Path, slurm: FakeSlurm) -> No
     assert run_of_script("/x/slurm/brorl_64gpu.sh") is None
     assert find_target("7").run == run
     assert find_target("8").run is None
-    with pytest.raises(ConfigError, match="9: Slurm does not know this job"):
+    with pytest.raises(ConfigError, match="9: Slurm has no record of this job"):
         find_target("9")
 
 
@@ -213,7 +213,7 @@ def test_a_job_of_a_script_is_found_by_what_it_has_noted(
 def test_what_is_neither_a_run_nor_a_job_is_refused(tmp_path: Path, no_slurm: None) -> None:
     for name, message in (
         (str(tmp_path), "is no run folder"),
-        ("nowhere", "write a run folder, or the number"),
+        ("nowhere", "Pass a run folder, or the number"),
         ("17", "no Slurm on this machine"),
     ):
         with pytest.raises(ConfigError, match=message):

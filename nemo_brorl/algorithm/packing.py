@@ -1,8 +1,8 @@
 """Pack rollouts: decide which are trained on together, on which data-parallel rank, in which micro-batch.
 
 A micro-batch is a row of tokens. It has one copy of the prompt for each of its groups, and then the responses that
-share the prompt. Turns that trajectories share also have one copy. Every cut adds a copy of what lies on both of its
-sides. So groups are cut into contiguous pieces, and trajectories lie in the order of their turns. Ranks are balanced by
+share the prompt. Turns that trajectories share also have one copy. Every cut adds a copy of what is on both of its
+sides. So groups are cut into contiguous pieces, and trajectories are in the order of their turns. Ranks are balanced by
 computed tokens. The plan gives every data-parallel rank the same number of micro-batches, as pipeline parallelism
 needs.
 

@@ -30,7 +30,7 @@ def shaped_rewards(
     step: int,
     own: Shaping | None = None,
 ) -> Float32:
-    """Return a group's rewards [N] after all shaping that the settings ask for.
+    """Return a group's rewards [N] after all shaping that the settings turn on.
 
     The order is cosine length, overlong penalty, repetition penalty, truncation, and last a user's own function.
     `max_tokens` is the longest that a response may be. `step` counts from 1. `own` is `find_shaping(config)`, which the

@@ -14,7 +14,7 @@ from torch import Tensor
 class ResponseIndex:
     """Assignment of each token to its response, to sum token values over whole responses.
 
-    Under context parallelism the tokens of a response lie on several ranks.
+    Under context parallelism the tokens of a response are on several ranks.
     """
 
     index: Tensor  # [T] int64, response of each token, from 0 to R − 1
@@ -52,7 +52,7 @@ class TokenBatch:
     sampled_log_probs: Tensor  # vLLM's log-probs when it drew the tokens
     reference_log_probs: Tensor | None  # None: no KL term
     advantages: Tensor
-    weights: Tensor  # weights of the tokens in the mean, from `token_weights`
+    weights: Tensor  # weights of the tokens in the averaged loss, from `token_weights`
     sequences: ResponseIndex
     covariance_mask: Tensor | None = None  # bool; tokens that the parameter `covariance` selects; None: off
 
@@ -84,7 +84,7 @@ class TokenLengths(NamedTuple):
 
 
 def token_weights(aggregation: str, lengths: TokenLengths, size: MiniBatchSize) -> Tensor:
-    """Return the weights [T] of tokens in the mean of the loss, by `algorithm.aggregation`.
+    """Return the weights [T] of tokens in the averaged loss, by `algorithm.aggregation`.
 
     The caller divides the weighted sum by the number of tokens of the mini-batch.
 

@@ -108,16 +108,16 @@ def _advantages(views: Sequence[GroupView], algorithm: AlgorithmConfig) -> list[
     """
     advantages = [np.zeros(view.returns.shape, np.float32) for view in views]
     compared: list[GroupRewards] = []
-    places: list[tuple[Float32, Int64, int]] = []
+    targets: list[tuple[Float32, Int64, int]] = []
     for view, of_group in zip(views, advantages, strict=True):
         for turn in range(view.returns.shape[1]):
             members = view.compared[view.num_returns[view.compared] > turn]
             if len(members) < 2:
                 continue
-            own = view.rewards.select(members)
-            compared.append(GroupRewards(own.raw, view.returns[members, turn], own.lengths))
-            places.append((of_group, members, turn))
-    for (of_group, members, turn), values in zip(places, advantages_of(compared, algorithm), strict=True):
+            member_rewards = view.rewards.select(members)
+            compared.append(GroupRewards(member_rewards.raw, view.returns[members, turn], member_rewards.lengths))
+            targets.append((of_group, members, turn))
+    for (of_group, members, turn), values in zip(targets, advantages_of(compared, algorithm), strict=True):
         of_group[members, turn] = values
     if algorithm.rare_success_exponent > 0:
         rewards = [view.rewards for view in views]

@@ -3,7 +3,7 @@
 On CPU there is no plan: nodes take ranks and engines in equal shares. On GPUs a node is cut into bundles, the units
 that Ray gives to a process, with one placement group for each node. GPUs are counted through the nodes, node 0 first.
 
-*Colocated*: a bundle is one GPU. Policy rank r is on GPU r. Worker w of engine e, which has W workers, is beside a rank
+*Colocated*: a bundle is one GPU. Policy rank r is on GPU r. Worker w of engine e, which has W workers, is with a rank
 on GPU e × W + w. Each of the two reserves half of the GPU. *Disaggregated*: the policy has the first GPUs, one a
 bundle. Each engine has the next W GPUs in one bundle, which it shares with no other process.
 """
@@ -183,7 +183,7 @@ class CpuPlaces(Places):
         alive = [node for node in ray.nodes() if node["Alive"]]
         if len(alive) < num_nodes:
             raise ResourceError(
-                f"the Ray cluster has {len(alive)} nodes, trainer.num_nodes={num_nodes}: on one machine write 1, on "
+                f"the Ray cluster has {len(alive)} nodes, trainer.num_nodes={num_nodes}: on one machine set 1, on "
                 "several start them as a job (slurm/brorl_cpu.sh)"
             )
         alive.sort(key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))

@@ -50,8 +50,8 @@ class RayCluster:
     cluster running. Otherwise it starts Ray's processes itself:
 
     - Clients need the token of this process.
-    - Sockets lie in a folder that other users cannot enter. RAY_TMPDIR names another one.
-    - Inductor's compiled kernels lie in such a folder too (TORCHINDUCTOR_CACHE_DIR). Otherwise another user could
+    - Sockets are in a folder that other users cannot enter. RAY_TMPDIR names another one.
+    - Inductor's compiled kernels are in such a folder too (TORCHINDUCTOR_CACHE_DIR). Otherwise another user could
       create Inductor's default folder in /tmp first.
     - A watch ends the run when an essential process of Ray is lost. Ray itself would report nothing for a minute or
       more.
@@ -97,15 +97,15 @@ class RayCluster:
 
     def check_gpus(self) -> None:
         """Raise ResourceError when the Ray cluster has fewer GPUs than configured."""
-        wanted = self.config.gpus_per_node * self.config.num_nodes
-        if wanted == 0:
+        num_configured = self.config.gpus_per_node * self.config.num_nodes
+        if num_configured == 0:
             return
-        found = int(ray.cluster_resources().get("GPU", 0))
-        if found < wanted:
+        num_available = int(ray.cluster_resources().get("GPU", 0))
+        if num_available < num_configured:
             self.close()
             raise ResourceError(
-                f"the cluster has {found} GPUs, trainer.num_nodes × trainer.gpus_per_node asks for {wanted}:"
-                " set them to what is there, or trainer.gpus_per_node=0 to run on CPU"
+                f"the cluster has {num_available} GPUs, trainer.num_nodes × trainer.gpus_per_node asks for "
+                f"{num_configured}: set them to what is there, or trainer.gpus_per_node=0 to run on CPU"
             )
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class RayCluster:
         return lost
 
     def _connect(self, before: Collection[psutil.Process]) -> None:
-        """Connect to the cluster, or start one, with the errors of `start_ray`.
+        """Connect to the Ray cluster, or start one, with the errors of `start_ray`.
 
         `before` are the processes that are not Ray's.
         """

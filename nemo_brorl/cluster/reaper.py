@@ -85,12 +85,12 @@ def marked_processes(mark: str) -> list[psutil.Process]:
 
     A process that has lost its variables is not among them. It is found as a descendant, as long as its parent runs.
     """
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(MARK) == mark:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """`brorl convert [OPTIONS] [--config-name NAME] [KEY=VALUE ...]` exports a checkpoint as a Hugging Face folder.
 
---checkpoint FOLDER      a step_K folder (default: the newest complete one of the run folder)
---output FOLDER          folder of the model (default: hf_step_K in the run folder)
---push-to-hub USER/NAME  upload the folder to the Hugging Face hub
---public                 make a new repository public (default: private)
---dry-run                list the files to upload, without using the network
+Options of this command:
+  --checkpoint FOLDER      a step_K folder (default: the newest complete one of the run folder)
+  --output FOLDER          folder of the model (default: hf_step_K in the run folder)
+  --push-to-hub USER/NAME  upload the folder to the Hugging Face hub
+  --public                 make a new repository public (default: private)
+  --dry-run                list the files to upload, without using the network
 """
 
 from __future__ import annotations

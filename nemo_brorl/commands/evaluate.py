@@ -92,18 +92,18 @@ def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
     """
     if config.evaluation.checkpoint is None:
         return config
-    given = Path(config.evaluation.checkpoint)
-    folder, has_checkpoint = given, given.is_dir()
-    if not STEP.fullmatch(given.name):
-        folder = run_of(given) / "checkpoints"
+    checkpoint = Path(config.evaluation.checkpoint)
+    folder, has_checkpoint = checkpoint, checkpoint.is_dir()
+    if not STEP.fullmatch(checkpoint.name):
+        folder = run_of(checkpoint) / "checkpoints"
         has_checkpoint = any(STEP.fullmatch(path.name) for path in folder.glob("*"))
     if not has_checkpoint:
         raise CheckpointError(
-            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; set a run folder or "
+            f"evaluation.checkpoint={checkpoint}: there is no checkpoint in {folder}; set a run folder or "
             "RUN/checkpoints/step_K, or policy.model=FOLDER for a Hugging Face model"
         )
     try:
-        model = recorded_settings(run_of(given) / RECORD)["policy.model"]
+        model = recorded_settings(run_of(checkpoint) / RECORD)["policy.model"]
     except (CheckpointError, KeyError):
         return config  # the checkpoint was moved away from its run, so policy.model names its model
     if "${" in str(model):
@@ -140,7 +140,7 @@ def sample_missing(
     stop: StopRequest,
     console: Console,
 ) -> bool:
-    """Sample the prompts that have no answers yet; return False when told to stop before all have some."""
+    """Sample the prompts that have no answers yet; return False if a stop was requested before all have some."""
     from nemo_brorl.commands.wiring import make_sampler, ready_actors
 
     is_complete = True
@@ -180,16 +180,16 @@ def answer_file(
 
 def converted_checkpoint(
     config: BroRLConfig,
-    given: Path,
+    path: Path,
     console: Console,
 ) -> Path:
     """Return the Hugging Face folder of a checkpoint, or of a run's newest one, after exporting it if needed.
 
     The folder is kept in the run folder. Raises CheckpointError.
     """
-    run_folder = run_of(given)
-    is_checkpoint = STEP.fullmatch(given.name) is not None
-    checkpoint = newest_checkpoint(given if is_checkpoint else run_folder / "checkpoints", "evaluation.checkpoint")
+    run_folder = run_of(path)
+    is_checkpoint = STEP.fullmatch(path.name) is not None
+    checkpoint = newest_checkpoint(path if is_checkpoint else run_folder / "checkpoints", "evaluation.checkpoint")
     output = run_folder / f"hf_{checkpoint.name}"
     if is_converted(checkpoint, output):
         console.line(f"{checkpoint} was converted before: {output}")

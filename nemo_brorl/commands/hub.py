@@ -10,11 +10,11 @@ from nemo_brorl.training.export import RECORD
 
 def files_to_push(folder: Path) -> list[Path]:
     """Return the files of an exported folder to upload: all but the record, which names a folder of this machine."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != RECORD:
-            found.append(path.relative_to(folder))
-    return found
+            paths.append(path.relative_to(folder))
+    return paths
 
 
 def push(folder: Path, repository: str, is_private: bool) -> str:

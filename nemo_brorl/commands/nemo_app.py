@@ -117,7 +117,7 @@ def open_sinks(config: BroRLConfig, experiment: Experiment) -> list[MetricSink]:
 def exp_manager_settings(config: BroRLConfig, folder: Path) -> dict[str, object]:
     """Return the settings that are passed to NeMo's exp_manager."""
     chosen = config.exp_manager
-    told: dict[str, object] = {
+    settings: dict[str, object] = {
         "explicit_log_dir": str(folder),
         "use_datetime_version": False,
         "resume_if_exists": False,  # this package resumes runs itself
@@ -128,9 +128,9 @@ def exp_manager_settings(config: BroRLConfig, folder: Path) -> dict[str, object]
     }
     defaults = {"dllogger": {"json_file": str(folder / "dllogger.json")}}
     for tracker in NEMO_TRACKERS:
-        told[f"create_{tracker}_logger"] = chosen.wants(tracker)
-        told[f"{tracker}_logger_kwargs"] = {**defaults.get(tracker, {}), **chosen.arguments(tracker)}
-    return told
+        settings[f"create_{tracker}_logger"] = chosen.wants(tracker)
+        settings[f"{tracker}_logger_kwargs"] = {**defaults.get(tracker, {}), **chosen.arguments(tracker)}
+    return settings
 
 
 def run_with_nemo(line: CommandLine, main: Callable[[BroRLConfig], Result]) -> Result:

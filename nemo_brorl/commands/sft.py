@@ -152,20 +152,20 @@ def read_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
     tokenizer = load_tokenizer(model_folder)
     data, settings, seed = config.data, config.sft, config.trainer.seed
     conversations = Conversations(tokenizer, stop_ids_of(tokenizer, model_folder), data.system_prompt)
-    found = read_examples(data, settings, conversations)
-    epoch_steps = len(found.train) / settings.batch_size
+    examples = read_examples(data, settings, conversations)
+    epoch_steps = len(examples.train) / settings.batch_size
     num_steps = min(settings.max_steps, math.ceil(settings.epochs * epoch_steps))
-    num_tokens = sum(example.num_tokens for example in found.train)
-    num_trained_tokens = sum(example.num_trained_tokens for example in found.train)
+    num_tokens = sum(example.num_tokens for example in examples.train)
+    num_trained_tokens = sum(example.num_trained_tokens for example in examples.train)
     Console().line(
-        f"{found.num_conversations:,} conversations ({len(found.held_out):,} held out, {found.num_left_out:,} left out,"
-        f" {found.num_cut:,} cut): {num_tokens:,} tokens, {num_trained_tokens:,} of them trained on; "
-        f"{num_steps:,} steps of {settings.batch_size}"
+        f"{examples.num_conversations:,} conversations ({len(examples.held_out):,} held out, "
+        f"{examples.num_left_out:,} left out, {examples.num_cut:,} cut): {num_tokens:,} tokens, "
+        f"{num_trained_tokens:,} of them trained on; {num_steps:,} steps of {settings.batch_size}"
     )
     return Lessons(
-        batch=lambda step: found.batch(step, settings.batch_size, seed),
+        batch=lambda step: examples.batch(step, settings.batch_size, seed),
         num_steps=num_steps,
         epoch_steps=epoch_steps,
-        held_out=found.held_out[: settings.val_examples],
-        fingerprint=found.fingerprint,
+        held_out=examples.held_out[: settings.val_examples],
+        fingerprint=examples.fingerprint,
     )

@@ -65,13 +65,13 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
     starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)
     with stalls, starting as actors:
         with watch.measure("nemo"):
-            from nemo_brorl.commands.nemo_app import (  # six seconds, while actors start
+            from nemo_brorl.commands.nemo_app import (  # takes six seconds, while actors start
                 open_experiment,
                 open_sinks,
                 run_with_nemo,
             )
 
-            # NeMo's runner composes the settings a second time: it takes them from a command line and nowhere else.
+            # NeMo's runner takes settings only from a command line, so it composes them a second time.
             experiment = run_with_nemo(line, open_experiment)
         wiring.wait_ready(actors, watch, heartbeat)
         with watch.measure("parity"):
@@ -86,7 +86,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
             heartbeat.on_stall = lambda text, seconds: trainer.observers.event(
                 trainer.step_number + 1, "stall", text, seconds
             )
-            stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
+            stop.install()  # again, because starting Ray and importing NeMo replace the handlers
             stalls.mark_started()
             stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in watch.seconds.items())
             console.line(f"ready after {time.monotonic() - start:.1f} s ({stages})")

@@ -93,10 +93,10 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     source = sources.split("train", config.trainer.seed)
     prompts = PromptStream(source, tokenizer, config.data)
     held_out = held_out_prompts(config.evaluation, config.data, tokenizer, sources)
-    asked: set[str] = set()
+    names: set[str] = set()
     for prompt in held_out:
-        asked.update(names_in(prompt.verifier, prompt.payload))
-    verifiers = sorted(asked)
+        names.update(names_in(prompt.verifier, prompt.payload))
+    verifiers = sorted(names)
     check_verifiers(config.rewards, verifiers)
     return Inputs(model_folder, tokenizer, prompts, held_out, verifiers)
 

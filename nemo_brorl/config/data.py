@@ -188,11 +188,11 @@ class DataConfig(SourceConfig):
         """Return every source of questions with weight, each with the settings key that holds it."""
         if self.source != "mixture":
             return [("data", self)]
-        asked: list[tuple[str, SourceConfig]] = []
+        sections: list[tuple[str, SourceConfig]] = []
         for index, domain in enumerate(self.domains):
             if domain.weight > 0:
-                asked.append((f"data.domains.{index}", domain))
-        return asked
+                sections.append((f"data.domains.{index}", domain))
+        return sections
 
     def violations(self) -> Iterator[str]:
         if self.held_out_fraction == 1:

@@ -131,21 +131,21 @@ def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
             yield refusal
 
 
-def wrong_params(where: str, kind: type, given: object) -> Iterator[str]:
+def wrong_params(where: str, kind: type, params: object) -> Iterator[str]:
     """Yield a message for every error in a mapping of parameters, which the setting `where` holds.
 
     `kind` is the dataclass that declares the parameters.
     """
-    if not isinstance(given, Mapping):
-        yield f"{where}={given}: set a mapping of {', '.join(field.name for field in dataclasses.fields(kind))}"
+    if not isinstance(params, Mapping):
+        yield f"{where}={params}: set a mapping of {', '.join(field.name for field in dataclasses.fields(kind))}"
         return
     try:
-        typed = typed_params(where, where.rpartition(".")[2], kind, given)
+        typed = typed_params(where, where.rpartition(".")[2], kind, params)
     except ConfigError as error:
         yield str(error)
         return
     yield from wrong_values(typed, f"{where}.")
-    for name, value in given.items():
+    for name, value in params.items():
         if getattr(typed, name) != value:
             yield f"{where}.{name}={value!r} is a text: set {getattr(typed, name)}"
 

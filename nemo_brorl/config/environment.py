@@ -68,7 +68,7 @@ def _marked(
     node: Any,
     written: str,
 ) -> Any:
-    """Return a marked copy of a setting or section.
+    """Return a copy of a setting or section, with texts from environment variables as `FromEnvironment`.
 
     `written` is its unresolved text, or "" if it is not from the environment.
     """
@@ -99,7 +99,7 @@ def _marked_parts(
     found: dict[Any, Any] = {}
     for key, value in parts.items():
         num_asked = num_reads()
-        part = node[key]  # resolved here
+        part = node[key]  # this access resolves interpolations
         # An element of a value that came from the environment as a whole has no text of its own.
         own = f"{written}.{key}" if written else ""
         if num_reads() > num_asked:

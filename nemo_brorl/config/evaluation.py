@@ -96,11 +96,11 @@ class EvaluationConfig:
 
         Empty: the held-out prompts of `data` are used.
         """
-        asked = []
+        chosen = []
         for index, benchmark in enumerate(self.benchmarks):
             if not self.only or benchmark.name in self.only:
-                asked.append((f"evaluation.benchmarks.{index}", benchmark))
-        return asked
+                chosen.append((f"evaluation.benchmarks.{index}", benchmark))
+        return chosen
 
     def violations(self) -> Iterator[str]:
         names = [benchmark.name for benchmark in self.benchmarks]
@@ -116,21 +116,21 @@ class EvaluationConfig:
             if name not in names:
                 known = f"set one of {', '.join(names)}" if names else "evaluation.benchmarks lists none"
                 yield f"evaluation.only names {name}, and there is no such benchmark: {known}"
-        asked = {}
+        samples = {}
         for where, benchmark in self.selected():
             yield from benchmark.violations_at(where)
-            asked[f"{where} ({benchmark.name})"] = benchmark.samples_per_prompt or self.samples_per_prompt
-        asked = asked or {"evaluation": self.samples_per_prompt}
+            samples[f"{where} ({benchmark.name})"] = benchmark.samples_per_prompt or self.samples_per_prompt
+        samples = samples or {"evaluation": self.samples_per_prompt}
         for setting_name in ("pass_at_k", "majority_at_k"):
             for k in getattr(self, setting_name):
-                yield from _without_samples(f"evaluation.{setting_name} has {k}", k, asked)
+                yield from _without_samples(f"evaluation.{setting_name} has {k}", k, samples)
 
 
-def _without_samples(subject: str, k: int, asked: Mapping[str, int]) -> Iterator[str]:
-    """Yield a message where a prompt has fewer than k samples; `asked` is the number of samples by benchmark."""
+def _without_samples(subject: str, k: int, samples: Mapping[str, int]) -> Iterator[str]:
+    """Yield a message where a prompt has fewer than k samples; `samples` is the number of samples by benchmark."""
     if k < 1:
         yield f"{subject}: set numbers from 1"
-    for name, num_samples in asked.items():
+    for name, num_samples in samples.items():
         if k > num_samples:
             yield (
                 f"{subject} and {name} draws {num_samples} samples of a prompt: set samples_per_prompt={k} or more "

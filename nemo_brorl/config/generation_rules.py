@@ -12,8 +12,8 @@ from nemo_brorl.config.schema import BroRLConfig
 def devices_are_of_the_kind(run: BroRLConfig) -> Iterator[str]:
     generation = run.generation
     if generation.tensor_parallel_size > 1:
-        given, why = "generation.tensor_parallel_size", "is of GPUs (on CPU raise generation.num_engines)"
-        yield from needs_gpus(run, given, why)
+        setting, why = "generation.tensor_parallel_size", "is of GPUs (on CPU raise generation.num_engines)"
+        yield from needs_gpus(run, setting, why)
     if generation.sleep != "off" and generation.placement != "colocated":
         yield needs(run, "generation.sleep", "makes room for the policy on the same devices", COLOCATED)
     if generation.weight_transport == "cuda_ipc":
@@ -21,9 +21,9 @@ def devices_are_of_the_kind(run: BroRLConfig) -> Iterator[str]:
         yield from needs_gpus_shared_with_engines(run, "generation.weight_transport", why)
     is_nccl = generation.weight_transport == "collective" and run.trainer.gpus_per_node > 0
     if is_nccl and generation.placement != "disaggregated":
-        given = "generation.weight_transport with trainer.gpus_per_node"
+        setting = "generation.weight_transport with trainer.gpus_per_node"
         why = "is NCCL, which refuses two processes on one GPU"
-        yield needs(run, given, why, "generation.placement=disaggregated")
+        yield needs(run, setting, why, "generation.placement=disaggregated")
 
 
 def engines_fill_their_devices(run: BroRLConfig) -> Iterator[str]:

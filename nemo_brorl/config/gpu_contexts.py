@@ -1,4 +1,4 @@
-"""Estimate GPU memory of processes beside the tensors of policy and engine.
+"""Estimate the GPU memory of processes that is neither the policy's nor the engine's tensors.
 
 It is used by contexts, NCCL buffers, and weights in transit.
 """
@@ -11,7 +11,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
 
-# GiB of GPU memory that processes use beside tensors. These are assumptions, not measured by this project.
+# GiB of GPU memory that processes use in addition to tensors. These are assumptions, not measured by this project.
 POLICY_CONTEXT = 1.2  # CUDA context, cuBLAS and Transformer Engine workspaces
 COMMUNICATOR = 0.25  # buffers of one NCCL communicator
 ENGINE_CONTEXT = 0.8  # CUDA context and workspaces of an engine, beyond its share of the GPU
@@ -40,7 +40,7 @@ def num_communicators(layout: ParallelLayout) -> int:
 
 
 def policy_context_gib(layout: ParallelLayout) -> float:
-    """Return the GiB of GPU memory that a policy rank uses beside its tensors."""
+    """Return the GiB of GPU memory that a policy rank uses in addition to its tensors."""
     return POLICY_CONTEXT + COMMUNICATOR * num_communicators(layout)
 
 

@@ -24,7 +24,7 @@ def layer_activations(
     width, queries = shape.hidden_size, shape.num_heads * shape.head_size
     groups = shape.num_key_value_heads * shape.head_size
     whole = 4.0 * width * number_bytes
-    # Rotated queries and keys are kept beside the unrotated ones.
+    # Rotated queries and keys are kept in addition to the unrotated ones.
     split = (3.0 * queries + 3.0 * groups) * number_bytes
     split += 4.0 * shape.num_heads  # the log-sum-exps
     if layout.sequence_parallel:
@@ -56,12 +56,12 @@ def layer_scratch(
     layout: ParallelLayout,
     is_moe: bool = False,
 ) -> float:
-    """Return the bytes per token that a layer needs temporarily in its backward pass, beside `layer_activations`.
+    """Return the bytes per token that a layer needs temporarily in its backward pass, on top of `layer_activations`.
 
     They are the gradient of its output (h) and, at SwiGLU, of SwiGLU's input (2 f). The gradient of SwiGLU's output
-    reuses the memory of what the next product had kept. A mixture-of-experts layer needs most in its forward pass (h
-    twice): tokens as sent and as received, and the experts' outputs as computed and in the order to be sent back, for
-    all chosen experts.
+    reuses the memory of the next product's input. A mixture-of-experts layer needs most in its forward pass (h twice):
+    tokens as sent and as received, and the experts' outputs as computed and in the order to be sent back, for all
+    chosen experts.
     """
     outside = number_bytes * shape.hidden_size / layout.sequence_ranks
     if shape.moe is None or not is_moe:

@@ -40,9 +40,9 @@ def benchmark_limits(
     evaluation: EvaluationConfig, data: DataConfig, rollouts: RolloutsConfig, benchmark: BenchmarkConfig | None
 ) -> BenchmarkLimits:
     """Return the limits of a benchmark, or of the held-out prompts (None)."""
-    own = benchmark or BenchmarkConfig(name=HELD_OUT)
+    config = benchmark or BenchmarkConfig(name=HELD_OUT)
     return BenchmarkLimits(
-        own.samples_per_prompt or evaluation.samples_per_prompt,
-        own.max_prompt_tokens or data.max_prompt_tokens,
-        own.max_response_tokens or evaluation.max_response_tokens or rollouts.max_response_tokens,
+        config.samples_per_prompt or evaluation.samples_per_prompt,
+        config.max_prompt_tokens or data.max_prompt_tokens,
+        config.max_response_tokens or evaluation.max_response_tokens or rollouts.max_response_tokens,
     )

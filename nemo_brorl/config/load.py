@@ -159,7 +159,7 @@ def hydra_arguments(config_name: str, overrides: Sequence[str], config_path: Pat
 def _schema() -> DictConfig:
     """Return all settings at their defaults, registered with Hydra as SCHEMA_NAME. Created once."""
     schema = OmegaConf.structured(BroRLConfig)
-    OmegaConf.set_struct(schema.exp_manager, False)  # NeMo's keys stand beside ours
+    OmegaConf.set_struct(schema.exp_manager, False)  # allows NeMo's logger keys next to ours
     ConfigStore.instance().store(name=SCHEMA_NAME, node=schema)
     return schema
 
@@ -230,7 +230,7 @@ def find_config(config_name: str, config_path: Path | None) -> tuple[Path, str]:
 
 
 def _checked_override(text: str, folder: Path) -> str:
-    """Return an override in the form for Hydra. Raises ConfigError for wrong syntax and unknown keys."""
+    """Return a command-line override in the form for Hydra. Raises ConfigError for wrong syntax and unknown keys."""
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
@@ -251,7 +251,7 @@ def _checked_override(text: str, folder: Path) -> str:
     if key in settings() and settings()[key].declared.is_auto and override.value() == "auto":
         return f"{key}=null"
     plain = text.lstrip("+")
-    return f"++{plain}" if is_free else plain  # Hydra adds names to a mapping only when told to
+    return f"++{plain}" if is_free else plain  # Hydra needs ++ to add a name to a mapping
 
 
 def is_section(key: str) -> bool:
@@ -265,10 +265,7 @@ def is_key(key: str) -> bool:
 
 
 def is_free_form(key: str) -> bool:
-    """Return whether `key` is, or lies in, a mapping with free keys.
-
-    For example, `exp_manager.wandb_logger_kwargs.project` lies in one.
-    """
+    """Return whether `key` belongs to a mapping with free keys, as `exp_manager.wandb_logger_kwargs.project` does."""
     path = f"{_without_indices(key)}."
     if path.startswith(LOGGER_PATHS):
         return True
@@ -300,8 +297,8 @@ def near_matches(key: str) -> list[str]:
         near += [name for name, last in last_words.items() if last == word]
     near += difflib.get_close_matches(path, last_words, cutoff=0.75)
     section = path.partition(".")[0]
-    found = dict.fromkeys(near)
-    return sorted(found, key=lambda name: name.partition(".")[0] != section)[:3]
+    distinct = dict.fromkeys(near)
+    return sorted(distinct, key=lambda name: name.partition(".")[0] != section)[:3]
 
 
 def wrong_syntax(text: str, error: Exception) -> str:
@@ -309,7 +306,7 @@ def wrong_syntax(text: str, error: Exception) -> str:
     if "=" not in text:
         near = near_matches(text)
         example = next((name for name in near if name in settings()), "trainer.max_steps")
-        return f"{text}: a setting is written KEY=VALUE, for example {example}={settings()[example].default}"
+        return f"{text}: pass a setting as KEY=VALUE, for example {example}={settings()[example].default}"
     detail = str(error).splitlines()[:2][-1]  # the first repeats the override
     return (
         f"{text}: not in Hydra's override syntax ({detail}); quote values with special characters, as in 'KEY=\"a, b\"'"

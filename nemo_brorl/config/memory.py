@@ -24,8 +24,7 @@ ENGINE_GIB = 1.0
 REWARD_WORKER_GIB = 0.15
 STORE_WRITER_GIB = 0.15
 
-# layers' worth of gradients and copies that exist beside what a packed sequence keeps; measured
-LAYERS_IN_BACKWARD = 1.6
+LAYERS_IN_BACKWARD = 1.6  # layers' worth of gradients and copies on top of what a packed sequence keeps; measured
 RETAINED = 1.07  # factor of activations for heap memory that is not returned between packed sequences; measured
 BATCH_TOKENS = 4096  # tokens that vLLM's CPU build computes together
 OBJECT_STORE_GIB = 1.0  # size of Ray's object store on one machine (cluster.py)

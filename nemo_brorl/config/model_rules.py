@@ -35,9 +35,10 @@ def check_policy_fits(policy: PolicyConfig, folder: Path, on_gpu: bool) -> Model
     return shape
 
 
-def _raise_all(model: str, found: list[str]) -> None:
-    if found:
-        raise ConfigError(f"the settings do not fit the model {model}:\n" + "\n".join(f"  - {text}" for text in found))
+def _raise_all(model: str, messages: list[str]) -> None:
+    if messages:
+        lines = "\n".join(f"  - {message}" for message in messages)
+        raise ConfigError(f"the settings do not fit the model {model}:\n{lines}")
 
 
 def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Compose the messages of rules that say "this setting needs that one".
 
-The rules themselves are code beside the sections, for example in `policy_rules.py`.
+The rules themselves are in modules such as `policy_rules.py`.
 """
 
 from __future__ import annotations

@@ -38,17 +38,17 @@ class PolicyConfig:
 
     model: str = setting("runs/base_cpu", "model to train: a Hugging Face name or folder")
     tensor_model_parallel_size: int = setting(
-        1, "tensor parallelism: ranks that share every layer", at_least=1, may_change=True
+        1, "ranks that share every layer (tensor parallelism)", at_least=1, may_change=True
     )
     pipeline_model_parallel_size: int = setting(
-        1, "pipeline parallelism: stages of layers", at_least=1, may_change=True
+        1, "stages of layers (pipeline parallelism)", at_least=1, may_change=True
     )
     virtual_pipeline_model_parallel_size: int | None = setting(
         None, "chunks of layers in each pipeline stage (interleaved schedule)", at_least=2
     )
-    context_parallel_size: int = setting(1, "context parallelism: ranks that share every packed sequence", at_least=1)
+    context_parallel_size: int = setting(1, "ranks that share every packed sequence (context parallelism)", at_least=1)
     expert_model_parallel_size: int = setting(
-        1, "expert parallelism: ranks that share the experts of a layer", at_least=1
+        1, "ranks that share the experts of a layer (expert parallelism)", at_least=1
     )
     data_parallel_size: int | None = auto(
         "replicas of the policy; auto: all GPUs; on CPU one per core, or one per two cores for a wide "

@@ -15,8 +15,8 @@ def ranks_are_there(run: BroRLConfig) -> Iterator[str]:
         why = "splits activations over such ranks"
         yield needs(run, "policy.sequence_parallel", why, "policy.tensor_model_parallel_size above 1")
     if policy.virtual_pipeline_model_parallel_size is not None and policy.pipeline_model_parallel_size == 1:
-        given, why = "policy.virtual_pipeline_model_parallel_size", "cuts stages of a pipeline into chunks"
-        yield needs(run, given, why, "policy.pipeline_model_parallel_size above 1")
+        setting, why = "policy.virtual_pipeline_model_parallel_size", "cuts stages of a pipeline into chunks"
+        yield needs(run, setting, why, "policy.pipeline_model_parallel_size above 1")
     if policy.offload != "none":
         yield from needs_gpus_shared_with_engines(run, "policy.offload", "makes room for engines on the same GPUs")
 
@@ -41,20 +41,20 @@ def fp8_is_possible(run: BroRLConfig) -> Iterator[str]:
     if policy.fp8 is None:
         return
     if run.trainer.gpus_per_node > 0 and policy.precision != "bf16":
-        given = "policy.fp8 with trainer.gpus_per_node"
-        yield needs(run, given, "trains on top of bf16", "policy.precision=bf16")
+        setting = "policy.fp8 with trainer.gpus_per_node"
+        yield needs(run, setting, "trains on top of bf16", "policy.precision=bf16")
     if policy.fp8_recipe == "delayed":
-        given, why = "policy.fp8_recipe with policy.fp8", "takes its scales over all layers at once"
+        setting, why = "policy.fp8_recipe with policy.fp8", "takes its scales over all layers at once"
         if policy.fp8_bf16_first_layers:
-            yield needs(run, given, why, "policy.fp8_bf16_first_layers=0")
+            yield needs(run, setting, why, "policy.fp8_bf16_first_layers=0")
         if policy.fp8_bf16_last_layers:
-            yield needs(run, given, why, "policy.fp8_bf16_last_layers=0")
+            yield needs(run, setting, why, "policy.fp8_bf16_last_layers=0")
     if policy.fp8_params:
-        given = "policy.fp8_params with policy.fp8"
-        yield from needs_gpus(run, given, "keeps weights in FP8, which is emulated on CPU with weights as they are")
+        setting = "policy.fp8_params with policy.fp8"
+        yield from needs_gpus(run, setting, "keeps weights in FP8, which is emulated on CPU with weights as they are")
         if run.algorithm.kl.coefficient > 0:
             why = "keeps weights in FP8, which no KL reference can be exchanged with unrounded"
-            yield needs(run, given, why, "algorithm.kl.coefficient=0")
+            yield needs(run, setting, why, "algorithm.kl.coefficient=0")
 
 
 def policy_fills_its_devices(run: BroRLConfig) -> Iterator[str]:

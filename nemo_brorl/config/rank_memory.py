@@ -128,7 +128,7 @@ def log_prob_bytes(
 
     They are the hidden states of the last layer and those of tokens that predict, with their gradient. For each chunk
     there are the gradient's sum in fp32, a tile of logits in fp32, and its gradient in the policy's precision. The
-    output layer's own gradient is allocated when the tiles are freed (its sum lies in the gradient buffer).
+    output layer's own gradient is allocated when the tiles are freed (its sum is in the gradient buffer).
     """
     number = NUMBER_BYTES[config.policy.precision]
     rows = shape.padded_vocab_size(layout.tensor) // layout.tensor

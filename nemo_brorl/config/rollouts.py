@@ -89,7 +89,7 @@ class PromptPoolConfig:
         "function that makes the prompt pool, as package.module:function, for example "
         "brorl_lab.prompt_pool:retiring_pool; null: every prompt is sampled",
     )
-    params: dict[str, Any] = setting({}, "parameters of that function, by name")
+    params: dict[str, Any] = setting({}, "parameters of the function that makes the prompt pool, by name")
 
 
 @dataclass
@@ -177,7 +177,7 @@ class DynamicSamplingConfig:
     enabled: bool = setting(True, "train on informative groups only, those whose rewards differ; false: on every group")
     fill: str = setting(
         "full",
-        "when a step's sampling ends, for P = rollouts.prompts_per_step. full: after P informative "
+        "rule that ends a step's sampling. With P = rollouts.prompts_per_step: full: after P informative "
         "groups; samples: after P groups, and more only while none is informative; at_least: after P "
         "groups, and more until min_groups are informative",
         choices=("full", "samples", "at_least"),

@@ -53,11 +53,11 @@ def check_demonstrations(config: BroRLConfig) -> None:
 
 def _raise_all(messages: Iterable[str], config: BroRLConfig) -> None:
     """Raise one ConfigError with all messages, which show environment variables by name, never their values."""
-    found = [hidden(message, config) for message in messages]
-    if len(found) == 1:
-        raise ConfigError(found[0])
-    if found:
-        raise ConfigError(f"{len(found)} settings are wrong:\n" + "\n".join(f"  - {message}" for message in found))
+    texts = [hidden(message, config) for message in messages]
+    if len(texts) == 1:
+        raise ConfigError(texts[0])
+    if texts:
+        raise ConfigError(f"{len(texts)} settings are wrong:\n" + "\n".join(f"  - {message}" for message in texts))
 
 
 def questions_are_there(config: BroRLConfig) -> Iterator[str]:
@@ -85,19 +85,19 @@ def lengths_fit(config: BroRLConfig) -> Iterator[str]:
         )
     for where, benchmark in config.evaluation.selected():
         limits = benchmark_limits(config.evaluation, config.data, config.rollouts, benchmark)
-        asked = limits.max_prompt_tokens + limits.max_response_tokens
-        if asked > room:
+        needed = limits.max_prompt_tokens + limits.max_response_tokens
+        if needed > room:
             yield (
                 f"generation.max_model_len={room} is less than what {where} ({benchmark.name}) asks for, "
                 f"{limits.max_prompt_tokens} tokens for the prompt + {limits.max_response_tokens} for the response: "
-                f"set generation.max_model_len={asked}, or shorten {where}.max_prompt_tokens or "
+                f"set generation.max_model_len={needed}, or shorten {where}.max_prompt_tokens or "
                 f"{where}.max_response_tokens"
             )
     trained, ranks = prompt + config.rollouts.max_response_tokens, config.policy.context_parallel_size
-    given = config.policy.tokens_per_micro_batch
-    if given is not None and trained > given * ranks:
+    budget = config.policy.tokens_per_micro_batch
+    if budget is not None and trained > budget * ranks:
         yield (
-            f"policy.tokens_per_micro_batch={given} × policy.context_parallel_size={ranks} cannot hold one prompt and "
+            f"policy.tokens_per_micro_batch={budget} × policy.context_parallel_size={ranks} cannot hold one prompt and "
             f"response of {trained} tokens: set {-(-trained // ranks)} or more"
         )
     buffer, limit = config.rewards.shaping.overlong_buffer, config.rollouts.max_response_tokens

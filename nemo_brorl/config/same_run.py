@@ -83,9 +83,9 @@ def recorded_settings(record: Path) -> dict[str, Any]:
     Raises CheckpointError for a damaged file.
     """
     try:
-        found = record_leaves(record)
-        if found:
-            return found
+        leaves = record_leaves(record)
+        if leaves:
+            return leaves
         reason = "it holds no settings"
     except RecordError as error:
         reason = error.reason

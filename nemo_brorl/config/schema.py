@@ -94,15 +94,15 @@ def groups() -> tuple[SettingSection, ...]:
 @cache
 def settings() -> dict[str, Setting]:
     """Return every setting of a run by its dotted path."""
-    found = {}
+    by_path = {}
     for group in groups():
-        found.update({setting.path: setting for setting in group.settings})
-    return found
+        by_path.update({setting.path: setting for setting in group.settings})
+    return by_path
 
 
 def _walk(section: type, prefix: str, may_change: bool) -> list[SettingSection]:
     hints = get_type_hints(section)
-    own: list[Setting] = []
+    declared_settings: list[Setting] = []
     inner: list[SettingSection] = []
     for field in dataclasses.fields(section):
         path, hint, declared = f"{prefix}{field.name}", hints[field.name], declaration(field)
@@ -110,12 +110,12 @@ def _walk(section: type, prefix: str, may_change: bool) -> list[SettingSection]:
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             inner += _walk(hint, f"{path}.", may_field_change)
             continue
-        own.append(Setting(path, str(field.type), _default(field), declared, may_field_change))
+        declared_settings.append(Setting(path, str(field.type), _default(field), declared, may_field_change))
         for element in get_args(hint):
             if isinstance(element, type) and dataclasses.is_dataclass(element):
                 inner += _walk(element, f"{path}[].", may_field_change)
     summary = " ".join((section.__doc__ or "").split())
-    group = SettingSection(prefix.removesuffix("."), section.__name__, summary, tuple(own))
+    group = SettingSection(prefix.removesuffix("."), section.__name__, summary, tuple(declared_settings))
     return [group, *inner]
 
 

@@ -35,7 +35,7 @@ MEAN_PROMPT_SHARE = 1 / 8  # mean share of the longest prompt; all responses of 
 GPU_MICRO_BATCH_TOKENS = 32768
 GPU_BESIDE_GIB = 4.0  # contexts, communicators, log-probs' tiles, a sleeping engine (the planner's README)
 GPU_ROUND_TOKENS = 1024
-GPU_SHARES = (0.2, 0.85)  # smallest and largest share of a GPU for an engine beside the policy
+GPU_SHARES = (0.2, 0.85)  # smallest and largest share of a GPU for an engine that shares it with the policy
 GPU_SHARE_ALONE = 0.9
 
 RANKS, ENGINES = "policy.data_parallel_size", "generation.num_engines"
@@ -93,7 +93,7 @@ class _Chosen:
         return getattr(getattr(self.given, section), name) is None
 
     def fill_in(self, setting: str, value: float, reason: str) -> None:
-        """Set the number of a setting that the user left open."""
+        """Give a setting the chosen number, if the user left it open, and keep the reason."""
         if not self.is_free(setting):
             return
         section, name = setting.split(".")

@@ -23,7 +23,7 @@ class ObserverConfig:
         "function that makes the observer, as package.module:function, for example "
         "brorl_lab.observers.coverage:coverage",
     )
-    params: dict[str, Any] = setting({}, "parameters of that function, by name")
+    params: dict[str, Any] = setting({}, "parameters of the function that makes the observer, by name")
 
 
 @dataclass

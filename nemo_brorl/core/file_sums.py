@@ -13,7 +13,7 @@ from typing import Any
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import MALFORMED, write_atomically
 
-# Name of the file with the checksums of the files beside it.
+# Name of the file with the checksums of its folder's other files.
 SUMS = "checksums.json"
 # Bytes read at a time. crc32 releases the interpreter's lock.
 _PIECE_BYTES = 4 << 20

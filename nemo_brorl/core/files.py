@@ -35,7 +35,7 @@ MALFORMED = (
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, which replaces `path` when the context ends without an error.
+    """Yield a temporary path next to `path`, which replaces `path` when the context ends without an error.
 
     The temporary file is always removed. Raises OSError.
     """

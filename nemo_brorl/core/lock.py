@@ -99,7 +99,7 @@ def _lock(descriptor: int, folder: Path) -> None:
 
 
 def _check_gone(descriptor: int, folder: Path, watch_s: float) -> None:
-    """Raise CheckpointError when a driver of another machine still touches the lock file.
+    """Raise CheckpointError when a driver of another machine still touches the run folder's lock file.
 
     The lock of that driver may not be visible on this machine.
     """

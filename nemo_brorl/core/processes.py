@@ -18,13 +18,13 @@ def children_but(before: Collection[psutil.Process]) -> list[psutil.Process]:
 
 def with_descendants(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     """Return the given processes that still exist, and all processes below them."""
-    found = set(processes)
+    tree = set(processes)
     for process in processes:
         try:
-            found.update(process.children(recursive=True))
+            tree.update(process.children(recursive=True))
         except psutil.NoSuchProcess:
             continue
-    return list(found)
+    return list(tree)
 
 
 def name_of(process: psutil.Process) -> str:

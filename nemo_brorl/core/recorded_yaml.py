@@ -134,9 +134,9 @@ def setting_of(
     name: str,
 ) -> Any:
     """Return the value of a dotted setting name in a record, or None if it is missing."""
-    found: Any = record
+    value: Any = record
     for key in name.split("."):
-        if not isinstance(found, Mapping):
+        if not isinstance(value, Mapping):
             return None
-        found = found.get(key)
-    return found
+        value = value.get(key)
+    return value

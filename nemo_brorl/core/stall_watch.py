@@ -52,7 +52,7 @@ class _Stage(NamedTuple):
 
 
 class Heartbeat:
-    """Stages and signs of life.
+    """The run's current stage, and the time of its last progress.
 
     with heartbeat.stage("generate", engines.stalled, verifiers.stalled):  # stages nest, the innermost one counts
         heartbeat.beat("1,024 of 4,096 rollouts")                    # something moved

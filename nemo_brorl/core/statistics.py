@@ -1,7 +1,7 @@
 """Estimate how certain the mean of several values is.
 
-A mean over strata (for example benchmarks) gives each stratum equal weight, and their errors add up as independent. The
-interval is Student's. Beside it is that of a bootstrap within strata, which assumes no distribution.
+A mean over strata (for example benchmarks) gives each stratum equal weight, and their errors add up as independent.
+Estimates have two intervals: Student's, and that of a bootstrap within strata, which assumes no distribution.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def bootstrap_means(strata: Strata, num_resamples: int, seed: int) -> Float64:
 
 
 class Moments(NamedTuple):
-    """Mean, standard error and degrees of freedom of the mean of the strata's means."""
+    """Mean, standard error and degrees of freedom of a mean over strata."""
 
     mean: float
     error: float  # standard error; NaN where a stratum has one value
@@ -75,7 +75,7 @@ class Moments(NamedTuple):
 
 
 def moments_of(strata: Strata) -> Moments:
-    """Return mean, standard error and degrees of freedom of the mean of the strata's means.
+    """Return mean, standard error and degrees of freedom of the mean over strata of each stratum's mean.
 
     Several strata are combined by the formula of Welch and Satterthwaite.
     """
@@ -121,13 +121,13 @@ def estimate_of(moments: Moments, means: Float64, confidence: float) -> Estimate
     )
 
 
-def estimate_json(found: Estimate) -> dict[str, Any]:
+def estimate_json(estimate: Estimate) -> dict[str, Any]:
     """Return an estimate as a JSON object, with null in place of NaN."""
     return {
-        "value": found.value,
-        "standard_error": number_or_null(found.standard_error),
-        "interval": _ends_json(found.interval),
-        "bootstrap_interval": _ends_json(found.bootstrap),
+        "value": estimate.value,
+        "standard_error": number_or_null(estimate.standard_error),
+        "interval": _ends_json(estimate.interval),
+        "bootstrap_interval": _ends_json(estimate.bootstrap),
     }
 
 

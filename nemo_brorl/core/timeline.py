@@ -197,12 +197,12 @@ class Timeline:
 
 def top_stages(spans: Sequence[TimelineSpan]) -> list[TimelineSpan]:
     """Return the driver's outermost timeline stages by start; together they make up the step."""
-    found: list[TimelineSpan] = []
+    outermost: list[TimelineSpan] = []
     stages = [span for span in spans if (span.process, span.lane) == (DRIVER, STAGES) and span.name != STEP]
     for stage in sorted(stages, key=_order):
-        if not found or stage.start_s >= found[-1].end_s - TICK_S:
-            found.append(stage)
-    return found
+        if not outermost or stage.start_s >= outermost[-1].end_s - TICK_S:
+            outermost.append(stage)
+    return outermost
 
 
 def _span(process: str, work: Work, zero: float) -> TimelineSpan:

@@ -39,7 +39,7 @@ class PromptAnswers:
     domain: str
     rewards: tuple[float, ...]  # raw rewards [n]
     tokens: tuple[int, ...]  # response tokens [n]
-    is_stopped: tuple[bool, ...]  # False [n]: cut at the length limit
+    is_stopped: tuple[bool, ...]  # flags [n]; False: cut at the length limit
     answers: tuple[str | None, ...] | None  # normalised extracted answers [n]; None: the verifier extracts none
     num_failed: int  # samples whose verifier timed out or crashed
     reference: str | None  # reference answer as written; None: the verifier reads none
@@ -106,7 +106,10 @@ class AnswerFile:
         self._file: FileIO | None = None
 
     def __enter__(self) -> AnswerFile:
-        """Lock the file and read its answers. Raises CheckpointError if another process has the lock, and OSError."""
+        """Lock the benchmark's answer file and read it.
+
+        Raises CheckpointError if another process has the lock, and OSError.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.open("ab+", buffering=0)
         try:
@@ -114,7 +117,7 @@ class AnswerFile:
         except BlockingIOError as error:
             file.close()
             raise CheckpointError(
-                f"{self.path} is being written by another process: wait for it, or write another evaluation.output"
+                f"{self.path} is being written by another process: wait for it, or set another evaluation.output"
             ) from error
         self._file = file
         self._read()

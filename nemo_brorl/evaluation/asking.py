@@ -28,7 +28,7 @@ def sample_prompts(
     stop: StopRequest,
     samples: SampleFile | None = None,
 ) -> bool:
-    """Sample and score every prompt without answers; return False when told to stop before the end.
+    """Sample and score every prompt without answers; return False if a stop was requested before the end.
 
     Each prompt's answers are on disk as soon as its group closes.
     """

@@ -46,10 +46,10 @@ class Benchmark:
     @property
     def verifiers(self) -> set[str]:
         """Names of all verifiers that score the benchmark."""
-        found: set[str] = set()
+        names: set[str] = set()
         for prompt in self.prompts:
-            found.update(names_in(prompt.verifier, prompt.payload))
-        return found
+            names.update(names_in(prompt.verifier, prompt.payload))
+        return names
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -68,12 +68,12 @@ class Benchmark:
     @cached_property
     def questions(self) -> str:
         """Digest of the questions and their scoring. It does not depend on tokenizer or chat template."""
-        asked = []
+        rows = []
         for prompt in self.prompts:
             row: list[Any] = [prompt.uid, prompt.task, prompt.domain, prompt.verifier, prompt.payload]
             row += map(asdict, endpoints_in(prompt.verifier, prompt.payload))
-            asked.append(as_written(row))
-        return _digest(asked)
+            rows.append(as_written(row))
+        return _digest(rows)
 
     @cached_property
     def tokens(self) -> str:
@@ -94,16 +94,16 @@ def read_benchmarks(
         for _, source in data.sources():
             check_environment(source, tokenizer)
         return [_held_out(evaluation, data, rollouts, tokenizer)]
-    found = []
+    benchmarks = []
     for where, benchmark in chosen:
         try:
             check_environment(benchmark, tokenizer)
             limits = benchmark_limits(evaluation, data, rollouts, benchmark)
             sampling = _sampling(evaluation, rollouts, limits)
-            found.append(_benchmark(benchmark, data, tokenizer, limits, sampling))
+            benchmarks.append(_benchmark(benchmark, data, tokenizer, limits, sampling))
         except BroRLError as error:
             raise type(error)(f"{where} ({benchmark.name}): {error}") from error
-    return found
+    return benchmarks
 
 
 def held_out_prompts(
@@ -146,29 +146,29 @@ def _held_out(
 
 
 def _benchmark(
-    own: BenchmarkConfig, data: DataConfig, tokenizer: ChatTokenizer, limits: BenchmarkLimits, sampling: Sampling
+    config: BenchmarkConfig, data: DataConfig, tokenizer: ChatTokenizer, limits: BenchmarkLimits, sampling: Sampling
 ) -> Benchmark:
-    system_prompt = data.system_prompt if own.system_prompt is None else own.system_prompt
+    system_prompt = data.system_prompt if config.system_prompt is None else config.system_prompt
     question_check = QuestionCheck(tokenizer)
     prompts = []
-    for number, question in _questions(own, data.held_out_fraction):
+    for number, question in _questions(config, data.held_out_fraction):
         if question.has_episodes:
             question_check.check(question.tools)
-        asked = render_question(question, system_prompt, data)
-        token_ids = tokenizer.prompt_ids(asked.messages, system_prompt, question.tools)
+        rendered = render_question(question, system_prompt, data)
+        token_ids = tokenizer.prompt_ids(rendered.messages, system_prompt, question.tools)
         prompt = Prompt(
-            uid=f"{own.name}/{number}",
+            uid=f"{config.name}/{number}",
             task=question.task,
             verifier=question.verifier,
             token_ids=tuple(token_ids),
-            payload=asked.payload,
-            domain=own.domain or own.name,
-            messages=tuple(asked.messages),
+            payload=rendered.payload,
+            domain=config.domain or config.name,
+            messages=tuple(rendered.messages),
         )
         prompts.append(prompt)
     _check_lengths(prompts, limits.max_prompt_tokens)
     return Benchmark(
-        name=own.name,
+        name=config.name,
         prompts=tuple(prompts),
         num_samples=limits.num_samples,
         sampling=sampling,
@@ -191,34 +191,34 @@ def _check_lengths(prompts: Sequence[Prompt], most: int) -> None:
         )
 
 
-def _questions(own: BenchmarkConfig, held_out_fraction: float) -> Iterator[tuple[int, Question]]:
+def _questions(config: BenchmarkConfig, held_out_fraction: float) -> Iterator[tuple[int, Question]]:
     """Yield row or draw number and question of a benchmark, as the start of an episode if it has an environment."""
-    if own.environment is None:
-        yield from _without_environment(own, held_out_fraction)
+    if config.environment is None:
+        yield from _without_environment(config, held_out_fraction)
         return
-    episodes = Episodes(own)
-    if own.source == DRAWN:
-        assert own.num_prompts is not None, "rules ask for a number"
-        seed = f"{EVALUATION_SEED}/{own.name}"
+    episodes = Episodes(config)
+    if config.source == DRAWN:
+        assert config.num_prompts is not None, "rules ask for a number"
+        seed = f"{EVALUATION_SEED}/{config.name}"
         drawn = DrawnSource(episodes, held_out_fraction, "held_out", seed)
-        for number in range(own.num_prompts):
+        for number in range(config.num_prompts):
             yield number, drawn.question(number)
         return
-    for number, question in _without_environment(own, held_out_fraction):
+    for number, question in _without_environment(config, held_out_fraction):
         yield number, episodes.answering(question)
 
 
-def _without_environment(own: BenchmarkConfig, held_out_fraction: float) -> Iterator[tuple[int, Question]]:
-    if own.source == "reasoning_gym":
-        assert own.num_prompts is not None, "rules ask for a number"
-        drawn = open_tasks(own, held_out_fraction, "held_out", f"{EVALUATION_SEED}/{own.name}")
-        for number in range(own.num_prompts):
+def _without_environment(config: BenchmarkConfig, held_out_fraction: float) -> Iterator[tuple[int, Question]]:
+    if config.source == "reasoning_gym":
+        assert config.num_prompts is not None, "rules ask for a number"
+        drawn = open_tasks(config, held_out_fraction, "held_out", f"{EVALUATION_SEED}/{config.name}")
+        for number in range(config.num_prompts):
             yield number, drawn.question(number)
         return
-    assert own.path is not None, "rules ask for a path"
-    file = open_questions(own, own.path, own.name)
+    assert config.path is not None, "rules ask for a path"
+    file = open_questions(config, config.path, config.name)
     # Rows keep the order of the file, so that every model gets the same first rows, whatever the run's seed.
-    for row in file.rows[: own.num_prompts].tolist():
+    for row in file.rows[: config.num_prompts].tolist():
         yield row, file.question(row)
 
 

@@ -83,15 +83,15 @@ def paid_constants(
     Skipped are questions without answers, programs and instructions, and questions of a user's own verifier. Raises the
     errors of `Pool.judge`.
     """
-    found = []
+    overpaid = []
     for questions in tasks:
         answered = [question for question in questions if _can_be_tried(question)]
         if not answered:
             continue
         best = max(_pays(answered, pool), key=_excess)
         if _excess(best) > max_reward:
-            found.append(best)
-    return found
+            overpaid.append(best)
+    return overpaid
 
 
 def _can_be_tried(question: Question) -> bool:
@@ -120,7 +120,7 @@ def _pays(questions: Sequence[Question], pool: Pool) -> list[Paid]:
             totals[constant] += max(score or 0.0 for score in own_scores)
             num_right[constant] += is_reference(question.payload, constant)
     num = len(questions)
-    found = []
+    constants = []
     for constant in CONSTANTS:
         paid = Paid(
             task=questions[0].task,
@@ -129,8 +129,8 @@ def _pays(questions: Sequence[Question], pool: Pool) -> list[Paid]:
             expected=num_right[constant] / num,
             num_questions=num,
         )
-        found.append(paid)
-    return found
+        constants.append(paid)
+    return constants
 
 
 def check_constants(
@@ -145,18 +145,18 @@ def check_constants(
     """
     if rewards.constant_answers == "off":
         return []
-    found: list[Paid] = []
+    overpaid: list[Paid] = []
     with Pool(deadlines_of(rewards)) as pool:
         for source in sources:
             tasks = some_questions(source, NUM_QUESTIONS, budget_s)
-            found += paid_constants(tasks, pool, rewards.max_constant_reward)
-    if found and rewards.constant_answers == "refuse":
-        sentences = "; ".join(map(str, found))
+            overpaid += paid_constants(tasks, pool, rewards.max_constant_reward)
+    if overpaid and rewards.constant_answers == "refuse":
+        sentences = "; ".join(map(str, overpaid))
         raise DataError(
             f"{sentences}: a policy would learn to say just that. Leave the task out, choose another verifier, "
             f"or set rewards.constant_answers=warn"
         )
-    return found
+    return overpaid
 
 
 def some_questions(

@@ -109,7 +109,10 @@ def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
 
 
 def _mean_count(counts: Sequence[tuple[int, ...] | None]) -> float | None:
-    """Return the mean over prompts of the mean over their trajectories, leaving out prompts without any."""
+    """Return the mean of a count, such as turns, over prompts and their trajectories.
+
+    Prompts without trajectories are left out.
+    """
     means: list[float] = []
     for of_prompt in counts:
         if of_prompt is not None:

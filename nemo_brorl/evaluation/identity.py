@@ -62,7 +62,7 @@ def short_id(identity: Any) -> str:
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the names of the entries that differ between two identities, with settings by their own names."""
+    """Return the names of the entries in which two evaluations' identities differ, with settings by their own names."""
     first = _flat(one)
     second = _flat(other)
     names = sorted(first.keys() | second.keys())

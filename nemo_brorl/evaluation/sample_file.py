@@ -30,7 +30,7 @@ class SampleFile:
             file.truncate(num_whole)
 
     def add(self, group: ScoredGroup) -> None:
-        """Write a line for each of the first responses of a group. Raises ResourceError."""
+        """Write the first responses of a group to the file, one JSON line each. Raises ResourceError."""
         question = self.decode(group.prompt.token_ids)
         with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             for place, text in enumerate(self._texts(group)):

@@ -132,10 +132,10 @@ def _cells(scores: Scores, pass_ks: Sequence[int], majority_ks: Sequence[int]) -
     ]
 
 
-def _value(found: Estimate | None) -> str:
-    if found is None:
+def _value(estimate: Estimate | None) -> str:
+    if estimate is None:
         return NONE
-    return share(found.value)
+    return share(estimate.value)
 
 
 def share(value: float | None) -> str:
@@ -145,9 +145,9 @@ def share(value: float | None) -> str:
     return f"{value:.1%}"
 
 
-def interval(found: Estimate, sign: str = "") -> str:
+def interval(estimate: Estimate, sign: str = "") -> str:
     """Return a bootstrap interval as text in percentage points, or a dash for a single prompt."""
-    if np.isnan(found.standard_error):
+    if np.isnan(estimate.standard_error):
         return NONE
-    low, high = found.bootstrap
+    low, high = estimate.bootstrap
     return f"{100 * low:{sign}.1f} … {100 * high:{sign}.1f}"

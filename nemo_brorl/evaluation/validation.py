@@ -49,7 +49,7 @@ class EvaluationResult:
     def metrics(self, prefix: str = "validation") -> dict[str, float]:
         """Return the validation results as flat metrics, named prefix/name."""
         overall = self.overall
-        found = {
+        metrics = {
             f"{prefix}/pass_at_1": overall.pass_at_1,
             f"{prefix}/pass_at_1_standard_error": overall.standard_error,
             f"{prefix}/pass_at_{overall.num_samples}": overall.pass_at_n,
@@ -57,16 +57,16 @@ class EvaluationResult:
             f"{prefix}/truncated": overall.truncated,
         }
         if overall.constant_answer is not None:
-            found[f"{prefix}/constant_answer"] = overall.constant_answer
+            metrics[f"{prefix}/constant_answer"] = overall.constant_answer
         for name in ("turns", "tool_errors"):
             value = overall.trajectories.get(f"trajectories/{name}")
             if value is not None:
-                found[f"{prefix}/{name}"] = value
+                metrics[f"{prefix}/{name}"] = value
         for task, result in self.tasks.items():
-            found[f"{prefix}/pass_at_1/{task}"] = result.pass_at_1
+            metrics[f"{prefix}/pass_at_1/{task}"] = result.pass_at_1
             if result.constant_answer is not None:
-                found[f"{prefix}/constant_answer/{task}"] = result.constant_answer
-        return found
+                metrics[f"{prefix}/constant_answer/{task}"] = result.constant_answer
+        return metrics
 
 
 class Evaluator:
@@ -95,10 +95,10 @@ class Evaluator:
 
 
 def _by_task(groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:
-    found: dict[str, list[ScoredGroup]] = {}
+    by_task: dict[str, list[ScoredGroup]] = {}
     for group in groups:
-        found.setdefault(group.prompt.task, []).append(group)
-    return found
+        by_task.setdefault(group.prompt.task, []).append(group)
+    return by_task
 
 
 def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:

@@ -67,7 +67,7 @@ class ChunkBatch:
 
     @property
     def is_idle(self) -> bool:
-        """True if a step would do nothing, or is forbidden after a failure."""
+        """True if the engine has no chunk to sample, or has failed."""
         return not self._chunks or self._failure is not None
 
     def set_version(self, version: int) -> None:
@@ -76,7 +76,7 @@ class ChunkBatch:
         self._requests.set_version(version)
 
     def add(self, chunk: ChunkTask) -> None:
-        """Queue all rollouts of a chunk."""
+        """Queue all rollouts of a chunk in vLLM's batch."""
         if self._failure is not None:
             chunk.answer.set_result((self._failure, None, None))
             return
@@ -106,7 +106,7 @@ class ChunkBatch:
             if chunk.is_finished:
                 self._answer(chunk)
         now = time.monotonic()
-        self._note_begun(now)
+        self._mark_started(now)
         self._cut_overdue(now)
         if self._chunks and self._reports.is_due(now):
             self._reports.tell(self._progress(), now)
@@ -156,26 +156,26 @@ class ChunkBatch:
             self._drop(chunk)
 
     def fail(self, failure: ChunkFailure) -> None:
-        """Answer every chunk, now and from now on, with a failure."""
+        """Answer every chunk, now and from now on, with a failure of the engine."""
         self._failure = failure
         for chunk in self._chunks.values():
             chunk.answer.set_result((failure, None, None))
         self._chunks.clear()
         self._rollouts.clear()
 
-    def _note_begun(self, now: float) -> None:
+    def _mark_started(self, now: float) -> None:
         for chunk in self._chunks.values():
             # vLLM starts with the first rollout of a chunk.
             first = chunk.ids[0]
-            if chunk.begun_at is None and self._requests.num_tokens(first) != 0:
-                chunk.begun_at = now
+            if chunk.started_at is None and self._requests.num_tokens(first) != 0:
+                chunk.started_at = now
 
     def _cut_overdue(self, now: float) -> None:
         for chunk in list(self._chunks.values()):
             deadline_s = chunk.request.deadline_s
-            if deadline_s is None or chunk.begun_at is None:
+            if deadline_s is None or chunk.started_at is None:
                 continue
-            if now - chunk.begun_at > deadline_s:
+            if now - chunk.started_at > deadline_s:
                 self.cut([chunk.call_id])
 
     def _progress(self) -> Progress:
@@ -193,12 +193,12 @@ class ChunkBatch:
                 # None: the rollout ended in this step, and `put` was not called yet.
                 elif sampled == 0:
                     num_waiting += 1
-            num_begun = len(chunk.ids) - num_waiting
-            if num_begun:
+            num_started = len(chunk.ids) - num_waiting
+            if num_started:
                 news = ChunkProgress(
                     call_id=chunk.call_id,
-                    num_begun=num_begun,
-                    num_ended=num_begun - num_running,
+                    num_started=num_started,
+                    num_ended=num_started - num_running,
                     age=num_tokens / max(1, num_running),
                 )
                 progress.append(news)

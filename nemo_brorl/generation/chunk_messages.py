@@ -17,7 +17,7 @@ class ChunkProgress:
     """Progress of one chunk on its engine."""
 
     call_id: int
-    num_begun: int  # rollouts that have at least one token
+    num_started: int  # rollouts that have at least one token
     num_ended: int
     age: float  # mean number of tokens of its running rollouts
 

@@ -50,7 +50,7 @@ class RolloutTask:
     token_ids: list[int]  # prompt, then the tokens that were sampled before
     seed: int
     max_tokens: int
-    has_next_turn: bool  # whether an environment may reply, and the response be resumed after that
+    has_next_turn: bool  # True if an environment may reply and the response be resumed after that
 
 
 def rollout_seed(
@@ -92,7 +92,7 @@ class ChunkTask:
         self.answer = answer
         self.ids: list[str] = []  # vLLM's request ids, by row
         self.received_at = time.monotonic()
-        self.begun_at: float | None = None  # time.monotonic() when the first token was seen
+        self.started_at: float | None = None  # time.monotonic() when the first token was seen
         self._partial = partial or no_arrays(request.num_rollouts)
         self._offsets: list[int] = self._partial.offsets.tolist()
         self._continuations: list[Continuation | None] = [None] * request.num_rollouts
@@ -100,12 +100,12 @@ class ChunkTask:
 
     @property
     def is_finished(self) -> bool:
-        """True if every rollout has ended."""
+        """True if every rollout of the chunk has ended."""
         return self._num_left == 0
 
     @property
     def num_sampled(self) -> int:
-        """Tokens that this engine sampled for the rollouts that were `put`."""
+        """Tokens that this engine sampled for the chunk's rollouts that have ended or were cut off."""
         num_tokens = 0
         for continuation in self._continuations:
             if continuation is not None:
@@ -128,7 +128,7 @@ class ChunkTask:
         return num_tokens, num_cached
 
     def rollouts(self) -> Iterator[RolloutTask]:
-        """Yield the request for each rollout, in order."""
+        """Yield vLLM's request for each rollout of the chunk, in order."""
         request = self.request
         prompt = list(request.prompt.token_ids)
         indices = request.indices.tolist()
@@ -147,7 +147,7 @@ class ChunkTask:
             )
 
     def num_resumed(self, row: int) -> int:
-        """Return how many response tokens a rollout had before it came to this engine."""
+        """Return how many response tokens a rollout had when this engine got it."""
         return self._offsets[row + 1] - self._offsets[row]
 
     def _num_left_to_sample(self, row: int) -> int:
@@ -171,13 +171,13 @@ class ChunkTask:
         return min(left, sampling.max_turn_tokens - num_of_turn)
 
     def period(self) -> Period:
-        """Return when the chunk was received, when its first token was sampled, and that it ends now."""
+        """Return when the chunk was received and when its first token was sampled, with now as its end."""
         # Times are taken by the monotonic clock, and sent by the clock that other processes share.
         offset = time.time() - time.monotonic()
-        begun_at = self.begun_at or time.monotonic()
+        started_at = self.started_at or time.monotonic()
         return Period(
             received_at=self.received_at + offset,
-            began_at=begun_at + offset,
+            began_at=started_at + offset,
             ended_at=time.time(),
         )
 
@@ -188,7 +188,7 @@ class ChunkTask:
             self._num_left -= 1
 
     def missing(self) -> list[int]:
-        """Return the rows of the rollouts that were not `put` yet."""
+        """Return the rows of the chunk's rollouts whose tokens were not stored yet."""
         rows = []
         for row, continuation in enumerate(self._continuations):
             if continuation is None:
@@ -246,17 +246,17 @@ class ChunkTask:
         return meta, arrays, partial_arrays if cut_off else None
 
     def _turns(self, rows: Sequence[int]) -> TurnRecord | None:
-        """Return the turns that ended before these rollouts came to this engine.
+        """Return the turns that ended before this engine got these rollouts.
 
         None if their tokens are lost, because then everything is sampled again.
         """
         resumed = self.request.partial
         if resumed is None or resumed.turns is None or self._partial.is_sampled is None:
             return None
-        return resumed.turns.rows(rows)
+        return resumed.turns.select(rows)
 
     def _resumed(self, row: int) -> slice:
-        """Return the slice of `_partial` with the tokens that a rollout had before."""
+        """Return the slice of the resumed tokens, `_partial`, that belongs to a rollout."""
         return slice(self._offsets[row], self._offsets[row + 1])
 
     def _versions(self, rows: Sequence[int], version: int) -> list[int]:

@@ -177,7 +177,7 @@ def engine_settings(
     worker_environment: Mapping[str, str] = _NOTHING,
     records_routes: bool = False,
 ) -> EngineSettings:
-    """Return the settings of engine `index`.
+    """Return the settings from which engine `index` of the pool is built.
 
     With `records_routes` the engine returns which experts every token was routed to.
     """

@@ -156,7 +156,7 @@ class RolloutEngine:
         return await self._on_thread(self._sleep)
 
     async def wake(self, tag: str) -> None:
-        """Allocate memory again for the "weights" or for the "kv_cache"."""
+        """Allocate the engine's memory again for the "weights" or for the "kv_cache"."""
         await self._on_thread(self._sleep_mode.wake, tag)
 
     async def _on_thread(self, call: Callable[..., T], *args: Any) -> T:
@@ -223,7 +223,7 @@ class RolloutEngine:
             self._batch.fail(ChunkFailure(f"{type(cause).__name__}: {cause}"))
 
     def _hold(self) -> None:
-        """Make no step until `_release`. Rollouts in flight wait."""
+        """Stop sampling until `_release`. Rollouts in flight wait."""
         self._is_held = True
 
     def _release(self) -> None:

@@ -32,10 +32,10 @@ def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
 @functools.cache
 def known_arguments() -> tuple[str, ...]:
     """Return the argument names of the installed vLLM's EngineArgs. Raises ConfigError without vLLM."""
-    found = importlib.util.find_spec("vllm")
-    if found is None or found.origin is None:
+    vllm = importlib.util.find_spec("vllm")
+    if vllm is None or vllm.origin is None:
         raise ConfigError("generation.engine_args cannot be checked: vLLM is not installed here")
-    source = Path(found.origin).parent / "engine" / "arg_utils.py"
+    source = Path(vllm.origin).parent / "engine" / "arg_utils.py"
     return fields_of(source.read_text(encoding="utf-8"), "EngineArgs")
 
 

@@ -75,7 +75,7 @@ class EngineHandle:
 
     @property
     def name(self) -> str:
-        """Name of the current engine. It changes with every replacement."""
+        """Name of the current engine, for messages. It changes with every replacement."""
         if self.num_started == 1:
             return f"engine {self.index}"
         return f"engine {self.index} (number {self.num_started})"
@@ -111,7 +111,7 @@ class EngineHandle:
         return ready
 
     def note_ready(self, ready: EngineReady) -> None:
-        """Record that the engine has started."""
+        """Record that the engine has started and can be used."""
         if self.starting is not None:
             self.starting = None
             self._cache_bytes = ready.cache_bytes

@@ -58,7 +58,7 @@ class InFlight:
         self._open_calls: dict[Any, OpenCall] = {}  # key: reference
 
     def references(self) -> list[Any]:
-        """Return the references of all open calls."""
+        """Return the references of all open calls to engines."""
         return list(self._open_calls)
 
     def busy_engines(self) -> frozenset[int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 NO_TOKEN = -1
-MAX_STOP_TOKENS = 8  # of a lean request, its end-of-sequence token included
+MAX_STOP_TOKENS = 8  # stop tokens of a lean request, its end-of-sequence token included
 
 
 class Sampled(NamedTuple):
@@ -30,7 +30,7 @@ class LeanRequests:
     """Tokens and counters of the lean requests, one slot each. Counts of tokens include the prompt's."""
 
     def __init__(self, num_slots: int) -> None:
-        self.slots: dict[str, int] = {}  # by request id, in running order
+        self.slots: dict[str, int] = {}  # request id → slot, in running order
         self.ids: list[str] = []
         self.order: Int64 = np.zeros(0, np.int64)  # their slots
         self.requests: list[Request] = [None] * num_slots
@@ -61,18 +61,18 @@ class LeanRequests:
             counts[slot] = request.num_tokens
 
     def remove(self, request_id: str) -> Request:
-        """Free a request's slot. Call `sort` after the last one."""
+        """Free the slot of a request that is no longer lean. Call `sort` after the last one."""
         slot = self.slots.pop(request_id)
         self._free.append(slot)
         return self.requests[slot]
 
     def sort(self) -> None:
-        """Bring `ids` and `order` up to date."""
+        """Update `ids` and `order`, the running order of lean requests, after `add` and `remove`."""
         self.ids = list(self.slots)
         self.order = np.fromiter(self.slots.values(), np.int64, len(self.slots))
 
     def append(self, slots: Int64, token_ids: Int64, log_probs: Float32 | None) -> None:
-        """Add one sampled token to each of these requests."""
+        """Add one sampled token to each of the requests in these slots."""
         columns = self.num_tokens[slots] - self._first[slots]
         if columns.max(initial=0) >= self._token_ids.shape[1]:
             self._token_ids = np.concatenate([self._token_ids, np.zeros_like(self._token_ids)], 1)

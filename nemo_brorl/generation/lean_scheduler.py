@@ -77,7 +77,7 @@ class LeanMixin(Scheduler):
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Return what the next step computes: every lean request's next token, and what vLLM's scheduler adds."""
         lean = self._lean
-        if lean.ids and not self._can_decode_all():
+        if lean.ids and (throttle_prefills or not self._can_decode_all()):
             self._make_ordinary(lean.ids)
         if not lean.ids:
             return super().schedule(throttle_prefills)
@@ -149,7 +149,7 @@ class LeanMixin(Scheduler):
         return Sampled(np.array(owed.new_token_ids, np.int32), log_probs)
 
     def num_unreported(self, request_id: str) -> int:
-        """Return the number of these tokens."""
+        """Return how many tokens of an unfinished request no output has had yet."""
         slot = self._lean.slots.get(request_id)
         if slot is not None:
             return self._lean.num_sampled(slot)
@@ -163,7 +163,11 @@ class LeanMixin(Scheduler):
         num_computed = self._lean.num_computed[self._lean.order]
         num_blocks = np.count_nonzero(num_computed % self.block_size == 0)
         has_room = num_blocks <= self.kv_cache_manager.block_pool.get_num_free_blocks()
-        return has_room and self._pause_state == PauseState.UNPAUSED
+        return has_room and self._pause_state == PauseState.UNPAUSED and not self._has_connector()
+
+    def _has_connector(self) -> bool:
+        """Return whether something asks about every step of a request. It can be set after the scheduler was made."""
+        return self.connector is not None or self.aux_output_connector is not None
 
     def _slots_to_decode(self) -> Int64:
         """Return the slots of the requests that get another token, without those whose last one is in flight."""
@@ -220,7 +224,7 @@ class LeanMixin(Scheduler):
         slots: Int64,
         new_blocks: list[tuple[int, tuple[list[int]]]],
     ) -> None:
-        """Put one token of each of these requests into a step, before those of ordinary requests."""
+        """Add one token of each lean request in `slots` to a step, before the tokens of ordinary requests."""
         lean = self._lean
         num_computed = lean.num_computed[slots]
         num_output = lean.num_tokens[slots] - lean.num_prompt[slots] + lean.num_in_flight[slots]
@@ -244,7 +248,7 @@ class LeanMixin(Scheduler):
         self.num_lean_tokens += len(ids)
 
     def _take(self, ids: list[str], result: ModelRunnerOutput) -> list[EngineCoreOutput]:
-        """Take in one token of each of these requests. Returns the outputs of those that end with it."""
+        """Add one sampled token to each of these lean requests. Return the outputs of those that end with it."""
         lean = self._lean
         slots = np.array([lean.slots[name] for name in ids], np.int64)
         rows = [result.req_id_to_index[name] for name in ids]
@@ -277,9 +281,8 @@ class LeanMixin(Scheduler):
     # ---- between lean and ordinary ----
 
     def _make_lean(self, names: Iterable[str]) -> None:
-        """Make lean what only decodes from now on."""
-        # Both can be set after the scheduler was made, and ask about every step of a request.
-        if self.connector is not None or self.aux_output_connector is not None:
+        """Keep those of these requests in arrays that only decode from now on."""
+        if self._has_connector():
             return
         num_before = len(self._lean.slots)
         for name in names:

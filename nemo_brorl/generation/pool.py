@@ -214,7 +214,7 @@ class VllmPool:
         return totals
 
     def close(self) -> None:
-        """Stop all engines. Safe to call twice."""
+        """Stop all engines of the pool. Safe to call twice."""
         for handle in self._handles:
             handle.close()
         self._handles = []

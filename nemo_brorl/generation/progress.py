@@ -68,14 +68,17 @@ class ProgressReports:
         within_s: float,
         question: Future[Progress],
     ) -> None:
-        """Store `question`, a future that the next report resolves. An earlier open one resolves to ()."""
+        """Store the driver's request, a future that the next progress report resolves.
+
+        An earlier open request resolves to ().
+        """
         self.drop()
         self.times.every = every
         self.times.within_s = within_s
         self._question = question
 
     def is_due(self, now: float) -> bool:
-        """Return True if there is an open request and a report is due."""
+        """Return True if the driver waits for a progress report and one is due."""
         return self._question is not None and self.times.is_due(now)
 
     def tell(self, progress: Progress, now: float) -> None:

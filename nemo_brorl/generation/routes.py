@@ -52,8 +52,8 @@ def packed_routes(
             packed[start:end] = own
         if row.earlier is not None:
             is_known = row.earlier[:, 0, 0] != NO_ROUTE
-            places = start + np.flatnonzero(is_known)
-            packed[places] = row.earlier[is_known]
+            positions = start + np.flatnonzero(is_known)
+            packed[positions] = row.earlier[is_known]
     return packed
 
 

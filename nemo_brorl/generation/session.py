@@ -66,7 +66,7 @@ class VllmSession:
         self._ended: list[RolloutChunk] = []  # chunks for the next poll
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """Queue requests.
+        """Queue requests for rollouts, and send them to engines that have room.
 
         Raises ConfigError, and queues nothing, if a request does not fit `generation.max_model_len`.
         """
@@ -79,10 +79,10 @@ class VllmSession:
 
     def cut(self, uids: Collection[str]) -> None:
         """End all unfinished requests of these prompts. Their chunks are returned by `poll`."""
-        wanted = set(uids)
+        chosen_uids = set(uids)
         call_ids: dict[int, list[int]] = {}  # engine index → calls to cut
         for chunk, request in self._requests.items():
-            if request.prompt.uid not in wanted or chunk in self._cut:
+            if request.prompt.uid not in chosen_uids or chunk in self._cut:
                 continue
             self._cut.add(chunk)
             in_flight = self._in_flight.chunks.get(chunk)
@@ -227,7 +227,7 @@ class VllmSession:
         for news in progress:
             in_flight = chunks.get(news.call_id)
             if in_flight is not None:
-                self._placement.progress(engine, in_flight.chunk, news.num_begun, news.num_ended, news.age)
+                self._placement.progress(engine, in_flight.chunk, news.num_started, news.num_ended, news.age)
 
     def _ask_for_progress(self, engine: int) -> None:
         actor = self._in_flight.engines[engine].actor

@@ -127,7 +127,7 @@ class StagedSleep:
         return metrics
 
     def _wake(self, tag: str) -> None:
-        """Wake all engines. An engine that does not wake is replaced."""
+        """Wake the weights or the KV cache of all engines. An engine that does not wake is replaced."""
         handles = [handle for handle in self._handles if handle.starting is None]
         calls = [handle.actor.wake.remote(tag) for handle in handles]
         results = self._transport.results(calls, self._config.timeout_s)

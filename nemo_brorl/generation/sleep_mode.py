@@ -72,7 +72,7 @@ class SleepMode:
         raise GenerationError(f"an engine was told to sleep and is not idle after {_MAX_DRAIN_STEPS} steps")
 
     def wake(self, tag: str) -> None:
-        """Allocate memory again for the "weights" or for the "kv_cache"."""
+        """Allocate the engine's memory again for the "weights" or for the "kv_cache"."""
         if tag in self._asleep:
             self._engine.wake_up([tag])
             self._asleep.discard(tag)

@@ -65,8 +65,8 @@ def cache_bytes(engine: LLMEngine) -> int:
 def is_drained(engine: LLMEngine) -> bool:
     """Return True if nothing of the last requests is left in the engine.
 
-    LLMEngine counts the requests whose output it has not returned. Its scheduler also knows ended requests that the
-    workers were not told about, and running batches.
+    LLMEngine counts the requests whose output it has not returned. Its scheduler also knows running batches, and ended
+    requests of which the workers were not notified.
     """
     core = _core(engine)
     return not core.scheduler.has_requests() and not core.batch_queue
@@ -356,8 +356,8 @@ class RouteRecorder:
         bind_routed_experts_capturer(runner.get_model(), self._capturer)
         cache = runner.kv_cache_config
         self._block_size: int = cache.kv_cache_groups[0].kv_cache_spec.block_size
-        num_places = cache.num_blocks * self._block_size
-        shape = (num_places, *self._capturer.shape_per_token)
+        num_slots = cache.num_blocks * self._block_size
+        shape = (num_slots, *self._capturer.shape_per_token)
         dtype = self._capturer.output_dtype_name
         self._kept = np.zeros(shape, dtype)
 
@@ -387,8 +387,8 @@ class RouteRecorder:
         wanted = scheduler_output.aux_output_connector_metadata.requests
         outputs = {}
         for request, start in wanted.items():
-            places = self._places(request, start, ends[request])
-            routes = self._kept[places]
+            slots = self._cache_slots(request, start, ends[request])
+            routes = self._kept[slots]
             outputs[request] = AuxRequestOutput(start, routes)
         return outputs
 
@@ -406,13 +406,13 @@ class RouteRecorder:
             last_row = first_row + num_scheduled[request]
             start = int(batch.num_computed_tokens_cpu[index])
             end = start + num_scheduled[request]
-            places = self._places(request, start, end)
-            self._kept[places] = rows[first_row:last_row]
+            slots = self._cache_slots(request, start, end)
+            self._kept[slots] = rows[first_row:last_row]
             ends[request] = end
             first_row = last_row
         return ends
 
-    def _places(
+    def _cache_slots(
         self,
         request: str,
         start: int,

@@ -32,7 +32,7 @@ class _Rollout:
     log_probs: list[float] = field(default_factory=list)
     routes: list[Routes] = field(default_factory=list)
     num_cached: int = 0  # tokens of the prompt that were in the prefix cache
-    versions: list[int] = field(default_factory=list)  # that sampled its tokens, oldest first
+    versions: list[int] = field(default_factory=list)  # policy versions that sampled its tokens, oldest first
     num_counted: int = 0  # tokens whose version is in the list
 
     def add(self, output: vllm_adapter.StepOutput) -> None:
@@ -100,11 +100,11 @@ class VllmRequests:
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 max_tokens=max_tokens,
-                logprobs=0,  # of the sampled token only
+                logprobs=0,  # log-prob of the sampled token only
                 flat_logprobs=True,
                 detokenize=False,
                 output_kind=self._output_kind,
-                # Nobody else has it, and vLLM's deep copy costs more than all the rest of adding.
+                # No other code shares it, and vLLM's deep copy costs more than all the rest of adding.
                 skip_clone=True,
             )
             token_ids = siblings[0][1].token_ids

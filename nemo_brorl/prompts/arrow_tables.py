@@ -107,7 +107,7 @@ class ArrowTable(_NumberedRows):
     def read(self, start: int, stop: int) -> list[Row]:
         """Return the rows [start, stop) of the Arrow file.
 
-        Raises DataError for text that is not UTF-8, or that lies outside the file.
+        Raises DataError for text that is not UTF-8 or whose offsets are outside the file.
         """
         part = self._table.slice(start, stop - start)
         with _damage_named(self.path):

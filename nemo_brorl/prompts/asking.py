@@ -62,8 +62,8 @@ def render_question(question: Question, system_prompt: str | None, config: DataC
         payload = {**payload, "answer_format": place}
     if place is None or config.answer_instruction == "":
         return RenderedQuestion(messages, payload, "")
-    told = "\n".join(message["content"] for message in messages)
-    if NAMED_BY[place].search(told):
+    text = "\n".join(message["content"] for message in messages)
+    if NAMED_BY[place].search(text):
         return RenderedQuestion(messages, payload, "")
     instruction = config.answer_instruction or INSTRUCTIONS[place]
     last = messages[-1]

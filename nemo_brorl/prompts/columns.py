@@ -60,14 +60,14 @@ def final_answer(solution: str) -> Any:
     boxes = boxed_answers(solution)
     if boxes:
         return ", ".join(box.content for box in boxes)
-    found = solution.strip()
+    answer = solution.strip()
     marks = list(_MARK.finditer(solution))
     if marks:
         behind = solution[marks[-1].end() :].strip()
         lines = behind.splitlines()
-        found = lines[0].strip().rstrip(".") if lines else ""
-    if 0 < len(found) <= MAX_FINAL:
-        return found
+        answer = lines[0].strip().rstrip(".") if lines else ""
+    if 0 < len(answer) <= MAX_FINAL:
+        return answer
     return ABSENT
 
 

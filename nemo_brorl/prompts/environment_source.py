@@ -33,10 +33,10 @@ class Episodes:
         """Return a new instance of the environment, for one episode."""
         return make_environment(self.name, self.settings)
 
-    def answering(self, asked: Question) -> Question:
+    def answering(self, question: Question) -> Question:
         """Return a question as the start of an episode. Raises DataError when the environment does not accept it."""
-        question = self.beginning(asked.task, _task_of(asked))
-        return replace(question, level=asked.level)
+        start = self.beginning(question.task, _task_of(question))
+        return replace(start, level=question.level)
 
     def beginning(self, name: str, task: Mapping[str, Any]) -> Question:
         """Return the question with which an episode of `task` starts; `name` is the task's name in metrics.

@@ -42,7 +42,7 @@ class RowReader:
     options: Mapping[str, Any]  # options of the verifier
 
     def read(self, row: Row) -> Question | BadRow:
-        """Return the question in a row, or a BadRow with the reason why there is none."""
+        """Return the question in a row of a data file, or a BadRow with the reason why it has none."""
         if isinstance(row, BadRow):
             return row
         return question_of(row, self.formats, self.task, self.options)
@@ -88,7 +88,7 @@ class SplitFile(NamedTuple):
 
 
 class FileSource:
-    """A source of questions in files, shuffled anew in each epoch."""
+    """A source of questions in files, with a new order in each epoch."""
 
     def __init__(self, file: QuestionFile, rows: Int64, seed: str) -> None:
         """Select `rows` of the data files, in an order that `seed` decides."""

@@ -36,13 +36,13 @@ def matching_files(path: str) -> list[Path]:
             f"{path} is a folder: set source=dataset to read a dataset folder, or a pattern of files such as "
             f"{path}/*.jsonl"
         )
-    found = []
+    files = []
     for name in glob.glob(path, recursive=True):
         if Path(name).is_file():
-            found.append(Path(name))
-    if not found:
+            files.append(Path(name))
+    if not files:
         raise DataError(f"{path!r} is not a file, and no file matches it as a pattern")
-    return sorted(found)
+    return sorted(files)
 
 
 def dataset_files(folder: Path, split: str | None) -> list[Path]:
@@ -81,20 +81,20 @@ def _saved_files(folder: Path) -> list[Path]:
 
 def _hub_files(folder: Path, split: str | None) -> list[Path]:
     for suffix in HUB_SUFFIXES:
-        found: list[Path] = []
+        files: list[Path] = []
         by_split: dict[str, list[Path]] = {}
         for path in sorted(folder.rglob(f"*{suffix}")):
             if path.name in NOT_ROWS or path.name.startswith("."):
                 continue
-            found.append(path)
+            files.append(path)
             name = _split_of(path, folder)
             if name is not None:
                 by_split.setdefault(name, []).append(path)
-        if found and not by_split and split is None:
-            return found
-        if found:
-            wanted = _chosen(folder, split, sorted(by_split))
-            return by_split[wanted]
+        if files and not by_split and split is None:
+            return files
+        if files:
+            chosen = _chosen(folder, split, sorted(by_split))
+            return by_split[chosen]
     raise DataError(f"{folder} has no dataset: no state.json (save_to_disk) and no {', '.join(HUB_SUFFIXES)} files")
 
 
@@ -114,11 +114,11 @@ def _split_of(path: Path, folder: Path) -> str | None:
 
 def _chosen(folder: Path, split: str | None, names: list[str]) -> str:
     only = names[0] if len(names) == 1 else None
-    wanted = split or only or DEFAULT_SPLIT
-    if wanted not in names:
+    chosen = split or only or DEFAULT_SPLIT
+    if chosen not in names:
         known = ", ".join(names) or "no named splits"
-        raise DataError(f"{folder} has no split {wanted!r}; set data.dataset_split to one of {known}")
-    return wanted
+        raise DataError(f"{folder} has no split {chosen!r}; set data.dataset_split to one of {known}")
+    return chosen
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -90,7 +90,10 @@ class Mixture:
 
 
 def _counts(domains: Sequence[Domain]) -> list[int]:
-    """Return each domain's draws in a block: its share of BLOCK, rounded by largest remainders to sum to BLOCK."""
+    """Return how many of `BLOCK` consecutive draws each domain of the mixture gets.
+
+    It is the domain's share of the weights, rounded by largest remainders so that the counts sum to BLOCK.
+    """
     weights = np.array([domain.weight for domain in domains])
     total = sum(weights)
     if total <= 0:

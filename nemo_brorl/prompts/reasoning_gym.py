@@ -222,14 +222,14 @@ def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
     named = [task.name for task in tasks]
     others = set(DATASETS)
     others.difference_update(named, NOT_IN_ALL_TASKS)
-    found: list[TaskConfig] = []
+    all_tasks: list[TaskConfig] = []
     for task in tasks:
         names = sorted(others) if task.name == ALL_TASKS else [task.name]
         weight = task.weight / len(names)
         for name in names:
             one = replace(task, name=name, weight=weight)
-            found.append(one)
-    return found
+            all_tasks.append(one)
+    return all_tasks
 
 
 def check_tasks(tasks: Sequence[TaskConfig]) -> None:

@@ -24,10 +24,10 @@ class RowFormat:
     @property
     def columns(self) -> set[str]:
         """All columns of a data file that the row format reads."""
-        own = [self.prompt, self.answer, self.task_path, self.verifier_path]
+        single_paths = [self.prompt, self.answer, self.task_path, self.verifier_path]
         if self.when:
-            own.append(self.when[0])
-        paths = [*own, *self.payload.values()]
+            single_paths.append(self.when[0])
+        paths = [*single_paths, *self.payload.values()]
         return {column_of(path) for path in paths if path}
 
     @property
@@ -36,11 +36,11 @@ class RowFormat:
         paths = [self.prompt, self.answer]
         if self.when:
             paths.append(self.when[0])
-        found = {column_of(path) for path in paths if path}
+        columns = {column_of(path) for path in paths if path}
         for path in self.payload.values():
             if not is_optional(path):
-                found.add(column_of(path))
-        return found
+                columns.add(column_of(path))
+        return columns
 
 
 # Formats by name of the preset. The first format that fits a row reads it.
@@ -92,16 +92,16 @@ def row_formats(config: SourceConfig) -> tuple[RowFormat, ...]:
 
     An empty answer means that the verifier reads none.
     """
-    own = config.columns
+    columns = config.columns
     formats = []
     for preset in PRESETS[config.preset]:
         layout = replace(
             preset,
-            prompt=own.prompt or preset.prompt,
-            answer=preset.answer if own.answer is None else own.answer,
-            task_path=own.task or preset.task_path,
-            verifier_path=own.verifier or preset.verifier_path,
-            payload={**preset.payload, **own.payload},
+            prompt=columns.prompt or preset.prompt,
+            answer=preset.answer if columns.answer is None else columns.answer,
+            task_path=columns.task or preset.task_path,
+            verifier_path=columns.verifier or preset.verifier_path,
+            payload={**preset.payload, **columns.payload},
             verifier=config.verifier or preset.verifier,
         )
         formats.append(layout)

@@ -1,4 +1,4 @@
-"""Implement the PromptSource port: an endless stream of tokenised prompts, each handed out exactly once.
+"""Implement the PromptSource port: an endless stream of tokenised prompts, each taken exactly once.
 
 The stream is resumed by its position.
 """
@@ -23,8 +23,8 @@ MAX_CONSECUTIVE_SKIPS = 1000  # over-long prompts in a row before the limit coun
 class PromptStream:
     """Tokenised prompts in the order of their source. Prompts longer than their domain allows are skipped and counted.
 
-    The next prompt of the domain replaces a skipped one, so that the mixture's shares hold for the prompts handed out.
-    Held-out rows are handed out once: after the last row, draws of their domain return nothing.
+    The next prompt of the domain replaces a skipped one, so that the mixture's shares hold for the returned prompts.
+    Held-out rows are returned once: after the last row, draws of their domain return nothing.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class PromptStream:
 
     def metrics(self) -> dict[str, float]:
         """Return metrics by domain (prompts skipped as too long, epochs), and the level of each task."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         draws_before = self.mixture.draws_before(self.position)
         for domain, draws in zip(self.mixture.domains, draws_before, strict=True):
             name = f"/{domain.name}" if domain.name else ""
             skipped = self.num_skipped[domain.name]
-            found[f"prompts/too_long{name}"] = float(skipped)
+            metrics[f"prompts/too_long{name}"] = float(skipped)
             if domain.source.size is not None:
-                found[f"prompts/epochs{name}"] = (draws + skipped) / domain.source.size
+                metrics[f"prompts/epochs{name}"] = (draws + skipped) / domain.source.size
         for task, level in self.levels.items():
-            found[f"prompts/level/{task}"] = float(level.reached)
-        return found
+            metrics[f"prompts/level/{task}"] = float(level.reached)
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Return position, skipped prompts and fingerprint by domain, and the levels by task, JSON-able."""
@@ -126,16 +126,16 @@ class PromptStream:
 
         Raises CheckpointError when the state is of another stream, or the data files have changed.
         """
-        own = self.state_dict()
-        if state.keys() != own.keys():
+        present = self.state_dict()
+        if state.keys() != present.keys():
             raise CheckpointError(
-                f"a prompt stream's state has the keys {sorted(own)}, the checkpoint has {sorted(state)}"
+                f"a prompt stream's state has the keys {sorted(present)}, the checkpoint has {sorted(state)}"
             )
         if state["split"] != self.split:
             raise CheckpointError(
                 f"the checkpoint's prompt stream is of split {state['split']!r}, this one of {self.split!r}"
             )
-        now = own["sources"]
+        now = present["sources"]
         then = state["sources"]
         changed = []
         for name in sorted(now.keys() | then.keys()):
@@ -179,17 +179,17 @@ class PromptStream:
         if question.has_episodes:
             self.question_check.check(question.tools)
         place = f"{domain.name}/{index}" if domain.name else str(index)
-        asked = render_question(question, domain.system_prompt, self.config)
-        if asked.instruction:
-            self.instructions[question.verifier] = asked.instruction
+        rendered = render_question(question, domain.system_prompt, self.config)
+        if rendered.instruction:
+            self.instructions[question.verifier] = rendered.instruction
         return Prompt(
             uid=f"{self.split}/{place}",
             task=question.task,
             verifier=question.verifier,
-            token_ids=tuple(self.tokenizer.prompt_ids(asked.messages, domain.system_prompt, question.tools)),
-            payload=asked.payload,
+            token_ids=tuple(self.tokenizer.prompt_ids(rendered.messages, domain.system_prompt, question.tools)),
+            payload=rendered.payload,
             domain=domain.name,
-            messages=tuple(asked.messages),
+            messages=tuple(rendered.messages),
             level=question.level,
         )
 

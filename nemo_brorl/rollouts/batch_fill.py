@@ -141,7 +141,7 @@ class BatchFill:
             raise
 
     def finish(self) -> FilledBatch:
-        """Return the batch of a fill that is done, with its metrics."""
+        """Return the complete batch of groups, with its metrics."""
         assert self.is_done, f"the batch was taken while it was {self.state.value}"
         completed = self.carry_over.take_completed()
         batch = (*self.dynamic_sampling.take_batch(), *completed)

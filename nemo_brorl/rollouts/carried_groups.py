@@ -68,7 +68,10 @@ class Leftovers:
         return taken
 
     def take_completed(self) -> list[ScoredGroup]:
-        """Return and remove the completed groups, in the order of their prompts' uids."""
+        """Return and remove the groups whose cut rollouts have ended since a step trained on the others.
+
+        They are sorted by the uid of their prompt.
+        """
         completed = sorted(self.completed, key=lambda group: group.prompt.uid)
         self.completed = []
         return completed

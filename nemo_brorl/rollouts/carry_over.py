@@ -80,7 +80,7 @@ class CarryOver:
         return restarted + self.pool.take_prompts(num - len(restarted))
 
     def take_completed(self) -> list[ScoredGroup]:
-        """Return the completed groups when their batch is taken."""
+        """Return the groups whose cut rollouts have ended since a step trained on the others."""
         self.is_batch_complete = False
         self.num_sampled = self.spent.rollouts
         return self.leftovers.take_completed()
@@ -112,16 +112,16 @@ class CarryOver:
             prompt = scored.prompt
             self.lengths.observe(prompt.task, prompt.uid, scored.group.lengths)
         for group in cut:
-            for block in group.partial:
-                is_cut = np.ones(len(block.lengths), bool)
-                self.lengths.observe(group.prompt.task, group.uid, block.lengths, is_cut)
+            for partial in group.partial:
+                is_cut = np.ones(len(partial.lengths), bool)
+                self.lengths.observe(group.prompt.task, group.uid, partial.lengths, is_cut)
 
     def metrics(self) -> dict[str, float]:
         """Return metrics of what the run has sampled so far, and of the prompt pool."""
         return {**self.spent.metrics(), **self.pool.metrics()}
 
     def state(self) -> SamplerState:
-        """Return a copy of everything that a checkpoint needs."""
+        """Return a copy of the sampling state that a checkpoint needs."""
         groups = CarriedGroups(
             kept=tuple(self.dynamic_sampling.kept),
             partial=self.leftovers.copy_partial(),
@@ -146,20 +146,20 @@ class CarryOver:
         state: SamplerState,
         cut_step: tuple[ScoredChunk, ...] = (),
     ) -> None:
-        """Restore what `state` returned. `cut_step`: chunks of the step that was cut there."""
-        own = state.carry_over
+        """Restore the sampling state of a checkpoint. `cut_step`: chunks of the step that was cut there."""
+        values = state.carry_over
         groups = state.groups
         self.cut_step = cut_step
         self.dynamic_sampling.kept = list(groups.kept)
         self.leftovers.partial = list(groups.partial)
         self.leftovers.completed = list(groups.completed)
         self.prompts.load_state_dict(state.prompts)
-        self.dynamic_sampling.keep_rate = own["keep_rate"]
-        self.leftovers.restarted = [_prompt(record) for record in own["restarted"]]
-        self.lengths.load_state_dict(own["lengths"])
-        self.pool.load_state_dict(own["pool"])
-        self.spent = Spent.from_state(own["spent"])
-        self.is_batch_complete = own.get("is_batch_complete", False)
+        self.dynamic_sampling.keep_rate = values["keep_rate"]
+        self.leftovers.restarted = [_prompt(record) for record in values["restarted"]]
+        self.lengths.load_state_dict(values["lengths"])
+        self.pool.load_state_dict(values["pool"])
+        self.spent = Spent.from_state(values["spent"])
+        self.is_batch_complete = values.get("is_batch_complete", False)
 
 
 def _prompt(record: Mapping[str, Any]) -> Prompt:

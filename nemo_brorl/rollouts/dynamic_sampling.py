@@ -94,7 +94,7 @@ class DynamicSampling:
         self._closed: list[ScoredGroup] = []
         # Groups admitted and not judged, in order. The value is the group once it has closed.
         self._in_flight: dict[str, ScoredGroup | None] = {}
-        self._places: dict[str, int] = {}  # uid → number of groups admitted before
+        self._admission_order: dict[str, int] = {}  # uid → number of groups admitted before
         self._num_admitted = 0
         self._num_done = 0  # groups judged or withdrawn
         self._target = 0  # number of groups to admit so far
@@ -120,7 +120,7 @@ class DynamicSampling:
 
     @property
     def is_full(self) -> bool:
-        """True if the batch can be taken."""
+        """True if enough groups were sampled and kept for a batch."""
         return self._num_done >= self._least_sampled and len(self.kept) >= self._least_kept
 
     @property
@@ -138,7 +138,7 @@ class DynamicSampling:
 
         So the order does not depend on which group closed first.
         """
-        return sorted(self._closed, key=lambda group: self._places[group.prompt.uid])
+        return sorted(self._closed, key=lambda group: self._admission_order[group.prompt.uid])
 
     def num_to_admit(self) -> int:
         """Return how many more groups to start now.
@@ -158,7 +158,7 @@ class DynamicSampling:
         """Record groups that have started, in order."""
         for uid in uids:
             self._in_flight[uid] = None
-            self._places[uid] = self._num_admitted
+            self._admission_order[uid] = self._num_admitted
             self._num_admitted += 1
 
     def offer(self, group: ScoredGroup) -> None:
@@ -265,7 +265,7 @@ class DynamicSampling:
             self._target = max(self._target, self._num_done + needed)
 
     def _count(self, reason: str, num_rollouts: int) -> None:
-        """Count one group and its rollouts under an outcome."""
+        """Count one group and its rollouts under an outcome, such as all_wrong."""
         self.counts[reason] += 1
         self.rollouts[reason] += num_rollouts
 

@@ -66,7 +66,7 @@ class OpenGroup:
 
     @property
     def num_partial(self) -> int:
-        return sum(len(block.indices) for block in self.partial)
+        return sum(len(partial.indices) for partial in self.partial)
 
     @property
     def num_rollouts(self) -> int:
@@ -80,10 +80,10 @@ class OpenGroup:
     def oldest_version(self) -> int | None:
         """Oldest policy version that sampled a token of the group, or None if it has no token."""
         versions = [scored.chunk.version for scored in self.scored_chunks]
-        for block in self.partial:
+        for partial in self.partial:
             # A rollout that was cut before its first token belongs to no version yet.
-            if block.lengths.any():
-                versions.append(block.version)
+            if partial.lengths.any():
+                versions.append(partial.version)
         return min(versions, default=None)
 
     @property
@@ -150,21 +150,21 @@ class GroupLedger:
         return uids
 
     def open(self, group: OpenGroup) -> None:
-        """Add a group to the ledger. None of its rollouts is out yet."""
+        """Add a group to the ledger, before any of its rollouts is requested."""
         assert group.uid not in self.groups, f"group {group.uid} is being sampled already"
         self.groups[group.uid] = group
         self._out[group.uid] = set()
 
     def ask(self, uid: str, indices: Iterable[int]) -> None:
         """Record that rollouts were requested. Partial ones among them are no longer partial."""
-        asked = set(indices)
+        requested = set(indices)
         group = self.groups[uid]
         left: list[PartialRollouts] = []
-        for block in group.partial:
-            if not _is_resumed(block, asked):
-                left.append(block)
+        for partial in group.partial:
+            if not _is_resumed(partial, requested):
+                left.append(partial)
         group.partial = left
-        self._out[uid] |= asked
+        self._out[uid] |= requested
 
     def receive(self, chunk: RolloutChunk, scored: ScoredChunk | None) -> None:
         """Record the reply to a request. `scored` is None for a chunk that no verifier has seen."""
@@ -173,10 +173,10 @@ class GroupLedger:
         out = self._out[uid]
         indices = chunk.indices.tolist()
         unfinished = None if scored is None else scored.unfinished
-        for block in (chunk.partial, unfinished):
-            if block is not None:
-                indices += block.indices.tolist()
-                group.partial.append(block)
+        for partial in (chunk.partial, unfinished):
+            if partial is not None:
+                indices += partial.indices.tolist()
+                group.partial.append(partial)
         # A rollout that came back twice would count twice in the loss.
         for index in indices:
             assert index in out, f"rollout {index} of {uid} came back twice"
@@ -190,19 +190,19 @@ class GroupLedger:
         return not self._out[uid]
 
     def release(self, uid: str) -> OpenGroup:
-        """Remove and return a group of which no rollout is out."""
+        """Remove and return a group whose requested rollouts have all come back."""
         assert not self._out[uid], f"{len(self._out[uid])} rollouts of {uid} are still out"
         del self._out[uid]
         return self.groups.pop(uid)
 
 
-def _is_resumed(block: PartialRollouts, asked: set[int]) -> bool:
+def _is_resumed(partial: PartialRollouts, requested: set[int]) -> bool:
     """Return True if a set of partial rollouts was requested again, which must be all of them or none.
 
     They are resumed together, because their tokens are one object.
     """
-    indices = block.indices.tolist()
-    num_asked = len(asked.intersection(indices))
+    indices = partial.indices.tolist()
+    num_asked = len(requested.intersection(indices))
     assert num_asked in (0, len(indices)), "partial rollouts of one chunk must be resumed together"
     return num_asked > 0
 
@@ -341,21 +341,21 @@ def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
     Engines no longer have their tokens.
     """
     requests: list[RolloutRequest] = []
-    for block in group.partial:
-        elsewhere = replace(block, engine=NO_ENGINE)
-        requests.append(request_to_go_on(group, elsewhere, run_seed))
+    for partial in group.partial:
+        elsewhere = replace(partial, engine=NO_ENGINE)
+        requests.append(request_to_resume(group, elsewhere, run_seed))
     return requests
 
 
-def request_to_go_on(group: OpenGroup, block: PartialRollouts, run_seed: int) -> RolloutRequest:
+def request_to_resume(group: OpenGroup, partial: PartialRollouts, run_seed: int) -> RolloutRequest:
     """Return the request that resumes one set of partial rollouts of a group."""
     return RolloutRequest(
         group.prompt,
-        int(block.indices[0]),
-        len(block.indices),
+        int(partial.indices[0]),
+        len(partial.indices),
         group_seed(run_seed, group.uid),
         group.sampling,
-        partial=block,
+        partial=partial,
         deadline_s=group.deadline_s,
     )
 

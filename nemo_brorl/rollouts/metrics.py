@@ -16,7 +16,13 @@ from nemo_brorl.algorithm.pass_at_k import pass_at_k
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Int32, ScoredGroup
 
-SUCCESS_BUCKETS = ("0", "1", "2_to_5", "more", "all")  # at large N, hard prompts are in the first buckets
+SUCCESS_BUCKETS = (
+    "0",
+    "1",
+    "2_to_5",
+    "more",
+    "all",
+)  # numbers of correct rollouts; at large N, hard prompts are in the first
 MASS_BALANCE = (
     "unsampled_mass",
     "unsampled_mass_good_turing",
@@ -43,8 +49,8 @@ def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
     for group in groups:
         for scored in group.scored_chunks:
             finished.extend(scored.chunk.lengths.tolist())
-        for block in group.partial:
-            partial.extend(block.lengths.tolist())
+        for cut in group.partial:
+            partial.extend(cut.lengths.tolist())
     if not partial:
         return {}
     begun = finished + partial
@@ -138,8 +144,8 @@ def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
         "rollouts/truncated": _share_truncated(groups),
     }
     tasks = [group.prompt.task for group in groups]
-    for task, own in _grouped(tasks, groups).items():
-        metrics[f"reward/{task}"] = float(_rewards(own).mean())
+    for task, of_task in _grouped(tasks, groups).items():
+        metrics[f"reward/{task}"] = float(_rewards(of_task).mean())
     metrics.update(success_histogram(groups))
     metrics.update(domain_metrics(groups))
     return metrics
@@ -176,18 +182,18 @@ def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     """Return metrics of the groups of each domain of a mixture. Empty without a mixture."""
     metrics: dict[str, float] = {}
     domains = [group.prompt.domain for group in groups]
-    for domain, own in _grouped(domains, groups).items():
+    for domain, of_domain in _grouped(domains, groups).items():
         if not domain:
             continue
         num_informative = 0
-        for group in own:
+        for group in of_domain:
             if np.ptp(group.rewards) > 0:
                 num_informative += 1
-        metrics[f"domain/{domain}/groups"] = float(len(own))
-        metrics[f"domain/{domain}/reward"] = float(_rewards(own).mean())
-        metrics[f"domain/{domain}/informative"] = num_informative / len(own)
-        metrics[f"domain/{domain}/response_tokens"] = float(_lengths(own).mean())
-        metrics[f"domain/{domain}/truncated"] = _share_truncated(own)
+        metrics[f"domain/{domain}/groups"] = float(len(of_domain))
+        metrics[f"domain/{domain}/reward"] = float(_rewards(of_domain).mean())
+        metrics[f"domain/{domain}/informative"] = num_informative / len(of_domain)
+        metrics[f"domain/{domain}/response_tokens"] = float(_lengths(of_domain).mean())
+        metrics[f"domain/{domain}/truncated"] = _share_truncated(of_domain)
     return metrics
 
 

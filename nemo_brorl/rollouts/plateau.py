@@ -67,17 +67,17 @@ class PlateauDetector:
         self.scores.append(score)
         if len(self.scores) < self.config.window:
             return None
-        found = trend(self.scores[-self.config.window :], self.config)
-        if found.is_rising:
+        recent = trend(self.scores[-self.config.window :], self.config)
+        if recent.is_rising:
             self.num_not_rising = 0
         else:
             self.num_not_rising += 1
         if self.num_not_rising < self.config.patience:
             return None
-        return f"no rise in {self.num_not_rising} validations in a row: {found} over the last {self.config.window}"
+        return f"no rise in {self.num_not_rising} validations in a row: {recent} over the last {self.config.window}"
 
     def reset(self) -> None:
-        """Start over after a switch: earlier scores say nothing about the new stage."""
+        """Forget all validation scores, because a new stage of the schedule has started."""
         self.scores = []
         self.num_not_rising = 0
 

@@ -43,13 +43,13 @@ class ReplayCache:
 
         A chunk that was sampled with other settings or for another prompt is not used.
         """
-        found = self._old.pop(_replay_key(request), None)
-        if found is None:
+        stored = self._old.pop(_replay_key(request), None)
+        if stored is None:
             return None
-        if not _is_same(found.chunk.request, request):
+        if not _is_same(stored.chunk.request, request):
             return None
-        self.num_taken += len(found.rewards)
-        return found
+        self.num_taken += len(stored.rewards)
+        return stored
 
     def add_chunk(self, scored: ScoredChunk) -> None:
         """Store a chunk that has come back, unless it was cut."""

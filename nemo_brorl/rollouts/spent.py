@@ -58,8 +58,8 @@ class Spent:
 
 def outcomes(groups: Sequence[ScoredGroup]) -> list[tuple[Prompt, float]]:
     """Return each group's prompt with its share of correct rollouts, sorted by prompt uid."""
-    found = []
+    shares = []
     for group in sorted(groups, key=lambda group: group.prompt.uid):
         is_correct = group.rewards >= SUCCESS_REWARD
-        found.append((group.prompt, float(is_correct.mean())))
-    return found
+        shares.append((group.prompt, float(is_correct.mean())))
+    return shares

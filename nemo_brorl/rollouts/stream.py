@@ -9,7 +9,7 @@ from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.ports import ChunkScorer, Forecast, GenerationSession, Generator
 from nemo_brorl.rollouts.chunk_spans import ChunkSpans
-from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup, request_to_go_on, requests_for, requests_to_resume
+from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup, request_to_resume, requests_for, requests_to_resume
 from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.types import (
     PartialRollouts,
@@ -60,7 +60,7 @@ class RolloutStream:
 
     @property
     def is_idle(self) -> bool:
-        """True if no rollout is out."""
+        """True if all requested rollouts have come back."""
         return self.ledger.num_out == 0
 
     def open(
@@ -96,13 +96,13 @@ class RolloutStream:
         self._submit(requests)
 
     def cut(self) -> None:
-        """End all rollouts that are out now. Their groups are returned by a later `advance`."""
+        """End all rollouts that are being sampled. Their groups are returned by a later `advance`."""
         unsettled = self.ledger.unsettled()
         self._cut.update(unsettled)
         self.session.cut(unsettled)
 
     def advance(self, timeout_s: float = TURN_S) -> list[OpenGroup]:
-        """Wait at most `timeout_s` for results. Return the groups that have no rollout out any more.
+        """Wait at most `timeout_s` for results. Return the groups whose requested rollouts have all come back.
 
         Groups are in the order in which they finished, and stay in the ledger until `release`. Raises StallError when
         the run was stopped because it stalled.
@@ -134,7 +134,7 @@ class RolloutStream:
         return settled
 
     def release(self, uid: str) -> OpenGroup:
-        """Remove and return a group of which no rollout is out."""
+        """Remove and return a group whose requested rollouts have all come back."""
         return self.ledger.release(uid)
 
     def close(self) -> None:
@@ -153,15 +153,15 @@ class RolloutStream:
         group = self.ledger.groups[uid]
         self.num_settled += len(chunk.request.indices)
         if scored is not None and scored.unfinished is not None and uid not in self._cut:
-            self._go_on(group, scored.unfinished)
+            self._request_next_turn(group, scored.unfinished)
         if self.ledger.is_settled(uid):
             settled.append(group)
 
-    def _go_on(self, group: OpenGroup, block: PartialRollouts) -> None:
+    def _request_next_turn(self, group: OpenGroup, partial: PartialRollouts) -> None:
         """Request the next turn of unfinished trajectories."""
-        self.num_settled -= len(block.indices)
-        self.ledger.ask(group.uid, block.indices.tolist())
-        self._submit([request_to_go_on(group, block, self.seed)])
+        self.num_settled -= len(partial.indices)
+        self.ledger.ask(group.uid, partial.indices.tolist())
+        self._submit([request_to_resume(group, partial, self.seed)])
 
     def _submit(self, requests: Sequence[RolloutRequest]) -> None:
         """Send requests to the engines. A request with a replayed answer is answered in the next `advance`."""
@@ -185,9 +185,9 @@ class RolloutStream:
         `unfinished` are trajectories of the request that have not ended and are no longer in `chunk`.
         """
         self.num_tokens += chunk.sampled_tokens
-        for block in (chunk.partial, unfinished):
-            if block is not None:
-                self.num_tokens += block.sampled_tokens
+        for partial in (chunk.partial, unfinished):
+            if partial is not None:
+                self.num_tokens += partial.sampled_tokens
         if chunk.request.partial is not None:
             self.num_tokens -= chunk.request.partial.sampled_tokens
         self._num_sampling -= len(chunk.request.indices)

@@ -85,13 +85,13 @@ def configure_code(rewards: RewardsConfig) -> None:
 
 
 def _own_verifiers(config: BroRLConfig) -> dict[str, dict[str, Any]]:
-    own: dict[str, dict[str, Any]] = {}
+    params: dict[str, dict[str, Any]] = {}
     for named in named_verifiers(config):
         if is_import_path(named.name):
-            own[named.name] = {}
+            params[named.name] = {}
     for verifier in config.rewards.verifiers:
-        own[verifier.name] = dict(verifier.params)
-    return own
+        params[verifier.name] = dict(verifier.params)
+    return params
 
 
 def _endpoints(config: BroRLConfig) -> dict[str, Endpoint]:
@@ -99,6 +99,6 @@ def _endpoints(config: BroRLConfig) -> dict[str, Endpoint]:
     for named in named_verifiers(config):
         if is_address(named.name):
             endpoints[named.name] = Endpoint(name=named.name, url=named.name)
-    for given in config.rewards.services.endpoints:
-        endpoints[given.name] = endpoint_of(given)
+    for declared in config.rewards.services.endpoints:
+        endpoints[declared.name] = endpoint_of(declared)
     return endpoints

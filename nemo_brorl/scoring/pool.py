@@ -53,9 +53,9 @@ def scored_chunk(
 
     Where there are unfinished ones, `ended` and `unfinished` refer to the tokens of each.
     """
-    block = scores.unfinished
-    if block is not None:
-        block = replace(block, data=unfinished)
+    partial = scores.unfinished
+    if partial is not None:
+        partial = replace(partial, data=unfinished)
         rows = scores.ended
         chunk = replace(
             chunk,
@@ -76,7 +76,7 @@ def scored_chunk(
         answers=scores.answers,
         evidence=scores.evidence,
         turns=scores.turns,
-        unfinished=block,
+        unfinished=partial,
         period=scores.period,
         reasons=scores.reasons,
     )
@@ -159,14 +159,14 @@ class VerifierPool:
     def submit(
         self,
         chunk: RolloutChunk,
-        places: Sequence[int] | None = None,
+        rows: Sequence[int] | None = None,
     ) -> None:
         """Send a chunk to a worker, in one Ray call.
 
         The worker is the one with the chunk's environments, or else the one with the least work. Among about equal ones
         it is the worker that scored the prompt's other chunks and knows their verdicts. A prompt whose verifier is a
         service always goes to that worker, so that each text is sent to the service once. A chunk without responses
-        goes to no worker, and the next `poll` returns it. `places`: rows of the responses to score, the others get 0.
+        goes to no worker, and the next `poll` returns it. `rows`: rows of the responses to score, the others get 0.
         None: all.
         """
         if not len(chunk.lengths):
@@ -180,7 +180,7 @@ class VerifierPool:
         # The reference is an argument of its own, so Ray fetches the tokens on the worker's side.
         judge = self.workers[index].judge.options(num_returns=3)
         without_data = replace(chunk, data=None, partial=None)
-        reference, ended, unfinished = judge.remote(without_data, chunk.data, places)
+        reference, ended, unfinished = judge.remote(without_data, chunk.data, rows)
         self._scoring[reference] = Submission(chunk, index, ended, unfinished)
         if not self._load[index]:
             self._moved_at[index] = time.monotonic()
@@ -231,10 +231,10 @@ class VerifierPool:
             return {}
         num_requests = max(usage.get("requests", 0.0), 1.0)
         request_s = usage["request_s"] / num_requests
-        found = {"service/request_s": request_s}
+        metrics = {"service/request_s": request_s}
         for name in SERVICE_COUNTS:
-            found[f"service/{name}"] = usage.get(name, 0.0)
-        return found
+            metrics[f"service/{name}"] = usage.get(name, 0.0)
+        return metrics
 
     def pending(self) -> list[Any]:
         """Return references, one of which resolves when `poll` may have news."""

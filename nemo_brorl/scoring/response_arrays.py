@@ -35,10 +35,10 @@ def split(data: ChunkArrays, values: np.ndarray) -> Iterator[np.ndarray]:
 def with_observations(data: ChunkArrays, observations: Sequence[Sequence[int]]) -> ChunkArrays:
     """Return all responses of a chunk, each followed by the tokens of its observation."""
     rows = range(len(observations))
-    return taken(data, rows, observations)
+    return select_responses(data, rows, observations)
 
 
-def taken(
+def select_responses(
     data: ChunkArrays,
     rows: Sequence[int],
     observations: Sequence[Sequence[int]] = (),
@@ -47,14 +47,14 @@ def taken(
     token_ids: list[int] = []
     log_probs: list[float] = []
     is_sampled: list[bool] = []
-    places: list[int] = []  # position of each token in `data`; -1: token of an observation
+    positions: list[int] = []  # position of each token in `data`; -1: token of an observation
     offsets = [0]
     masks = data.is_sampled
     if masks is None:
         masks = np.ones(len(data.token_ids), bool)
     for row in rows:
         response = slice(*data.offsets[row : row + 2])
-        places += range(response.start, response.stop)
+        positions += range(response.start, response.stop)
         token_ids += data.token_ids[response].tolist()
         log_probs += data.log_probs[response].tolist()
         is_sampled += masks[response].tolist()
@@ -63,7 +63,7 @@ def taken(
             token_ids += observed
             log_probs += [NO_LOG_PROB] * len(observed)
             is_sampled += [False] * len(observed)
-            places += [-1] * len(observed)
+            positions += [-1] * len(observed)
         offsets.append(len(token_ids))
     has_mask = bool(observations) or data.is_sampled is not None
     return ChunkArrays(
@@ -71,19 +71,19 @@ def taken(
         log_probs=np.array(log_probs, np.float32),
         offsets=np.array(offsets, np.int64),
         is_sampled=np.array(is_sampled, bool) if has_mask else None,
-        routes=_routes_at(places, data.routes),
+        routes=_routes_at(positions, data.routes),
         prompt_routes=data.prompt_routes,
     )
 
 
-def _routes_at(places: Sequence[int], routes: Routes | None) -> Routes | None:
+def _routes_at(positions: Sequence[int], routes: Routes | None) -> Routes | None:
     """Return the expert routes of the tokens at these positions, NO_ROUTE for position -1."""
     if routes is None:
         return None
     shape = (1, *routes.shape[1:])
     unknown = np.full(shape, NO_ROUTE, routes.dtype)
     with_last = np.concatenate([routes, unknown])
-    return with_last[places]
+    return with_last[positions]
 
 
 def repetition_of(data: ChunkArrays, ngram: int) -> Float32:
@@ -128,12 +128,12 @@ def turn_ends(data: ChunkArrays, num_turns: int) -> TurnEnds:
     starts = data.offsets[:-1]
     lengths = np.diff(data.offsets)
     powers = _powers(lengths)
-    places = np.arange(len(data.token_ids)) - np.repeat(starts, lengths)  # position of each token in its response
-    sums = _sums_before(data, powers[places])
+    positions = np.arange(len(data.token_ids)) - np.repeat(starts, lengths)  # position of each token in its response
+    sums = _sums_before(data, powers[positions])
     ends = np.repeat(lengths[:, None], num_turns, axis=1)
     if data.is_sampled is not None:
         was_sampled = np.append(False, data.is_sampled[:-1])
-        begins = data.is_sampled & ~was_sampled & (places > 0)
+        begins = data.is_sampled & ~was_sampled & (positions > 0)
         tokens = np.flatnonzero(begins)  # first token of each later turn
         rows = np.searchsorted(data.offsets, tokens, side="right") - 1
         all_rows = np.arange(len(lengths))
@@ -141,7 +141,7 @@ def turn_ends(data: ChunkArrays, num_turns: int) -> TurnEnds:
         turns = np.arange(len(tokens)) - first_of_row[rows]
         is_kept = turns < num_turns
         rows, turns, tokens = rows[is_kept], turns[is_kept], tokens[is_kept]
-        ends[rows, turns] = places[tokens]
+        ends[rows, turns] = positions[tokens]
     until = sums[starts[:, None] + ends]
     before = sums[starts][:, None]
     return TurnEnds(ends.astype(np.int32), until - before)

@@ -51,8 +51,8 @@ class TurnTokens:
         observation.
         """
         if self.tokenizer.chat_template is None:
-            told = "\n\n".join(message["content"] for message in observation)
-            return self.tokenizer.encode(WITHOUT_TEMPLATE.format(told))
+            text = "\n\n".join(message["content"] for message in observation)
+            return self.tokenizer.encode(WITHOUT_TEMPLATE.format(text))
         tokens = self.tokenizer.encode(self._between(messages, observation))
         if is_stopped and response_ids and tokens[:1] == [response_ids[-1]]:
             return tokens[1:]

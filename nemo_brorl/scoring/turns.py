@@ -20,7 +20,14 @@ from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep, Tur
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.scoring.evidence import evidence_of_episodes
-from nemo_brorl.scoring.response_arrays import repetition_of, response_keys, split, taken, turn_bounds, turn_ends
+from nemo_brorl.scoring.response_arrays import (
+    repetition_of,
+    response_keys,
+    select_responses,
+    split,
+    turn_bounds,
+    turn_ends,
+)
 from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.types import (
     Bool,
@@ -98,42 +105,42 @@ class TurnJudge:
         outcomes = self._stepped(steps)
         record = _extended(chunk, data, outcomes)
         observations = self._observations(chunk, data, outcomes)
-        going_on: list[int] = []
+        unfinished_rows: list[int] = []
         ended: list[int] = []
         episodes: list[str] = []
         for row, observation in enumerate(observations):
             if observation:
-                going_on.append(row)
+                unfinished_rows.append(row)
             else:
                 ended.append(row)
                 episodes.append(steps[row].episode)
         self._end(episodes)
-        arrays = taken(data, ended)
+        arrays = select_responses(data, ended)
         scores = self._scores(
             arrays,
-            record.rows(ended),
+            record.select(ended),
             [outcomes[row] for row in ended],
         )
         is_stopped = chunk.is_stopped[ended]
-        for place, row in enumerate(ended):
+        for index, row in enumerate(ended):
             outcome = outcomes[row]
             if outcome.truncated or not outcome.has_ended:
-                is_stopped[place] = False
+                is_stopped[index] = False
         scores = scores._replace(
             evidence=evidence_of_episodes(outcomes),
             is_stopped=is_stopped,
         )
-        if not going_on:
+        if not unfinished_rows:
             return scores, None, None
         scores = scores._replace(ended=np.array(ended, np.int64))
-        longer = taken(data, going_on, observations)
+        longer = select_responses(data, unfinished_rows, observations)
         unfinished = PartialRollouts(
-            indices=chunk.indices[going_on],
+            indices=chunk.indices[unfinished_rows],
             lengths=np.diff(longer.offsets).astype(np.int32),
             version=chunk.version,
             data=None,
             num_sampled=longer.num_sampled,
-            turns=record.rows(going_on),
+            turns=record.select(unfinished_rows),
             engine=chunk.engine,
         )
         return scores._replace(unfinished=unfinished), arrays, longer
@@ -258,9 +265,9 @@ def _extended(chunk: RolloutChunk, data: ChunkArrays, outcomes: Sequence[Episode
     partial = chunk.request.partial
     if partial is None or data.is_sampled is None:  # first turn, or a restart after the tokens were lost
         return TurnRecord(rewards, is_tool_error)
-    places = np.searchsorted(partial.indices, chunk.indices)
+    rows = np.searchsorted(partial.indices, chunk.indices)
     if partial.turns is not None:
-        before = partial.turns.rows(places.tolist())
+        before = partial.turns.select(rows.tolist())
         rewards = np.hstack([before.rewards, rewards])
         is_tool_error = np.hstack([before.is_tool_error, is_tool_error])
     return TurnRecord(rewards, is_tool_error)

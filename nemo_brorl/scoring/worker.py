@@ -73,11 +73,11 @@ class VerifierWorker:
         self,
         chunk: RolloutChunk,
         data: ChunkArrays,
-        places: Sequence[int] | None = None,
+        rows: Sequence[int] | None = None,
     ) -> Judged:
         """Score the responses of a chunk, or take its trajectories one turn further (`TurnJudge.judge`).
 
-        With a verifier that only scores, all responses end. `chunk` comes without its data. `places` and the errors
+        With a verifier that only scores, all responses end. `chunk` comes without its data. `rows` and the errors
         raised are those of `score`.
         """
         began_at = time.time()
@@ -85,7 +85,7 @@ class VerifierWorker:
         if prompt.has_episodes:
             scores, ended, unfinished = self._judge_of_turns().judge(chunk, data)
         else:
-            scores = self.score(prompt.verifier, prompt.payload, data, prompt.messages, places)
+            scores = self.score(prompt.verifier, prompt.payload, data, prompt.messages, rows)
             ended = unfinished = None
         period = Period(began_at, began_at, time.time())
         return scores._replace(period=period), ended, unfinished
@@ -111,11 +111,11 @@ class VerifierWorker:
         payload: Mapping[str, Any],
         data: ChunkArrays,
         prompt: Sequence[Mapping[str, str]] = (),
-        places: Sequence[int] | None = None,
+        rows: Sequence[int] | None = None,
     ) -> ResponseScores:
         """Return the scores of a chunk's responses. Equal texts are scored once, and a failure counts for each.
 
-        `prompt`: messages of the prompt, which services see. `places`: rows of the responses to score, the others get
+        `prompt`: messages of the prompt, which services see. `rows`: rows of the responses to score, the others get
         0. None: all. Raises what `Pool.judge` raises.
         """
         texts: list[str] = []
@@ -124,8 +124,8 @@ class VerifierWorker:
             texts.append(self.tokenizer.decode(data.token_ids[start:end].tolist()))
             log_probs.append(data.log_probs[start:end].sum())
         counts = Counter(texts)
-        if places is not None:
-            counts = Counter(texts[place] for place in places)
+        if rows is not None:
+            counts = Counter(texts[row] for row in rows)
         different = list(counts)
         verdicts = self.pool.judge(verifier, payload, different, prompt, counts)
         score_of = dict(zip(different, verdicts.scores, strict=True))

@@ -91,7 +91,7 @@ def _value(
     known: Mapping[str, type],
     arrays: Any,
 ) -> Any:
-    """Rebuild the value that `_record` wrote."""
+    """Rebuild a dataclass, an array or another value from the JSON that `_record` wrote."""
     if isinstance(record, str):
         return restored(record)
     if isinstance(record, _PLAIN):

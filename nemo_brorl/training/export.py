@@ -30,7 +30,7 @@ def newest_checkpoint(folder: Path, setting: str) -> Path:
 
 
 def empty(folder: Path, setting: str) -> Path:
-    """Return the folder if it is empty or missing. Raises CheckpointError otherwise."""
+    """Return a folder for exported weights if it is empty or missing. Raises CheckpointError otherwise."""
     if folder.exists() and any(folder.iterdir()):
         raise CheckpointError(f"{setting}={folder}: this folder is not empty. Delete it, or set another folder.")
     return folder

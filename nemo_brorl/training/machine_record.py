@@ -63,24 +63,24 @@ def note_machine(run_folder: Path) -> None:
 def this_machine() -> dict[str, str]:
     """Return a description of this machine, by name. Empty values are left out."""
     described = first_described(_CPUINFO)
-    found = {
+    values = {
         "processor": described.get("model name") or platform.processor() or platform.machine(),
         "python": platform.python_version(),
     }
     flags = set((described.get("flags") or described.get("features", "")).split())
-    found["instruction sets"] = " ".join(name for name in INSTRUCTION_SETS if name in flags)
+    values["instruction sets"] = " ".join(name for name in INSTRUCTION_SETS if name in flags)
     models = []
     for folder in sorted(_GPUS.glob("*")):
         models.append(first_described(folder / "information").get("model", "unknown"))
-    found["gpus"] = ", ".join(models)
+    values["gpus"] = ", ".join(models)
     for name in CHOICES:
-        found[name] = os.environ.get(name, "")
+        values[name] = os.environ.get(name, "")
     for name in LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            values[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in values.items() if value}
 
 
 def first_described(path: Path) -> dict[str, str]:
@@ -89,11 +89,11 @@ def first_described(path: Path) -> dict[str, str]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in text.splitlines():
         name, _, value = line.partition(":")
-        found.setdefault(name.strip().lower(), value.strip())
-    return found
+        fields.setdefault(name.strip().lower(), value.strip())
+    return fields
 
 
 def _last_machine(text: str) -> dict[str, str]:
@@ -101,9 +101,9 @@ def _last_machine(text: str) -> dict[str, str]:
     # Read from the end, because the last line may be cut off.
     for line in reversed(text.splitlines()):
         try:
-            found = json.loads(line)
+            machine = json.loads(line)
         except ValueError:
             continue
-        if isinstance(found, dict):
-            return {name: str(value) for name, value in found.items()}
+        if isinstance(machine, dict):
+            return {name: str(value) for name, value in machine.items()}
     return {}

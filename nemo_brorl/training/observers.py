@@ -98,7 +98,7 @@ class Observers:
     def step_ended(self, made: StepMade) -> dict[str, float]:
         """Return the metrics of all observers. Raises TrainingError when two report the same metric."""
         owners: dict[str, str] = {}
-        found: dict[str, float] = {}
+        row: dict[str, float] = {}
         for observer in self.observers:
             metrics = observer.step_ended(made)
             for metric in metrics:
@@ -107,8 +107,8 @@ class Observers:
                         f"observers {owners[metric]} and {observer.name} both report the metric {metric}: rename one"
                     )
                 owners[metric] = observer.name
-            found.update(metrics)
-        return found
+            row.update(metrics)
+        return row
 
     def row_complete(self, step: int, metrics: Mapping[str, float]) -> None:
         self._each(lambda observer: observer.row_complete(step, metrics))

@@ -14,10 +14,10 @@ MakeObserver = Callable[[Path], Observer]  # run folder → observer
 
 
 def find_observers(settings: Sequence[ObserverConfig]) -> list[MakeObserver]:
-    """Return a function for each observer in the settings, which makes it. Raises ConfigError."""
-    found: list[MakeObserver] = []
+    """Return a factory for each observer that the settings name. Raises ConfigError."""
+    factories: list[MakeObserver] = []
     for index, observer in enumerate(settings):
         where = f"trainer.observers.{index}"
         function = find_function(f"{where}.name", observer.name, {})
-        found.append(with_params(f"{where}.params", observer.name, function, observer.params))
-    return found
+        factories.append(with_params(f"{where}.params", observer.name, function, observer.params))
+    return factories

@@ -42,7 +42,7 @@ class Progress:
         return asdict(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the progress of a run from a checkpoint."""
         self.version = state["version"]
         self.num_skipped = state["num_skipped"]
 

@@ -13,7 +13,7 @@ from nemo_brorl.training.observers import Observer
 from nemo_brorl.training.trace_files import TraceFiles
 from nemo_brorl.types import MicroBatch, TrainBatch, UpdatePlan
 
-Part = tuple[int, int]  # (mini-batch, data-parallel rank)
+RankMiniBatch = tuple[int, int]  # (mini-batch, data-parallel rank)
 
 
 class Timelines(Observer):
@@ -27,31 +27,31 @@ class Timelines(Observer):
     ) -> None:
         self.timeline = timeline
         self.files = TraceFiles(run_folder, settings.keep_steps)
-        self.learnt_from: Mapping[Part, tuple[str, ...]] = {}
+        self.update_chunks: Mapping[RankMiniBatch, tuple[str, ...]] = {}
 
     def step_begins(self, step: int) -> None:
-        self.learnt_from = {}
+        self.update_chunks = {}
         self.timeline.begin(step)
 
     def update_planned(self, plan: UpdatePlan, batch: TrainBatch) -> None:
         if self.timeline.is_on:
-            self.learnt_from = chunks_by_part(plan, batch)
+            self.update_chunks = chunks_by_rank(plan, batch)
 
     def interval_ended(self) -> None:
         done = self.timeline.end()
         if done is None:
             return
-        done = replace(done, spans=with_rollouts(done.spans, self.learnt_from))
+        done = replace(done, spans=with_rollouts(done.spans, self.update_chunks))
         self.files.write(done)
 
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
         self.files.drop_after(step)
 
 
-def chunks_by_part(
+def chunks_by_rank(
     plan: UpdatePlan,
     batch: TrainBatch,
-) -> dict[Part, tuple[str, ...]]:
+) -> dict[RankMiniBatch, tuple[str, ...]]:
     """Return the chunks that each data-parallel rank trains on in each mini-batch.
 
     A chunk is listed only where the first of its rollouts is trained on.
@@ -63,15 +63,15 @@ def chunks_by_part(
             key = chunk_key(scored.prompt.uid, int(chunk.request.indices[0]))
             of_group += [key] * len(chunk.lengths)
         keys.append(of_group)
-    found: dict[Part, tuple[str, ...]] = {}
+    trained_chunks: dict[RankMiniBatch, tuple[str, ...]] = {}
     seen: set[str] = set()
     for mini_batch, ranks in enumerate(plan.mini_batches):
         for data_rank, micro_batches in enumerate(ranks):
             # A dict keeps the order in which rollouts are trained on. A set would not.
             chunks = dict.fromkeys(_chunks_of(micro_batches, keys))
-            found[mini_batch, data_rank] = tuple(key for key in chunks if key not in seen)
+            trained_chunks[mini_batch, data_rank] = tuple(key for key in chunks if key not in seen)
             seen.update(chunks)
-    return found
+    return trained_chunks
 
 
 def _chunks_of(
@@ -88,13 +88,13 @@ def _chunks_of(
 
 def with_rollouts(
     spans: tuple[TimelineSpan, ...],
-    learnt_from: Mapping[Part, tuple[str, ...]],
+    update_chunks: Mapping[RankMiniBatch, tuple[str, ...]],
 ) -> tuple[TimelineSpan, ...]:
-    """Return the spans with the chunks of each mini-batch added.
+    """Return timeline spans with the chunks of each mini-batch added.
 
     If several ranks share a data-parallel rank, the first one gets them.
     """
-    left: dict[Any, tuple[str, ...]] = dict(learnt_from)
+    left: dict[Any, tuple[str, ...]] = dict(update_chunks)
     filled: list[TimelineSpan] = []
     for span in spans:
         details = span.details

@@ -35,9 +35,9 @@ def curve_lines(validations: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for every validation of a run: step, pass@1 and a bar of that length."""
     lines: list[str] = []
     for row in validations:
-        found = row[PASS_AT_1]
-        bar = "█" * round(CURVE_WIDTH * found)
-        lines.append(f"step {row['step']:>5}  {found:>6.1%}  {bar}")
+        pass_at_1 = row[PASS_AT_1]
+        bar = "█" * round(CURVE_WIDTH * pass_at_1)
+        lines.append(f"step {row['step']:>5}  {pass_at_1:>6.1%}  {bar}")
     return lines
 
 

@@ -29,7 +29,7 @@ ROLLOUTS = "rollouts"  # name and category of flows, and name of the argument wi
 
 Event = dict[str, Any]
 Lane = tuple[str, str]  # process, lane
-Places = dict[Lane, tuple[int, int]]  # pid, tid
+LaneIds = dict[Lane, tuple[int, int]]  # pid, tid
 
 log = get_logger(__name__)
 
@@ -46,7 +46,7 @@ class TraceFiles:
         self.keep_steps = keep_steps
 
     def write(self, timeline: StepTimeline) -> None:
-        """Write the file of a step and delete those beyond the newest `keep_steps`.
+        """Write the timeline file of a step, and delete those beyond the newest `keep_steps`.
 
         If the disk refuses, only this file is lost, with a warning.
         """
@@ -62,9 +62,9 @@ class TraceFiles:
 
     def drop_after(self, step: int | None) -> None:
         """Delete the files of later steps, which a resumed run repeats, or all files for a new run (None)."""
-        for found in steps_in(self.folder):
-            if step is None or found > step:
-                (self.folder / file_name(found)).unlink(missing_ok=True)
+        for written_step in steps_in(self.folder):
+            if step is None or written_step > step:
+                (self.folder / file_name(written_step)).unlink(missing_ok=True)
 
 
 def micros(seconds: float) -> int:
@@ -89,14 +89,14 @@ def steps_in(folder: Path) -> list[int]:
 
 def trace_events(timeline: StepTimeline) -> list[Event]:
     """Convert the timeline of a step to trace events."""
-    places = _places(timeline.spans)
-    events = list(_names(places))
+    lane_ids = _lane_ids(timeline.spans)
+    events = list(_names(lane_ids))
     flows: dict[str, list[Event]] = {}  # chunk key → its spans
     zero = micros(timeline.began_at)
     for span in timeline.spans:
         start = zero + micros(span.start_s)
         end = zero + micros(span.end_s)
-        pid, tid = places[span.process, span.lane]
+        pid, tid = lane_ids[span.process, span.lane]
         args = dict(span.details)
         if span.rollouts:
             args[ROLLOUTS] = list(span.rollouts)
@@ -142,10 +142,10 @@ def _write(
         file.write(text.encode())
 
 
-def _places(spans: Sequence[TimelineSpan]) -> Places:
+def _lane_ids(spans: Sequence[TimelineSpan]) -> LaneIds:
     """Return the (pid, tid) of every lane: the driver first, then processes by name."""
     found = {(span.process, span.lane) for span in spans}
-    numbers: Places = {}
+    numbers: LaneIds = {}
     processes: list[str] = []
     for process, lane in sorted(found, key=_lane_order):
         if process not in processes:
@@ -164,9 +164,9 @@ def _words(name: str) -> list[tuple[int, str]]:
     return [(int(word), "") if word.isdigit() else (-1, word) for word in name.split()]
 
 
-def _names(places: Places) -> Iterator[Event]:
+def _names(lane_ids: LaneIds) -> Iterator[Event]:
     """Yield the events that name and order processes and lanes."""
-    for (process, lane), (pid, tid) in places.items():
+    for (process, lane), (pid, tid) in lane_ids.items():
         yield _named("process_name", pid, tid, {"name": process})
         yield _named("process_sort_index", pid, tid, {"sort_index": pid})
         yield _named("thread_name", pid, tid, {"name": lane})

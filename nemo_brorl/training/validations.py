@@ -42,6 +42,6 @@ class Validations:
         return {"best_pass_at_1": self.best_pass_at_1, "history": self.history}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the history of validations and the best pass@1 from a checkpoint."""
         self.best_pass_at_1 = state["best_pass_at_1"]
         self.history = list(state["history"])

@@ -114,7 +114,7 @@ class WeightBroadcast:
         self._gather(self._submit("begin_weights", tuple(manifest)))
 
     def send(self, buckets: Iterable[Any]) -> tuple[Any, ...]:
-        """Forward the stream to the engines and return the copies for engines that start later.
+        """Forward the weight stream to the engines, and return the copies for engines that start later.
 
         The stream has StreamedBucket, or references alone, which are then their own copies. A KeptCopy is the copy of
         the bucket before it. Engines load one bucket while the next is taken from the stream.

@@ -1,9 +1,9 @@
 """One end of the process group in which policy rank 0 broadcasts weights to every engine's workers.
 
 Each bucket is one broadcast of a flat tensor. Both sides know its size from the bucket's notice. CPU processes use
-Gloo, GPUs use NCCL. Gloo raises when a member is gone. NCCL's kernel waits for it, and torch's watchdog would then end
-the remaining processes, policy rank 0 among them. So the watchdog is switched off here, and every broadcast has a time
-limit.
+Gloo, GPUs use NCCL. Gloo raises when a member has exited. NCCL's kernel waits for it, and torch's watchdog would then
+end the remaining processes, policy rank 0 among them. So the watchdog is switched off here, and every broadcast has a
+time limit.
 """
 
 from __future__ import annotations

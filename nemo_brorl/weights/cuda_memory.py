@@ -47,7 +47,7 @@ def map_memory(handles: Mapping[str, Any], device: torch.device) -> Tensor:
     if name not in handles:
         raise WeightSyncError(
             f"no policy rank is on GPU {name} ({len(handles)} others are): generation.weight_transport=cuda_ipc needs "
-            "engines on the policy's GPUs, write object_store"
+            "engines on the policy's GPUs. Set it to object_store."
         )
     # The exporting process may have another index for this card.
     arguments = {**handles[name], DEVICE_PARAMETER: device.index}

@@ -42,7 +42,7 @@ def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
     files = sorted(model_folder.glob("*.safetensors"))
     if not files or not (model_folder / "config.json").is_file():
         raise ModelError(
-            f"{model_folder} is not a model folder: it needs config.json and *.safetensors; write a Hugging Face folder"
+            f"{model_folder} is not a model folder: it needs config.json and *.safetensors. Pass a Hugging Face folder."
         )
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
@@ -92,7 +92,7 @@ def check_manifest(
     for info in manifest:
         if info.dtype not in WEIGHT_ITEM_BYTES:
             raise WeightSyncError(
-                f"weight stream has {info.name} as {info.dtype}; write one of {', '.join(WEIGHT_ITEM_BYTES)}"
+                f"weight stream has {info.name} as {info.dtype}; engines load only {', '.join(WEIGHT_ITEM_BYTES)}"
             )
         if info.name in expected and info.shape != expected[info.name]:
             raise WeightSyncError(

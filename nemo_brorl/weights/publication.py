@@ -22,7 +22,7 @@ class SyncReport:
     seconds: float
     num_bytes: int  # bytes of the weights, counted once for all engines
     num_tensors: int
-    # Most bytes of buckets and kept copies that existed at once beside the models, as the generator counts them.
+    # Most bytes of buckets and kept copies that existed at once on top of the models, as the generator counts them.
     peak_extra_bytes: int
     num_attempts: int  # attempts; two when an engine was lost in a collective
 

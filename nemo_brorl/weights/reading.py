@@ -45,8 +45,8 @@ def load_hf(
             size = tuple(whole.get_shape())
             if size != expected[name]:
                 raise ModelError(f"{files[name]}: {name} has shape {size}, but config.json says {expected[name]}")
-            own = share_of(slot.kind, size, group.size(), group.rank())
-            shares.append(whole[own])
+            own_slices = share_of(slot.kind, size, group.size(), group.rank())
+            shares.append(whole[own_slices])
         # The share is packed on the host, because the parameter may be on a GPU or quantised.
         local = torch.empty(param.shape, dtype=param.dtype)
         pack(slot.kind, shares, local, shape)

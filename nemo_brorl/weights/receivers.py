@@ -68,7 +68,7 @@ class WeightReceivers:
         """Load a stream of StreamedBucket (or of references to WeightBucket) into every engine, and drop prefix caches.
 
         The next bucket is taken from the stream while the engines load the one before. Returns the most bytes that
-        existed at once beside the models. Raises WeightSyncError naming the engine. If the manifest does not fit, no
+        existed at once on top of the models. Raises WeightSyncError naming the engine. If the manifest does not fit, no
         engine has been touched. Otherwise all engines have been replaced, with the weights of the previous sync.
         """
         self._wait_ready()

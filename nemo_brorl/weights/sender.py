@@ -63,9 +63,9 @@ def _on_host(tensors: tuple[TensorInfo, ...], flat: Tensor) -> WeightBucket:
 class WeightSender:
     """One rank's side of the weight stream.
 
-    `stream` yields messages for the driver. On rank 0 a bucket's first message is what engines get. If a copy is kept
-    beside it for engines that start later, the copy is the second message, made while engines load. Other ranks yield
-    None. Work that follows a message happens when the next one is requested.
+    `stream` yields messages for the driver. On rank 0 a bucket's first message is what engines get. If a copy is also
+    kept for engines that start later, the copy is the second message, made while engines load. Other ranks yield None.
+    Work that follows a message happens when the next one is requested.
     """
 
     def __init__(

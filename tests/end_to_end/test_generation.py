@@ -67,6 +67,16 @@ def pool(pools: dict[str, VllmPool], folders: dict[str, Path]) -> VllmPool:
     return pools["tied"]
 
 
+def test_tokens_and_log_probs_are_those_of_vllms_own_scheduler(pool: VllmPool, folders: dict[str, Path]) -> None:
+    # With room for eight, most rollouts wait for others to end.
+    plain = start_pool(folders["tied"], 1, max_num_seqs=8, engine_args={"scheduler_cls": None})
+    try:
+        requests = requests_of(prompt_of(70, "a"), 32, 16) + requests_of(prompt_of(45, "b"), 16, 8)
+        assert sample(pool, requests) == sample(plain, requests)
+    finally:
+        plain.close()
+
+
 def test_rollouts_do_not_depend_on_chunks_engines_or_company(pool: VllmPool) -> None:
     first, second = prompt_of(70, "a"), prompt_of(45, "b")
     one_engine = sample(pool, requests_of(first, 32, 32))

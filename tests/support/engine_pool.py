@@ -27,9 +27,15 @@ Rollouts = dict[
 
 
 def start_pool(
-    folder: Path, num_engines: int, max_num_seqs: int = 512, router_replay: bool = False, precision: str = "fp32"
+    folder: Path,
+    num_engines: int,
+    max_num_seqs: int = 512,
+    router_replay: bool = False,
+    precision: str = "fp32",
+    engine_args: dict[str, Any] | None = None,
 ) -> VllmPool:
     config = BroRLConfig()
+    config.generation.engine_args = engine_args or {}
     config.generation.precision = precision
     config.generation.num_engines = num_engines
     config.generation.max_num_seqs = max_num_seqs

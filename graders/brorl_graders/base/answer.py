@@ -107,7 +107,7 @@ def boxed_answers(text: str) -> list[Box]:
 
 
 def _stand_together(between: str) -> bool:
-    """Return whether the text between two boxes makes them one answer."""
+    """Return whether two `\\boxed{}` with this text between them are one answer."""
     if len(between) < MAX_GAP:
         return True
     return len(between) < MAX_GAP_WITH_SEPARATOR and _SEPARATOR.search(between) is not None

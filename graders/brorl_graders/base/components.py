@@ -45,7 +45,7 @@ def import_function(what: str, path: str) -> Callable[..., Any]:
         function = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, SyntaxError) as error:
         raise ConfigError(
-            f"{what} {path!r} cannot be imported ({type(error).__name__}: {error}); write package.module:function and "
+            f"{what} {path!r} cannot be imported ({type(error).__name__}: {error}); set package.module:function and "
             "put the folder of the package on PYTHONPATH"
         ) from error
     if not callable(function):
@@ -63,7 +63,7 @@ def find_function(setting: str, name: str, built_in: Mapping[str, Function]) -> 
     if is_import_path(name):
         return import_function(f"{setting}:", name)
     raise ConfigError(
-        f"{setting}={name}: write one of {', '.join(built_in)}, or a function of your own as package.module:function"
+        f"{setting}={name}: set one of {', '.join(built_in)}, or a function of your own as package.module:function"
     )
 
 
@@ -94,9 +94,10 @@ def typed_params(
     declared: type,
     given: Mapping[str, Any],
 ) -> Any:
-    """Return an object of the dataclass `declared`, with the values `given` in `setting` for `name` over its defaults.
+    """Return an object of the dataclass `declared` with the parameters that a setting gives to the function `name`.
 
-    Raises ConfigError as `with_params` does.
+    The values `given` in `setting` replace the defaults of the dataclass. Raises ConfigError for an unknown field, a
+    value of another type, and a required field without a value.
     """
     try:
         return typed(declared, plain(dict(given)))

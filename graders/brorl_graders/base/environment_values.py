@@ -38,7 +38,7 @@ class FromEnvironment(str):
         return repr(self.written)
 
     def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
-        """Return value and unresolved text of the variable, from which copies and unpickled strings are made."""
+        """Return the arguments from which pickle and copy rebuild this string: the value and the unresolved text."""
         return str(self), self.written
 
 

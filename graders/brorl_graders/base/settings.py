@@ -74,7 +74,7 @@ def is_address(name: str) -> bool:
 
 
 def wrong_address(url: str) -> str | None:
-    """Say what is wrong with an address, or return None when it can be used."""
+    """Say what is wrong with the address of a service or judge, or return None when it can be used."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return f"{url!r} is no address; set one like http://HOST:PORT/PATH or https://…"

@@ -1,6 +1,6 @@
 """Convert and check the values of settings by the type annotations of a dataclass.
 
-Texts become numbers where an annotation asks for it, and numbers texts. An annotation may be a number, text, path,
+Texts become numbers where an annotation says so, and numbers texts. An annotation may be a number, text, path,
 enum, list, mapping, another dataclass, a union of plain types, `Any`, or one of these or None. A mapping is merged into
 the default mapping.
 """

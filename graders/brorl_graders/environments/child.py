@@ -131,7 +131,7 @@ class Server:
             return self._fail_step(step, f"{type(error).__name__}: {error}")
 
     def forget(self, episodes: Iterable[str]) -> None:
-        """Close and remove those episodes of these names that this process has."""
+        """Close those episodes of these names that run in this process, and remove them."""
         for name in episodes:
             episode = self.episodes.pop(name, None)
             if episode is not None:

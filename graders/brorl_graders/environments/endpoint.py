@@ -65,7 +65,7 @@ class ChatRequest:
 def read_request(body: Any) -> ChatRequest:
     """Check the JSON body of a chat-completion request, and return the parts that the endpoint uses.
 
-    Raises RequestError for a malformed body, or one that asks for what a trajectory cannot have.
+    Raises RequestError for a malformed body, or one that sets what a trajectory cannot have.
     """
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise RequestError("a request is a JSON object with a list of messages")

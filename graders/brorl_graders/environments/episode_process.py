@@ -104,7 +104,7 @@ class EpisodeProcess:
     used_at: float = 0.0
 
     def limit_transfers(self) -> None:
-        """Set time limits for messages on the process's socket, so that none that stops halfway blocks the owner."""
+        """Set time limits on the process's socket, so that a message that stops halfway cannot block the owner."""
         end = socket.socket(fileno=os.dup(self.connection.fileno()))
         with end:
             limit = struct.pack("ll", int(TRANSFER_S), 0)
@@ -200,7 +200,7 @@ class EpisodeProcesses:
         return is_there
 
     def move_out(self, episode: str) -> EpisodeProcess | None:
-        """Remove an episode from the process that has it, and return this process, or None."""
+        """Record that an episode is in no process any more, and return the process that had it, or None."""
         process = self.homes.pop(episode, None)
         if process is not None:
             process.episodes.discard(episode)

@@ -1,4 +1,4 @@
-"""Owner of episodes: it runs many of them in few killable processes, and a thread hands out their steps.
+"""Owner of episodes: it runs many of them in few killable processes, and a thread sends out their steps.
 
 Each step has a deadline. An episode stays in the process that started it. It moves when this process has died, or has
 been busy with another episode's step for longer than `PATIENCE_S`: then another process repeats its actions. A step
@@ -158,7 +158,7 @@ class EpisodeHost:
             self._forget(ended)
 
     def _queue_turns(self, turns: Sequence[Turn]) -> None:
-        """Queue each turn for the process that has its episode, or else for any process of its kind."""
+        """Queue requested steps for the processes that have their episodes, or else for any process of their kind."""
         for turn in turns:
             try:
                 turn.kind = self._find_kind(turn.step)
@@ -224,7 +224,7 @@ class EpisodeHost:
                 del self._waiting[kind]
 
     def _requeue(self, turns: Iterable[Turn]) -> None:
-        """Queue these turns for any process of their kind, which then takes over their episodes."""
+        """Queue these steps for any process of their kind, which then takes over their episodes."""
         for turn in turns:
             self._processes.move_out(turn.step.episode)
             self._queue_of(turn.kind).append(turn)
@@ -379,7 +379,10 @@ class EpisodeHost:
 
 
 def _templates(step: EpisodeStep) -> list[Template]:
-    """Return the verifier templates that must be loaded to score the step's task, none for a task without verifier."""
+    """Return the verifiers, with settings, that must be loaded to score an episode's task.
+
+    There are none for a task without verifier.
+    """
     if "verifier" not in step.task:
         return []
     return templates(step.task["verifier"], step.task.get("payload", {}))

@@ -1,7 +1,7 @@
 """The interface of an environment, in Gymnasium's terms (arXiv 2407.17032), and the records of its episodes.
 
 `reset` starts an episode and `step` answers an action. An action is one turn of the model, and an observation is what
-the model is told next. An episode must be a function of its task, seed and actions. When its process is lost, a new
+the model receives next. An episode must be a function of its task, seed and actions. When its process is lost, a new
 process repeats the actions.
 """
 

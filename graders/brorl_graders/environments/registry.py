@@ -76,7 +76,7 @@ def _checked_settings(name: str, written: str) -> tuple[type[Environment], dict[
     environment = kind(**copy.deepcopy(typed))
     check_tools(name, environment)
     if environment.isolation not in ISOLATIONS:
-        raise ConfigError(f"environment {name}: its isolation is {environment.isolation!r}; write one of {ISOLATIONS}")
+        raise ConfigError(f"environment {name}: its isolation is {environment.isolation!r}; set one of {ISOLATIONS}")
     return kind, typed
 
 

@@ -215,7 +215,7 @@ class Children:
 
 
 class Inbox(Generic[Item]):
-    """A queue from many threads to one thread, with a connection that becomes readable when something arrives."""
+    """A queue from many threads to one thread, with a connection that becomes readable when an item arrives."""
 
     def __init__(self) -> None:
         self.arrived: deque[Item] = deque()
@@ -224,19 +224,19 @@ class Inbox(Generic[Item]):
 
     @property
     def bell(self) -> Connection:
-        """Connection that is readable when the thread should look into the inbox."""
+        """Connection that is readable when the reading thread should look into the queue."""
         return self._receiver
 
     def put(self, item: Item) -> None:
-        """Put an item into the inbox and wake its thread."""
+        """Put an item into the queue and wake the thread that reads it."""
         self.arrived.append(item)
         self.ring()
 
     def ring(self) -> None:
-        """Wake the thread that reads the inbox."""
+        """Wake the thread that reads the queue."""
         with self._lock:
             self._sender.send_bytes(b"!")
 
     def silence(self) -> None:
-        """Take one wake-up message out of the inbox. The reading thread does so each time that `bell` is readable."""
+        """Take one wake-up message out of `bell`. The reading thread does so each time that it is readable."""
         self._receiver.recv_bytes()

@@ -94,7 +94,10 @@ class ForkServer:
         return int(self._request("fork", (is_closed, serve), descriptor))
 
     def gaps(self) -> list[str]:
-        """Return what an isolated child process could still do on this machine. Raises ResourceError."""
+        """Return what an isolated verifier process could still do on this machine, one text each.
+
+        Raises ResourceError when the fork-server process has exited.
+        """
         return list(self._request("gaps", None))
 
     def end(self, process: int) -> None:

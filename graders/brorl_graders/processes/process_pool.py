@@ -126,9 +126,9 @@ class ProcessPool:
                 task.done.set()  # the task had no texts, only verifiers to load
 
     def _next_task(self) -> ScoringTask:
-        """Return the scoring task whose texts are next.
+        """Return the scoring task whose texts are next: the oldest one, or the oldest that the current child may score.
 
-        This is the oldest task. While the front child serves one prompt alone, it is the oldest task of this prompt.
+        The second rule holds while this child process serves one prompt alone.
         """
         front = self._children.front
         if front is not None and front.isolation.prompt is not None:
@@ -242,7 +242,7 @@ class ProcessPool:
         self._children.set_front_aside()
 
     def _take_back(self, child: ChildProcess) -> None:
-        """Put all texts of a child process back at the head of the texts that wait for scoring."""
+        """Take back all texts of a child process, and put them before the texts that wait for scoring."""
         task = child.task
         assert task is not None, "only a child with a task has texts"
         if child.indices and not task.waiting:

@@ -180,7 +180,10 @@ def _kill_user(user: int) -> None:
 
 
 def find_children(processes: int) -> list[int]:
-    """Return the process ids of this process's children, found in /proc, of which `processes` is a file descriptor."""
+    """Return the process ids of this process's children, read from the /proc directory.
+
+    `processes` is a file descriptor of /proc.
+    """
     return _children_by_parent(processes).get(os.getpid(), [])
 
 
@@ -194,7 +197,7 @@ def _descendants(processes: int) -> list[int]:
 
 
 def _children_by_parent(processes: int) -> dict[int, list[int]]:
-    """Return the children's process ids for every process that has children."""
+    """Return a mapping of all processes on this machine, from each parent's process id to those of its children."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir(processes)):
         parent = _parent(processes, name)

@@ -254,7 +254,7 @@ def _report_call(
 
 
 def _run_guarded(work: Callable[[], object], report: Report, index: int) -> int:
-    """Run `work`, report an exception as an error, and return the exit code that Python would have."""
+    """Run a part of the program, report its exception as an error, and return the exit code that Python would have."""
     try:
         work()
     except SystemExit as end:

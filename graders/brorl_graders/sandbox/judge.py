@@ -67,10 +67,10 @@ class JudgeEnd(Peer):
         arguments: Sequence[Any],
         options: Mapping[str, Any],
     ) -> Any:
-        """Call a function of the program as `Peer.call` does, and raise RuntimeError for an unexpected StopIteration.
+        """Call a function of the program and return its result, but do not let it end an iteration by StopIteration.
 
         Only a request for the next item may end an iteration. Otherwise the program could end a `map` of the test
-        early, and the remaining cases would be skipped.
+        early, and the remaining cases would be skipped. Any other StopIteration becomes a RuntimeError.
         """
         try:
             return super().call(function, arguments, options)
@@ -106,7 +106,10 @@ class JudgeEnd(Peer):
         raise KeyError(kind)
 
     def _function(self, value: Callable[..., Any]) -> dict[str, Any]:
-        """Return JSON data for a function: its import path where both processes have it, otherwise a number."""
+        """Return JSON data that identifies a function of the judge.
+
+        This is its import path where the program's process has the function too, otherwise a number.
+        """
         module = getattr(value, "__module__", None)
         path = getattr(value, "__qualname__", "")
         if module in sys.stdlib_module_names and module != "__main__" and "<" not in path:
@@ -262,7 +265,7 @@ def run(
     max_line: int,
     report: Report,
 ) -> None:
-    """Judge one program after another by the test scripts, until there are no more orders.
+    """Judge programs by the test scripts, one program after another, until the owner sends no more orders.
 
     The last of `channels` brings the orders `[program, indices of scripts]`. Each program has two others of them, to
     read from and to write to. After each order `["end", null, -1]` is reported.

@@ -139,9 +139,10 @@ class Judge:
         return self._process
 
     def _sandbox_for(self, test: ScriptedTest) -> Sandbox:
-        """Return the sandbox for judges, with the test's modules imported as far as they can be.
+        """Return the sandbox in which judges run, with the modules imported that the test's scripts need.
 
-        A new sandbox, when one is needed, also imports the modules of the old one.
+        A module that cannot be imported is left out. A new sandbox, when one is needed, also imports the modules of the
+        old one.
         """
         process = self._process
         if process is not None and (process.test != test or not process.channels):

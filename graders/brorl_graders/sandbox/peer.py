@@ -100,11 +100,11 @@ class Peer(ABC):
         """Return the value that a reference in JSON data from the other process means. Raises KeyError."""
 
     def to_data(self, value: Any) -> Any:
-        """Convert a value to JSON data for the other process."""
+        """Convert a value to JSON data that the other process (program or judge) can read."""
         return to_data(value, self.keep)
 
     def from_data(self, data: Any) -> Any:
-        """Convert JSON data from the other process to a value."""
+        """Convert JSON data that the other process (program or judge) has sent to a value."""
         return decode(data, self.find)
 
     def take_printed(self) -> str:
@@ -140,7 +140,7 @@ class Peer(ABC):
         }
 
     def _serve_call(self, message: list[Any]) -> None:
-        """Execute a call of the other process, and send it the result or exception."""
+        """Execute a function call that the other process has sent, and send back the result or the exception."""
         try:
             _, function, data, named = message
             call = self._operations[function] if isinstance(function, str) else self._kept[function]

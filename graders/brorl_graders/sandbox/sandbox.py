@@ -317,7 +317,7 @@ class Sandbox:
         self.layers = replace(self.layers, reached=reached)
 
     def _receive_status(self) -> int:
-        """Wait until no process of the run is alive, and return the program's wait status.
+        """Wait until no process of the program is alive, and return the program's wait status.
 
         Raises OSError or EOFError when the fork server is lost.
         """
@@ -328,7 +328,7 @@ class Sandbox:
         return int(answer)
 
     def _start(self) -> None:
-        """Start a fork server, in bubblewrap where it works and leaves no gap."""
+        """Start the sandbox's fork server, in bubblewrap where it works and leaves no gap."""
         if may_use_bubblewrap(self.without):
             try:
                 self._start_once(self.without, is_wrapped=True)
@@ -429,7 +429,7 @@ def run(
 
 
 def _ending_of(status: int) -> str:
-    """Return how a program ended by itself, from its wait status."""
+    """Return the ending of a program that the sandbox did not have to stop, from its wait status."""
     if os.WIFSIGNALED(status):
         return KILLED
     return FAILED if os.WEXITSTATUS(status) else FINISHED

@@ -212,7 +212,7 @@ def build_filter(
 
 
 def _refuse_signals_to_others(column: int, pid: int) -> list[bytes]:
-    """Return instructions that refuse a signal to a process other than `pid`."""
+    """Return seccomp instructions that refuse a signal to a process other than `pid`."""
     code = _inspect(TGKILL[column], _instruction(_EQUAL, pid, 1, 0))
     for operation in FCNTL_SIGNALS:
         code += _inspect(FCNTL[column], _instruction(_EQUAL, operation, 0, 1), argument=1)
@@ -246,7 +246,7 @@ def _refuse(number: int, error: int = errno.EPERM) -> list[bytes]:
 
 
 def _inspect(number: int, refuse_if_next: bytes, argument: int = 0) -> list[bytes]:
-    """Return instructions that refuse a call by one of its arguments.
+    """Return seccomp instructions that refuse a system call by one of its arguments.
 
     `refuse_if_next` tests the argument: it continues to the refusal or jumps over it.
     """

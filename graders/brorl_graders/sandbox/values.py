@@ -1,8 +1,8 @@
 """Arguments and results that cross the sandbox, as JSON that tells Python's types apart.
 
-`encode` runs beside the program, which may manipulate it. `decode` makes objects of exactly the types listed here. So
-no object with its own `__eq__` takes part in a comparison. Use it in a process with a deadline, since hostile values
-can be slow to hash. `as_json` hashes no values.
+`encode` runs in the process of the program, which may manipulate it. `decode` makes objects of exactly the types
+listed here. So no object with its own `__eq__` takes part in a comparison. Use it in a process with a deadline, since
+hostile values can be slow to hash. `as_json` hashes no values.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _from_data(data: Any, find: Find) -> Any:
 
 
 def _array(items: list[Any]) -> Any:
-    """Return a NumPy array of these items when NumPy is loaded in this process, otherwise a list."""
+    """Return a NumPy array from its data type and values when NumPy is loaded in this process, otherwise a list."""
     kind, values = items
     numpy = sys.modules.get("numpy")
     return values if numpy is None else numpy.array(values, dtype=kind)

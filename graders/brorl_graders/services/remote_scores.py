@@ -270,7 +270,10 @@ class RemoteScores:
             self._settle(item, ServiceScore(score, reason))
 
     def _pass_error(self, items: Sequence[ServiceItem], asking: asyncio.Task[None]) -> None:
-        """Pass an unexpected error of a request to the callers that wait for its texts, and would wait forever."""
+        """Pass an unexpected error of a request to all callers that wait for scores of its texts.
+
+        They would wait forever otherwise.
+        """
         if asking.cancelled():
             return
         error = asking.exception()

@@ -57,8 +57,8 @@ class ServiceClient:
     ) -> Read:
         """Send a request to a service, with retries, and return what `read` makes of the JSON reply.
 
-        A ReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are used
-        up.
+        A ServiceReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are
+        used up.
         """
         settings = self.settings
         end = time.monotonic() + settings.deadline_s

@@ -132,7 +132,7 @@ def is_antiderivative(
     """Return whether the derivative of `given` with respect to `variable` equals `integrand`.
 
     Both are compared at random points where the integrand is real. The points depend on the integrand alone. The names
-    in `constants` get random values, as they stand for any constant.
+    in `constants` get random values, because each may be any constant.
     """
     one = _parsed(given)
     other = _parsed(integrand)

@@ -71,7 +71,7 @@ def _is_language_code(code: object) -> bool:
 
 
 def score(payload: Payload, response: str) -> float:
-    """Return 1.0 if a response satisfies every check that the payload asks for, else 0.0.
+    """Return 1.0 if a response satisfies every check that the payload names, else 0.0.
 
     With `scoring: fraction` it is the share of the checks that the response satisfies.
     """

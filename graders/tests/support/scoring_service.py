@@ -14,8 +14,11 @@ HANG_S = 30.0  # or until the service is closed
 
 
 class LocalService:
-    """`replies` are what becomes of the requests, one after the other; the last one stays. A reply is a JSON value, raw
-    bytes, a status, a word (hang, drip, close), or a function of the request's body."""
+    """A scoring service on this machine that answers requests with `replies`, one after another.
+
+    The last reply is repeated. A reply is a JSON value, raw bytes, a status, a word (hang, drip, close), or a function
+    of the request's body.
+    """
 
     def __init__(self, *replies: Any) -> None:
         self.replies = list(replies)

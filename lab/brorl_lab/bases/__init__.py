@@ -1,1 +1,1 @@
-"""Warm-up of a small model made from nothing, for machines that cannot download one."""
+"""Warm up a small, newly made model, for machines that cannot download one."""

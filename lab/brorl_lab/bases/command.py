@@ -1,5 +1,7 @@
-"""`brorl base [--config-name NAME] [KEY=VALUE ...]` makes a small base model on generated demonstrations, or fine-tunes
-`policy.model` on them (sft.base=policy)."""
+"""`brorl base [--config-name NAME] [KEY=VALUE ...]` makes a small base model from generated demonstrations.
+
+With sft.base=policy it fine-tunes `policy.model` on them instead.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +31,28 @@ from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.training.supervised.examples import Example
 from nemo_brorl.training.supervised.trainer import Lessons
 
-TOKENIZER_QUESTIONS = 4000  # that the small tokenizer learns its merges from
-DEMONSTRATION_SEED_OFFSET = 1000  # other questions than those that training begins with
+TOKENIZER_QUESTIONS = 4000  # questions from which the small tokenizer learns its merges
+DEMONSTRATION_SEED_OFFSET = 1000  # offset that gives other questions than those that training starts with
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 75 saved to go on later, 69 something was lost on the way, 2 a mistake in the input, 1 a
-    bug."""
+    """Run `brorl base` and return the exit code.
+
+    0: done, 75: saved to resume later, 69: something was lost on the way, 2: a mistake in the input, 1: a bug.
+    """
     return run_command("base", __doc__, argv, make_or_fine_tune, DEFAULT_CONFIG)
 
 
 def make_or_fine_tune(config: BroRLConfig, line: CommandLine) -> int:
-    """Make a small base model, or fine-tune `policy.model`, as `sft.base` says. Returns the exit code. Raises
-    ConfigError where the settings generate no questions."""
+    """Make a small base model, or fine-tune `policy.model`, as `sft.base` says, and return the exit code.
+
+    Raises ConfigError where the settings generate no questions.
+    """
     check_demonstrations(config)
     if config.data.source != "reasoning_gym":
         raise ConfigError(
             f"`brorl base` learns from generated demonstrations and data.source={config.data.source} reads files: "
-            "write data.source=reasoning_gym, or `brorl sft` for conversations in files"
+            "set data.source=reasoning_gym, or run `brorl sft` for conversations in files"
         )
     if config.sft.base == "policy":
         return fine_tune(config, line, generated_lessons)
@@ -54,7 +60,10 @@ def make_or_fine_tune(config: BroRLConfig, line: CommandLine) -> int:
 
 
 def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
-    """Return demonstrations, made without end of train questions. Raises DataError, ModelError."""
+    """Return demonstrations of train questions, as many as training needs.
+
+    Raises DataError or ModelError.
+    """
     tokenizer = load_tokenizer(model_folder)
     train = demonstrations_of(config, tokenizer, "train")
     held_out: tuple[Example, ...] = ()
@@ -72,7 +81,7 @@ def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
 
 
 def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str) -> Demonstrations:
-    """Right answers to questions of a split, other ones than those that training begins with."""
+    """Return demonstrations with right answers to generated questions, none of which training starts with."""
     source = make_source(config.data, split, config.trainer.seed + DEMONSTRATION_SEED_OFFSET)
     asked = config.sft.demonstrations
     habits = None
@@ -92,18 +101,21 @@ def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str)
 
 
 def check_base_is_long_enough(config: BroRLConfig) -> None:
-    """The base must hold a prompt and a response. Raises ConfigError."""
+    """Raise ConfigError when the base has no room for the longest prompt and response."""
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
     positions = config.sft.new.max_position_embeddings
     if longest > positions:
         raise ConfigError(
             f"sft.new.max_position_embeddings={positions} is less than data.max_prompt_tokens + "
-            f"rollouts.max_response_tokens = {longest}: write sft.new.max_position_embeddings={longest} or more"
+            f"rollouts.max_response_tokens = {longest}: set sft.new.max_position_embeddings={longest} or more"
         )
 
 
 def make_base(config: BroRLConfig) -> int:
-    """Make the small base model, unless the output folder holds one made with the same settings."""
+    """Make the small base model, unless the output folder holds one made with the same settings.
+
+    Returns the exit code.
+    """
     check_base_is_long_enough(config)
     console, start = Console(), time.monotonic()
     if is_cached(config):
@@ -121,7 +133,10 @@ def make_base(config: BroRLConfig) -> int:
 
 
 def warm_up_precision(config: BroRLConfig) -> str:
-    """The policy's precision in the warm-up. A processor without bf16 instructions emulates them, slower than fp32."""
+    """Return the policy's precision in the warm-up.
+
+    A processor without bf16 instructions emulates them, which is slower than fp32.
+    """
     if config.sft.new.precision != "auto":
         return config.sft.new.precision
     if config.trainer.num_gpus > 0:
@@ -138,8 +153,8 @@ def warm_up_model(
     model_folder: Path,
     console: Console,
 ) -> tuple[Path, WarmUpResult]:
-    """Train the initial model in `model_folder`. Returns the finished model's folder, and how it went."""
-    from nemo_brorl.commands import wiring  # Ray, Megatron: only where there is something to train
+    """Train the initial model in `model_folder`, and return the finished model's folder and the warm-up's result."""
+    from nemo_brorl.commands import wiring  # Ray, Megatron: imported only for training
 
     inputs = wiring.read_inputs(config, model_folder)
     config, _ = resolve_sizes(config, read_model_shape(model_folder), this_machine())
@@ -153,7 +168,7 @@ def warm_up_model(
 
 
 def prepare_initial_model(config: BroRLConfig, folder: Path) -> int:
-    """Write tokenizer and random weights as a Hugging Face folder. Returns the number of parameters."""
+    """Write a tokenizer and random weights as a Hugging Face folder, and return the number of parameters."""
     source = make_source(config.data, "train", config.trainer.seed)
     texts = tokenizer_texts(source, TOKENIZER_QUESTIONS, config.data.system_prompt)
     has_tools = bool(source.question(0).tools)

@@ -1,17 +1,17 @@
-"""Demonstrations that the warm-up learns from, right answers to generated questions.
+"""Generate the demonstrations of the warm-up: answers to generated questions, some with a pupil's errors.
 
 A base model has seen answers written in more than one way. So a share of the demonstrations puts the answer into tags,
-where the verifier looks for it, and the rest writes it bare: to follow the format is part of what reinforcement
-learning then teaches.
+where the verifier looks for it, and the rest writes it bare. Reinforcement learning then teaches, among other things,
+to follow the format.
 
-Arithmetic is written as by a pupil with habits of error: sums of several terms worked out step by step, and numbers
-that are guessed or asked of a calculator. `17 + 25 - 8` becomes `17+25=42-8=34`, as people note it down. A slip is
-carried on: the next step starts from the wrong number. Where each habit is drawn for itself, a sum of few steps without
-carries is usually right and one of many carries hardly ever, so questions of one task spread over decades of success
-rates.
+Arithmetic is written as by a pupil with habits of error. Sums of several terms are worked out step by step, and some
+numbers are guessed or requested from a calculator. `17 + 25 - 8` becomes `17+25=42-8=34`, as people note it down. A
+slip is carried on: the next step starts from the wrong number. Each habit is drawn independently. So a sum of few steps
+without carries is usually right, one with many carries hardly ever, and the questions of one task spread over decades
+of success rates.
 
-The calculator is asked with little care: so much of a tool a base has to have seen for reinforcement learning to make a
-habit of it.
+The pupil uses the calculator carelessly. A base has to have seen that much of a tool before reinforcement learning can
+make a habit of it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SUMS = "chain_sum"  # Reasoning Gym's task whose steps can be written
 
 @dataclass(frozen=True)
 class Habits:
-    """How often a pupil errs."""
+    """The error rates of simulated handwritten arithmetic."""
 
     dropped_carry_rate: float  # chance that a carry, or a borrowed ten, is forgotten
     slip_rate: float  # chance that a step's result is off by one
@@ -52,14 +52,14 @@ class Habits:
 
 @dataclass(frozen=True)
 class WorkedSum:
-    """Steps of a sum, and the number that they end at."""
+    """The written steps of a sum, and the number that they end at."""
 
     steps: str
     result: int
 
 
 def work_out(expression: str, habits: Habits, random: Random) -> WorkedSum:
-    """Work out terms and signs between blanks, such as `17 + 25 - 8`, from the left."""
+    """Work out an expression with blanks between terms and signs, such as `17 + 25 - 8`, from the left, with errors."""
     first, *rest = expression.split()
     result = int(first)
     steps = first
@@ -71,7 +71,7 @@ def work_out(expression: str, habits: Habits, random: Random) -> WorkedSum:
 
 
 def add_carelessly(value: int, change: int, habits: Habits, random: Random) -> int:
-    """Sum of two whole numbers, digit by digit, with a pupil's errors."""
+    """Return the sum of two whole numbers, computed digit by digit, with random carry errors and slips."""
     large, small = sorted((value, change), key=abs, reverse=True)
     is_sum = (large < 0) == (small < 0)
     combine = _add if is_sum else _subtract
@@ -110,15 +110,18 @@ def _subtract(large: int, small: int, habits: Habits, random: Random) -> int:
 
 @dataclass(frozen=True)
 class Calls:
-    """How often a pupil calls, and how often each of three things goes wrong then: a digit of the expression, the
-    tool's name, a digit of the result that is read."""
+    """The rate of calculator calls in demonstrations, and of errors in them.
+
+    `slip_rate` applies to each of three things: a digit of the expression, the tool's name, and a digit of the result
+    that is read.
+    """
 
     calling_rate: float
     slip_rate: float
 
 
 def careless_call(expression: str, slip_rate: float, random: Random) -> str:
-    """A call with a pupil's errors."""
+    """Return a calculator call with random errors in the expression and in the tool's name."""
     asked = expression
     name = TOOL
     if random.random() < slip_rate:
@@ -134,7 +137,10 @@ def read_carelessly(
     slip_rate: float,
     random: Random,
 ) -> str:
-    """The number that was told, with a pupil's errors, or any number of so many digits where none was."""
+    """Return the number that the calculator reported, sometimes with one wrong digit.
+
+    Without a reported number it is any number of `num_digits` digits.
+    """
     if not told.isdecimal():
         return str(random.randrange(10 ** (num_digits - 1), 10**num_digits))
     if random.random() < slip_rate:
@@ -143,14 +149,16 @@ def read_carelessly(
 
 
 def format_call(expression: str, name: str = TOOL) -> str:
-    """A call as Hermes and Qwen write it."""
+    """Return a tool call as Hermes and Qwen write it."""
     call = {"name": name, "arguments": {"expression": expression}}
     return f"<tool_call>{json.dumps(call)}</tool_call>"
 
 
 def with_another_digit(text: str, random: Random) -> str:
-    """One of its digits is replaced by another from 1 to 9, so that no number begins with 0. Raises IndexError where
-    there are no digits."""
+    """Return the text with one of its digits replaced by another from 1 to 9, so that no number begins with 0.
+
+    Raises IndexError when there are no digits.
+    """
     places = [place for place, letter in enumerate(text) if letter in DIGITS]
     place = random.choice(places)
     others = DIGITS[1:].replace(text[place], "")
@@ -161,12 +169,12 @@ CAREFUL = Habits(0.0, 0.0)
 
 
 class Demonstrations:
-    """Demonstration i is a function of the source's seed and i. Give it a train source: then no held-out question is
-    used.
+    """Demonstrations of a source's questions. Demonstration i depends only on the source's seed and i.
 
-    `tagged_fraction` of them are `<answer>ANSWER</answer>`, the others bare. With `habits` the sums of `chain_sum` are
-    worked out step by step, with the errors of a pupil who has these habits. Where an environment says that an answer
-    is wrong, the pupil works it out again with care. With `calls`, expressions are guessed or put to a calculator.
+    Pass a train source: then no held-out question is used. `tagged_fraction` of them are `<answer>ANSWER</answer>`, the
+    others bare. With `habits` the sums of `chain_sum` are worked out step by step, with the errors of a pupil who has
+    these habits. Where an environment calls an answer wrong, the pupil works it out again with care. With `calls`,
+    expressions are guessed or sent to a calculator.
     """
 
     def __init__(
@@ -186,7 +194,10 @@ class Demonstrations:
         self.calls = calls
 
     def demonstration(self, index: int) -> Example:
-        """Raises DataError when the question has no single written answer to learn from."""
+        """Return the demonstration of the source's question `index`: its prompt and response tokens.
+
+        Raises DataError when the question has no single written answer to train on.
+        """
         question = self.source.question(index)
         random = Random(f"style {index}")
         is_tagged = random.random() < self.tagged_fraction
@@ -224,7 +235,7 @@ class Demonstrations:
         random: Random,
         is_tagged: bool,
     ) -> Example:
-        """Turns until the environment ends the episode; what it says is not learnt."""
+        """Return the turns until the environment ends the episode. Its messages are not trained on."""
         payload = question.payload
         environment = make_environment(payload["environment"], payload["settings"])
         environment.reset(payload["task"], 0)
@@ -260,7 +271,7 @@ class Demonstrations:
         random: Random,
         is_tagged: bool,
     ) -> str:
-        """The first turn, or the one after the environment has told something."""
+        """Return the text of the first turn, or of the one after the environment's message `told`."""
         payload = question.payload["task"]["payload"]
         if self.calls is None:
             habits = CAREFUL if told and self.habits else self.habits
@@ -272,13 +283,13 @@ class Demonstrations:
         return format_answer(number, is_tagged)
 
     def batch(self, step: int, size: int) -> list[Example]:
-        """Demonstrations [step · size, (step + 1) · size)."""
+        """Return the demonstrations of one training step, those from step · size to before (step + 1) · size."""
         first = step * size
         return [self.demonstration(index) for index in range(first, first + size)]
 
 
 def observe_turn(environment: Environment, text: str, written_in: str) -> Sequence[Message] | None:
-    """What an environment tells after a turn; None: the episode has ended."""
+    """Return the environment's messages after a turn, or None when the episode has ended."""
     calls: tuple[ToolCall, ...] = ()
     try:
         if environment.tools:
@@ -290,19 +301,22 @@ def observe_turn(environment: Environment, text: str, written_in: str) -> Sequen
 
 
 def expression_of(question: Question) -> str:
-    """The arithmetic that an environment's question asks for. Raises DataError where it asks for something else."""
+    """Return the arithmetic expression of an environment's question.
+
+    Raises DataError when the question is about something else.
+    """
     metadata = question.payload["task"]["payload"].get("metadata", {})
     expression = metadata.get("expression")
     if expression is None:
         raise DataError(
             f"task {question.task} has no arithmetic expression that a calculator could be asked for; leave it out of "
-            "data.tasks, or write sft.demonstrations.calling_rate=null"
+            "data.tasks, or set sft.demonstrations.calling_rate=null"
         )
     return str(expression)
 
 
 def response_text(task: str, payload: Payload, is_tagged: bool) -> str:
-    """`<answer>ANSWER</answer>` or `ANSWER`. Raises DataError when the task has no written answers."""
+    """Return `<answer>ANSWER</answer>` or `ANSWER`. Raises DataError when the task has no written answers."""
     answer = payload.get("answer")
     if answer is None:
         raise DataError(
@@ -312,7 +326,7 @@ def response_text(task: str, payload: Payload, is_tagged: bool) -> str:
 
 
 def format_answer(answer: object, is_tagged: bool) -> str:
-    """An answer in tags, or bare."""
+    """Return an answer in `<answer>` tags, or bare."""
     if not is_tagged:
         return str(answer)
     opening, closing = ANSWER_TAGS
@@ -324,7 +338,7 @@ def tokenizer_texts(
     num_questions: int,
     system_prompt: str | None,
 ) -> list[str]:
-    """Whole conversations of the first `num_questions` questions, for `build_tokenizer`."""
+    """Return whole conversations of the first `num_questions` questions, for `build_tokenizer`."""
     return [_conversation(source.question(index), system_prompt) for index in range(num_questions)]
 
 

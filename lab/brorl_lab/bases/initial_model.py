@@ -1,9 +1,9 @@
-"""A small Qwen2-architecture model with random weights as a Hugging Face folder, written without torch, and a small
-tokenizer for it: byte-level BPE over the tasks' own text.
+"""Write a small Qwen2 model with random weights as a Hugging Face folder, without torch, and a tokenizer for it.
 
-Text is split into words as Qwen2 splits it, because that is how `AutoTokenizer` reads the tokenizer of a Qwen2 model,
-whatever its files say. So every digit is a token of its own, and numbers of any length are spelled the same way.
-`<answer>` and `</answer>` are single tokens but not special ones: decoding keeps them, the verifier looks for them.
+The tokenizer is byte-level BPE over the tasks' own text. Text is split into words as Qwen2 splits it, because that is
+how `AutoTokenizer` reads the tokenizer of a Qwen2 model, whatever its files say. So every digit is a token of its own,
+and numbers of any length are spelled the same way. `<answer>` and `</answer>` are single tokens but not special ones:
+decoding keeps them, and the verifier looks for them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# For bases that are shown a tool: tools by name and parameters, calls as Hermes and Qwen write them.
+# For bases that see a tool: tools by name and parameters, calls as Hermes and Qwen write them.
 TOOL_TEMPLATE = (
     "{% if tools %}<|im_start|>system\n"
     "{% for tool in tools %}{{ tool['function']['name'] }}"
@@ -56,7 +56,7 @@ def write_initial_model(
     pad_id: int,
     seed: int,
 ) -> int:
-    """Write config.json, generation_config.json and model.safetensors. Returns the number of parameters.
+    """Write config.json, generation_config.json and model.safetensors, and return the number of parameters.
 
     Projections back into the residual stream are scaled by 1 / sqrt(2 · layers), as in GPT-2.
     """
@@ -79,7 +79,7 @@ def qwen2_config(
     eos_id: int,
     pad_id: int,
 ) -> dict[str, Any]:
-    """The config.json of a Qwen2ForCausalLM with tied embeddings."""
+    """Return the config.json of a Qwen2ForCausalLM with tied embeddings."""
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
@@ -105,7 +105,7 @@ def qwen2_config(
 
 
 def qwen2_shapes(new: NewModelConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all tensors, in Hugging Face's order."""
+    """Return the names and shapes of all tensors, in Hugging Face's order."""
     hidden = new.hidden_size
     inner = new.intermediate_size
     head = hidden // new.num_attention_heads
@@ -137,23 +137,23 @@ def initial_tensor(
     num_layers: int,
     random: np.random.Generator,
 ) -> NDArray[np.float32]:
-    """Ones for norms, zeros for biases, else normal."""
+    """Return the initial values of a tensor: ones for norms, zeros for biases, else normal ones."""
     if name.endswith("norm.weight"):
         return np.ones(shape, np.float32)
     if name.endswith(".bias"):
         return np.zeros(shape, np.float32)
     std = INITIAL_STD
     if name.endswith(("o_proj.weight", "down_proj.weight")):
-        std /= np.sqrt(2 * num_layers)  # back into the residual stream
+        std /= np.sqrt(2 * num_layers)  # a projection back into the residual stream
     values = random.standard_normal(shape) * std
     return values.astype(np.float32)
 
 
 def build_tokenizer(texts: Iterable[str], vocab_size: int, template: str = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
-    """Learn merges on `texts` (whole rendered prompts are best) until there are `vocab_size` tokens, all told.
+    """Learn a tokenizer's merges on `texts` until there are `vocab_size` tokens in all.
 
-    The same texts give the same tokenizer. Raises ConfigError when `vocab_size` has no room for the bytes and the named
-    tokens.
+    Whole rendered prompts are the best texts. Equal texts give an equal tokenizer. Raises ConfigError when `vocab_size`
+    has no room for the bytes and the named tokens.
     """
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
@@ -161,7 +161,7 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int, template: str = CHAT_
     smallest = BYTES + len(SPECIAL_TOKENS) + len(ANSWER_TAGS)
     if vocab_size < smallest:
         raise ConfigError(
-            f"sft.new.vocab_size={vocab_size} is too small for a byte-level tokenizer; write {smallest} or more"
+            f"sft.new.vocab_size={vocab_size} is too small for a byte-level tokenizer; set {smallest} or more"
         )
     qwen2 = Qwen2Tokenizer().backend_tokenizer
     tokenizer = Tokenizer(models.BPE())

@@ -1,4 +1,4 @@
-"""A validation as a table, one row for each task."""
+"""Format a validation as a table, with one row for each task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from nemo_brorl.evaluation.validation import EvaluationResult, TaskResult
 
 
 def result_rows(result: EvaluationResult) -> list[list[str]]:
-    """Rows of a table, one per task and one for all."""
+    """Return the rows of a validation's table, one for each task and one for all."""
     rows = []
     for task, part in result.tasks.items():
         rows.append(_row(task, part))
@@ -31,7 +31,7 @@ def _row(name: str, result: TaskResult) -> list[str]:
 
 
 def result_header(result: EvaluationResult) -> list[str]:
-    """Header for `result_rows`."""
+    """Return the header of a validation's table."""
     return [
         "task",
         "prompts",

@@ -1,8 +1,8 @@
-"""Warm-up of a small Qwen2 model, trained on demonstrations until it is right sometimes and wrong often.
+"""Warm up a small Qwen2 model on demonstrations until it is right sometimes and wrong often.
 
-It stands in for a downloaded base model on machines that cannot download one. The real stack does it: the same Megatron
-policy trains on packed demonstrations, the same engines and verifiers measure pass@1 on held-out questions, and it
-stops inside the wanted band, because a base that is always wrong or always right teaches nothing.
+It replaces a downloaded base model on machines that cannot download one. The real stack trains it: the Megatron policy
+trains on packed demonstrations, and the engines and verifiers measure pass@1 on held-out questions. It stops inside the
+wanted band, because a base that is always wrong or always right has nothing to teach.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from nemo_brorl.ports import Generator, Policy
 from nemo_brorl.training.supervised.examples import Example, supervised_plan
 from nemo_brorl.weights.publication import publish
 
-RECORD = "warm_up.json"  # in the output folder: what made it
+RECORD = "warm_up.json"  # record of the warm-up in the output folder
 
 
 @dataclass(frozen=True)
 class WarmUpResult:
-    """How the warm-up ended."""
+    """The result of a warm-up: its steps, its time and its last validation."""
 
     num_steps: int
     seconds: float
@@ -37,13 +37,13 @@ class WarmUpResult:
 
 
 def fingerprint(config: BroRLConfig) -> str:
-    """Identifies a warm-up: a cached base with the same one need not be made again."""
+    """Return a hash of all settings that determine a warm-up. A cached base with an equal hash is used again."""
     settings = {"sft": asdict(config.sft), "data": asdict(config.data), "seed": config.trainer.seed}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def is_cached(config: BroRLConfig) -> bool:
-    """Whether the output folder holds a base made with these settings."""
+    """Return whether the output folder holds a base made with these settings."""
     record = Path(config.sft.new.output) / RECORD
     return record.is_file() and json.loads(record.read_text())["fingerprint"] == fingerprint(config)
 
@@ -58,7 +58,7 @@ def warm_up(
 ) -> WarmUpResult:
     """Train until pass@1 on held-out questions reaches `sft.new.target_pass_at_1`.
 
-    Raises TrainingError when steps or time run out below `sft.new.min_pass_at_1`, or a probe lands above
+    Raises TrainingError when steps or time run out below `sft.new.min_pass_at_1`, or when a probe lands above
     `sft.new.max_pass_at_1`.
     """
     sft = config.sft
@@ -101,7 +101,7 @@ def warm_up(
 
 
 def check_band(config: BroRLConfig, result: EvaluationResult) -> None:
-    """Raise TrainingError for a base that has nothing to learn from, or nothing left to learn."""
+    """Raise TrainingError for a base that is right too rarely or too often to train further."""
     low = config.sft.new.min_pass_at_1
     high = config.sft.new.max_pass_at_1
     found = result.overall.pass_at_1
@@ -115,7 +115,7 @@ def check_band(config: BroRLConfig, result: EvaluationResult) -> None:
 
 
 def export_base(config: BroRLConfig, policy: Policy, outcome: WarmUpResult) -> Path:
-    """Export the base with a record of what made it, in place of an older one."""
+    """Export the base with a record of its settings, in place of an older one, and return its folder."""
     output = Path(config.sft.new.output)
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

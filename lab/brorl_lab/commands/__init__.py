@@ -1,1 +1,1 @@
-"""Commands of the lab, a module each."""
+"""Commands of the lab, one module for each."""

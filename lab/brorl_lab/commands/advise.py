@@ -1,5 +1,7 @@
-"""`brorl advise RUN [--samples S] [--steps K]` says what other rollout sizes, and other ways to fill batches, would
-make of a run's next samples: informative groups, updates, signal-to-noise and time."""
+"""`brorl advise RUN [--samples S] [--steps K]` predicts a run's next samples at other rollout sizes N.
+
+It also compares ways to fill batches, by informative groups, updates, signal-to-noise and time.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +32,20 @@ SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SCORE_NOISES = (3.0, 30.0)
 NUM_RESAMPLES = 40
 PASS_AT = re.compile(r"rollouts/pass_at_(\d+)")
-SOLVED = 0.5  # share of groups that are right in every rollout from which on leaving them out is named
+SOLVED = 0.5  # share of groups with only right rollouts from which the advice is to retire them
 STARVED = 0.25  # keep rate below which `full` takes more than four times the samples for an update
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 an option, or a file, that cannot be used."""
+    """Print the advice for a run. Exit code: 0 done, 2 an option or a file that cannot be used."""
     parser = argparse.ArgumentParser(prog="brorl advise", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder or metrics.jsonl")
-    parser.add_argument("--samples", type=float, default=1e6, help="rollouts that are to be spent")
-    parser.add_argument("--steps", type=int, default=20, help="newest steps that are looked at")
+    parser.add_argument("--samples", type=float, default=1e6, help="rollouts to be sampled")
+    parser.add_argument("--steps", type=int, default=20, help="newest steps to read")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="N")
     options = parser.parse_args(argv)
     if options.samples <= 0 or options.steps < 2 or min(options.sizes) < 2:
-        sys.stderr.write("\nerror: write --samples above 0, --steps of at least 2, --sizes of at least 2\n")
+        sys.stderr.write("\nerror: pass --samples above 0, --steps of at least 2, --sizes of at least 2\n")
         return USER_ERROR
     path = options.run / "metrics.jsonl" if options.run.is_dir() else options.run
     try:
@@ -61,7 +63,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[MeasuredSteps]:
-    """The newest steps with one N. Raises DataError when there are less than two that say what is needed."""
+    """Return the measurements of the newest steps that share one N.
+
+    Raises DataError when fewer than two steps have all metrics that are needed.
+    """
     steps: list[MeasuredSteps] = []
     for row in rows:
         step = measured_step(row)
@@ -78,7 +83,7 @@ def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[MeasuredSteps]:
 
 
 def measured_step(row: Mapping[str, Any]) -> MeasuredSteps | None:
-    """What a row of metrics says; None for one that is not a step's."""
+    """Return the measurements of a training step from its row of metrics, or None for another row."""
     pass_at: dict[int, float] = {}
     for name, value in row.items():
         match = PASS_AT.fullmatch(name)
@@ -110,8 +115,11 @@ def build_advice(
     sizes: Sequence[int],
     num_samples: float,
 ) -> tuple[list[list[str]], list[str]]:
-    """A table row per N, and sentences. Ranges: the middle nine tenths over resampled steps and over the lowest and the
-    highest guess of the score noise."""
+    """Return a table row for each N, and sentences that draw the conclusions.
+
+    A range is the middle nine tenths, over resampled steps and over the lowest and the highest guess of the score
+    noise.
+    """
     random = np.random.default_rng(0)
     draws = [steps, *(resample_steps(steps, random) for _ in range(NUM_RESAMPLES))]
     outlooks: dict[int, list[Outlook]] = {num: [] for num in sizes}
@@ -149,7 +157,7 @@ def _table_row(
     outlooks: Sequence[Outlook],
     signal_per_second: Sequence[float],
 ) -> list[str]:
-    """Cells of one N from its outlooks."""
+    """Return the table cells of one rollout size N, with the ranges of its predictions."""
     return [
         str(num),
         _range([one.keep_rate for one in outlooks], "{:.2f}"),
@@ -163,7 +171,7 @@ def _table_row(
 
 
 def _range(values: Sequence[float], template: str) -> str:
-    """Middle nine tenths of a number; one number where they print alike."""
+    """Return the middle nine tenths of the values as text, or one number where both ends print alike."""
     low, high = np.percentile(values, (5, 95))
     first = template.format(low)
     last = template.format(high)
@@ -176,7 +184,10 @@ def _sentences(
     best: Sequence[int],
     all_right: float,
 ) -> list[str]:
-    """What follows, with its uncertainty. `all_right`: share of groups without a wrong rollout."""
+    """Return the conclusions with their uncertainty.
+
+    `all_right` is the share of groups without a wrong rollout.
+    """
     lowest, highest = np.percentile(best, (5, 95), method="nearest")
     which = f"N = {lowest}" if lowest == highest else f"N between {lowest} and {highest}"
     lines = [
@@ -192,11 +203,11 @@ def _sentences(
     if starved:
         lines.append(
             f"dynamic_sampling.fill=full makes less than a quarter of the updates of fill=samples at N = "
-            f"{', '.join(starved)}: write samples there"
+            f"{', '.join(starved)}: set it to samples there"
         )
     if all_right >= SOLVED:
         lines.append(
-            f"{all_right:.0%} of groups are right in every rollout and teach nothing: where prompts come again, "
+            f"{all_right:.0%} of groups are right in every rollout and have no gradient: if prompts are repeated, "
             "rollouts.prompt_pool.name=brorl_lab.prompt_pool:retiring_pool leaves them out, which no other N does"
         )
     return lines

@@ -1,5 +1,7 @@
-"""`brorl compare BEFORE AFTER` tests whether a model is better than another on the same prompts, from what
-`brorl evaluate` has left of both; `brorl compare RUN` takes RUN/before and RUN."""
+"""`brorl compare BEFORE AFTER` tests whether one model is better than another on the same prompts.
+
+It reads what `brorl evaluate` wrote about both. `brorl compare RUN` takes RUN/before and RUN.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ NOTES = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code 0. Raises ConfigError, and CheckpointError for evaluations that are not there or do not fit."""
+    """Print the comparison of two evaluations, and return exit code 0.
+
+    Raises ConfigError, and CheckpointError for evaluations that are missing or do not fit.
+    """
     parser = argparse.ArgumentParser(prog="brorl compare", description=__doc__)
     parser.add_argument(
         "paths",
@@ -56,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     setup_logging()
     paths = chosen_folders(options.paths, options.config_name)
     if len(paths) > 2:
-        raise ConfigError(f"{len(paths)} evaluations are given: write brorl compare BEFORE AFTER")
+        raise ConfigError(f"{len(paths)} evaluations are given: run brorl compare BEFORE AFTER")
     if len(paths) == 1:
         paths = [paths[0] / "before", paths[0]]
     before, after = [read_evaluation(_file(path)) for path in paths]
@@ -74,7 +79,7 @@ def _file(path: Path) -> Path:
 
 
 def comparison_rows(comparison: Mapping[str, BenchmarkComparison]) -> list[list[str]]:
-    """Make the rows under `HEADER`."""
+    """Return the table rows of a comparison of two models, one for each benchmark."""
     rows = []
     for name, found in comparison.items():
         test = found.test

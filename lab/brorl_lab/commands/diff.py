@@ -27,9 +27,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 SCORE = "validation/pass_at_1"
 ERROR = "validation/pass_at_1_standard_error"
-Z = 1.96  # of 95 %
+Z = 1.96  # standard errors of a 95 % interval
 LAST_STEPS = 10
-UNSET = "–"  # a setting that this version did not have; a number that is not there
+UNSET = "–"  # a setting that this version did not have, or an absent number
 NOT_COMPARED = ("exp_manager.explicit_log_dir",)
 SHOWN = (
     "reward/mean",
@@ -49,8 +49,11 @@ SHOWN = (
 
 @dataclass(frozen=True)
 class MetricComparison:
-    """A number of both runs. `spread` is the half-width of a 95 % interval over prompts where `has_interval`, else the
-    standard deviation over steps; None: not known."""
+    """One metric of two runs, A and B, with its spread.
+
+    `spread` is the half-width of a 95 % interval over prompts where `has_interval`, else the standard deviation over
+    steps. None: not known.
+    """
 
     name: str
     a: float | None
@@ -61,19 +64,22 @@ class MetricComparison:
 
     @property
     def difference(self) -> float | None:
-        """B less A."""
+        """The metric's value in run B minus that in run A, or None."""
         return None if self.a is None or self.b is None else self.b - self.a
 
     @property
     def spread(self) -> float | None:
-        """Half-width of the difference's 95 % interval, as of independent runs."""
+        """Half-width of the difference's 95 % interval, which takes the runs as independent."""
         if not self.has_interval or self.spread_a is None or self.spread_b is None:
             return None
         return math.hypot(self.spread_a, self.spread_b)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code 0. Raises DataError for a folder without settings or metrics."""
+    """Print how two runs differ, and return exit code 0.
+
+    Raises DataError for a folder without settings or metrics.
+    """
     parser = argparse.ArgumentParser(prog="brorl diff", description=__doc__)
     parser.add_argument("a", type=Path, metavar="A", help="run folder")
     parser.add_argument("b", type=Path, metavar="B", help="run folder")
@@ -103,16 +109,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Value of every setting by dotted name, interpolations as text. Raises DataError."""
+    """Return the value of every setting by dotted name, with interpolations as text. Raises DataError."""
     path = folder / RECORD
     try:
         return record_leaves(path)
     except RecordError as error:
-        raise DataError(f"{path} cannot be read ({error.reason}): write a run folder") from error
+        raise DataError(f"{path} cannot be read ({error.reason}): pass a run folder") from error
 
 
 def read_rows(folder: Path) -> Rows:
-    """Rows of a run's metrics, without those that are no rows. Raises DataError."""
+    """Return the rows of a run's metrics, without damaged ones. Raises DataError."""
     path = folder / "metrics.jsonl"
     try:
         rows = read_metrics(path)
@@ -125,8 +131,10 @@ def differing_settings(
     a: Mapping[str, Any],
     b: Mapping[str, Any],
 ) -> list[tuple[str, str, str]]:
-    """(name, value of A, value of B) where they differ. One that a run's version did not have is listed where the other
-    run has not left it at its default."""
+    """Return (name, value of A, value of B) of each setting that differs.
+
+    A setting that one run's version did not have is listed when the other run changed its default.
+    """
     structure: Any = OmegaConf.to_container(OmegaConf.structured(BroRLConfig))
     defaults = dict(leaves(with_loggers_beside(structure), ""))
     found = []
@@ -144,7 +152,7 @@ def last_common_step(
     a: Rows,
     b: Rows,
 ) -> int | None:
-    """The last training step that both have."""
+    """Return the last training step that both runs have, or None."""
     steps_a = {row["step"] for row in a}
     steps_b = {row["step"] for row in b}
     both = {step for step in steps_a & steps_b if step > 0}
@@ -155,8 +163,7 @@ def compared_scores(
     a: Rows,
     b: Rows,
 ) -> list[MetricComparison]:
-    """pass@1 on held-out prompts: of the last validation after a step that both validated after, and of each one's
-    best."""
+    """Return pass@1 on held-out prompts of both runs, at the last common validation and at each run's best one."""
     by_step_a = _validations(a)
     by_step_b = _validations(b)
     both = by_step_a.keys() & by_step_b.keys()
@@ -177,7 +184,10 @@ def compared_metric(
     b: Rows,
     step: int | None,
 ) -> MetricComparison:
-    """Mean over the last LAST_STEPS steps up to the last that both have, with its standard deviation."""
+    """Return a metric's mean and standard deviation in both runs.
+
+    They cover the last LAST_STEPS steps up to `step`, the last one that both runs have.
+    """
     mean_a, spread_a = _mean(name, a, step)
     mean_b, spread_b = _mean(name, b, step)
     return MetricComparison(name, mean_a, mean_b, spread_a, spread_b)
@@ -189,7 +199,7 @@ def print_comparison(
     compared: Sequence[MetricComparison],
     step: int | None,
 ) -> None:
-    """Two tables."""
+    """Print a table of settings that differ and a table of metrics."""
     if settings:
         console.table(["setting", "A", "B"], settings, text_columns=(0, 1, 2))
     else:
@@ -202,7 +212,7 @@ def print_comparison(
     if step is None:
         console.line("the runs have no training step in common")
     else:
-        console.line(f"others: mean ± standard deviation of the last {LAST_STEPS} steps up to {step}")
+        console.line(f"other metrics: mean ± standard deviation of the last {LAST_STEPS} steps up to {step}")
 
 
 def as_json(
@@ -210,7 +220,7 @@ def as_json(
     compared: Sequence[MetricComparison],
     step: int | None,
 ) -> str:
-    """Everything that `show` shows."""
+    """Return the differences of two runs, in settings and metrics, as JSON."""
     rows = []
     for row in compared:
         rows.append({**asdict(row), "difference": row.difference, "spread": row.spread})
@@ -226,7 +236,7 @@ def _names(rows: Rows) -> set[str]:
 
 
 def _validations(rows: Rows) -> dict[int, tuple[float, float | None]]:
-    """(pass@1, its standard error) by step."""
+    """Return pass@1 and its standard error at each validation of a run, by step."""
     found = {}
     for row in rows:
         score = _number(row.get(SCORE))

@@ -1,5 +1,4 @@
-"""`brorl export-sft RUN [--best N] [--min-reward R]` writes the best stored responses of every prompt as chat JSONL,
-for supervised fine-tuning."""
+"""`brorl export-sft RUN [--best N] [--min-reward R]` writes the best stored responses of every prompt as chat JSONL."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ Line = dict[str, Any]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 a mistake in the input."""
+    """Export the best responses of a run. Exit code: 0 done, 2 a mistake in the input."""
     parser = argparse.ArgumentParser(prog="brorl export-sft", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("--steps", help="K or K-J; else all that are stored")
@@ -34,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, help="file (default: sft.jsonl in the run folder)")
     options = parser.parse_args(argv)
     if options.best < 1:
-        parser.error(f"--best {options.best}: write 1 or more")
+        parser.error(f"--best {options.best}: pass 1 or more")
     setup_logging()
     steps = chosen_steps(options.run, options.steps)
     tokenizer = tokenizer_of(options.run)
@@ -50,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def tokenizer_of(run_folder: Path) -> ChatTokenizer:
-    """The tokenizer of the model that a run began with. Raises ConfigError, ModelError."""
+    """Return the tokenizer of the model that a run started with. Raises ConfigError or ModelError."""
     from nemo_brorl.commands.wiring import resolve_model
 
     return load_tokenizer(resolve_model(load_run_config(run_folder)))
@@ -63,9 +62,10 @@ def best_lines(
     min_reward: float,
     tokenizer: ChatTokenizer,
 ) -> Iterator[Line]:
-    """Lines of a group's best responses, different ones: highest reward first, then the shortest, then the first.
-    Responses that were cut at the limit are left out, and trajectories of several turns, whose text is not the model's
-    alone."""
+    """Yield the lines of a group's best distinct responses: highest reward first, then the shortest, then the first.
+
+    Truncated responses are left out. So are trajectories of several turns, because their text is not the model's alone.
+    """
     responses = responses_of(scored)
     lengths = scored.group.lengths
     is_stopped = scored.group.is_stopped

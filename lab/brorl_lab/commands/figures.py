@@ -1,7 +1,7 @@
-"""Figures of what simulations wrote, and the style of every figure: size, palette, grid. The only place that plots:
-pyplot is imported here, so that no display is needed, and training never imports it.
+"""Draw the figures of simulations, and define the style of every figure: size, palette, grid.
 
-Of the simulator: the three panels of BroRL's Figure 3 for one setting, and Q_pos of several settings side by side.
+Only this module imports pyplot, so that no display is needed and training never imports it. It draws the three panels
+of BroRL's Figure 3 for one setting, and Q_pos of several settings side by side.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy as np
 
 from brorl_lab.theory.simulator import Measurement
 
-# Okabe and Ito's palette, told apart by most kinds of colour vision; from small N to large N.
+# Okabe and Ito's palette, which most kinds of colour vision can tell apart. The order is from small N to large N.
 COLOURS = ("#999999", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#F0E442")
 _PANEL_WIDTH, _PANEL_HEIGHT = 4.6, 3.4  # inches
 
-Curves = Sequence[Measurement]  # one measurement a step, each with a value for every rollout size
+Curves = Sequence[Measurement]  # one measurement a step, with a value for each rollout size
 
 
 def colour_of(index: int) -> str:
-    """Colour of a line by its number; they repeat."""
+    """Return the colour of a figure's line by its index. Colours repeat."""
     return COLOURS[index % len(COLOURS)]
 
 
@@ -36,7 +36,7 @@ def make_panels(
     titles: Sequence[str],
     x_label: str,
 ) -> tuple[Any, list[Any]]:
-    """A figure with `num` panels side by side and their axes."""
+    """Return a figure with `num` panels side by side, and their axes."""
     size = (_PANEL_WIDTH * num, _PANEL_HEIGHT)
     figure, axes = plt.subplots(1, num, figsize=size, squeeze=False, layout="constrained")
     for panel, title in zip(axes[0], titles, strict=True):
@@ -48,19 +48,22 @@ def make_panels(
 
 
 def add_legend(axis: Any) -> None:
-    """Names of a panel's lines."""
+    """Add the names of the lines to a figure's panel."""
     axis.legend(frameon=False, fontsize=9)
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a PNG and forget the figure."""
+    """Write a figure as PNG and close it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
 def draw_three_panels(curves: Curves, labels: Sequence[str], path: Path) -> None:
-    """Q_pos, share of improved correct tokens, and worst change, over steps; one line per rollout size."""
+    """Draw the probability of correct tokens Q_pos, their improved share, and their worst change over steps.
+
+    Each rollout size has one line.
+    """
     titles = ("probability of correct answers, Q", "correct tokens that gained, %", "worst change of a correct token")
     figure, axes = make_panels(3, titles, "step")
     steps = [measurement.step for measurement in curves]
@@ -83,7 +86,7 @@ def draw_q(
     labels: Sequence[str],
     path: Path,
 ) -> None:
-    """Q_pos over steps, a panel per setting."""
+    """Draw the probability of correct tokens, Q_pos, over steps, with one panel for each setting."""
     figure, axes = make_panels(len(settings), list(settings), "step")
     for axis, curves in zip(axes, settings.values(), strict=True):
         steps = [measurement.step for measurement in curves]
@@ -100,7 +103,10 @@ def draw_equal_draws(
     draws_per_step: Mapping[str, int],
     path: Path,
 ) -> None:
-    """Q_pos against the number of draws spent, a line per setting of one rollout size."""
+    """Draw the probability of correct tokens, Q_pos, against the number of draws spent.
+
+    Each setting has one rollout size and one line.
+    """
     figure, axes = make_panels(1, ["equal draws"], "draws, thousands")
     for index, name in enumerate(settings):
         draws = []

@@ -19,7 +19,7 @@ SCORE = "validation/pass_at_1"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 an option, or a file, that cannot be used."""
+    """Print where the detector finds a plateau. Exit code: 0 done, 2 an option or a file that cannot be used."""
     defaults = PlateauConfig()
     parser = argparse.ArgumentParser(prog="brorl plateau", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder or metrics.jsonl")
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     if options.window < 3 or options.patience < 1 or not 0.5 <= options.confidence < 1:
         sys.stderr.write(
-            "\nerror: write --window of at least 3, --patience of at least 1, --confidence from 0.5 to below 1\n"
+            "\nerror: pass --window of at least 3, --patience of at least 1, --confidence from 0.5 to below 1\n"
         )
         return USER_ERROR
     path = options.run / "metrics.jsonl" if options.run.is_dir() else options.run
@@ -51,8 +51,11 @@ def plateau_rows(
     config: PlateauConfig,
     metric: str = SCORE,
 ) -> list[list[str]]:
-    """One table row per validation in a metrics file: step, score, slope with its error, verdict. After an alarm the
-    detector starts over, as a run does after its switch. Raises DataError when no row has the metric."""
+    """Return a table row for each validation of a metrics file: step, score, slope with its error, verdict.
+
+    After an alarm the detector starts over, as a run does after its switch. Raises DataError when no row has the
+    metric.
+    """
     detector = PlateauDetector(config)
     table = []
     for row in rows:

@@ -1,5 +1,7 @@
-"""`brorl replay RUN --step K [--through J] [--trust NAME ...] [--set KEY=VALUE ...]` learns again from stored rollouts,
-without engines: the same update bit for bit, or what other settings would have made of it."""
+"""`brorl replay RUN --step K [--through J] [--trust NAME ...] [--set KEY=VALUE ...]` trains on stored rollouts again.
+
+It needs no engines. It repeats the update bit for bit, or shows what other settings would have made of it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from nemo_brorl.training.store.record import TRAINED
 from nemo_brorl.types import StepRecord, UpdatePlan, UpdateReport
 
 Row = Mapping[str, Any]
-DIFFERS = 1  # exit code
+DIFFERS = 1  # exit code of an unequal replay
 SHOWN = {
     "loss": "policy/loss",
     "gradient norm": "policy/grad_norm",
@@ -50,15 +52,17 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class ReplayStart:
-    """Where a replay begins."""
+    """The checkpoint from which a replay starts, and its step."""
 
-    step: int  # the last one whose update the weights have seen
-    checkpoint: Path | None  # None: the model that the run began with
+    step: int  # last step whose update the weights have seen
+    checkpoint: Path | None  # None: the model that the run started with
 
 
 def find_start(run_folder: Path, first: int, last: int) -> ReplayStart:
-    """The newest checkpoint before step `first`. Raises DataError unless all steps from there to `last` are stored with
-    all of their groups."""
+    """Return the newest checkpoint before step `first`.
+
+    Raises DataError unless all steps from there to `last` are stored with all of their groups.
+    """
     start = ReplayStart(0, None)
     for folder in Checkpoints(run_folder / "checkpoints", keep=1).complete():
         if step_of(folder) < first:
@@ -77,17 +81,17 @@ def find_start(run_folder: Path, first: int, last: int) -> ReplayStart:
         num = num_left_out(run_folder, step)
         if num:
             raise DataError(
-                f"step {step} cannot be learnt again: {num} of its groups are not stored; train with store.share=1"
+                f"step {step} cannot be replayed: {num} of its groups are not stored; train with store.share=1"
             )
     return start
 
 
 class Replay:
-    """Stored steps of a run, learnt again under `config`; `recorded` are the run's own settings.
+    r"""Stored steps of a run, to be trained on again under `config`. `recorded` has the run's own settings.
 
     replay = Replay(run_folder, recorded, config)
-    replay.learn(policy, 7)          # policy has seen the updates before step 7
-    replay.learn(policy, 8, lag=1)   # rollouts of weights that are no longer those of the run
+    replay.train_on_step(policy, 7)         # policy has seen the updates before step 7
+    replay.train_on_step(policy, 8, lag=1)  # rollouts of weights that are no longer those of the run
     """
 
     def __init__(
@@ -108,8 +112,10 @@ class Replay:
         step: int,
         lag: int = 0,
     ) -> UpdateReport:
-        """The update of a step, and the reference reset after it if the run made one. `lag`: updates under other
-        settings before it, which make its rollouts so much older."""
+        """Repeat the update of a step, and the reference reset after it if the run made one.
+
+        `lag` counts earlier updates under other settings, which make the step's rollouts that much older.
+        """
         record = read_step(self.run_folder, step, fates=[TRAINED])
         plan = self.plan(record)
         report = policy.update(off_policy(plan, lag) if lag else plan)
@@ -118,7 +124,7 @@ class Replay:
         return report
 
     def plan(self, record: StepRecord) -> UpdatePlan:
-        """As the loop made it, with the settings of now."""
+        """Return the update plan that the training loop made, under the settings of this replay."""
         groups = [stored.scored for stored in record.groups]
         batch = make_train_batch(
             groups,
@@ -141,7 +147,10 @@ class Replay:
         )
 
     def _learning_rate(self, record: StepRecord) -> float:
-        """The recorded one, which knows the stage of the run's schedule, by as much larger as the settings are."""
+        """Return the recorded learning rate, scaled by the ratio of the new to the old setting.
+
+        The recorded one includes the stage of the run's schedule.
+        """
         was = learning_rate(self.recorded.policy.optim, record.step)
         now = learning_rate(self.config.policy.optim, record.step)
         if now == was:
@@ -150,8 +159,10 @@ class Replay:
 
 
 def off_policy(plan: UpdatePlan, lag: int) -> UpdatePlan:
-    """The plan with rollouts that are older by `lag` updates: their mismatch counts as drift, and no gain is measured
-    with them."""
+    """Return the plan with rollouts that are older by `lag` updates.
+
+    Their mismatch counts as drift, and no gain is measured with them.
+    """
     groups = []
     for group in plan.groups:
         older = replace(group, staleness=group.staleness + lag, is_measured=False)
@@ -160,7 +171,7 @@ def off_policy(plan: UpdatePlan, lag: int) -> UpdatePlan:
 
 
 def recorded_row(run_folder: Path, step: int) -> Row:
-    """The run's own metrics of a step. Raises DataError when there are none."""
+    """Return the run's own metrics of a step. Raises DataError when there are none."""
     path = run_folder / "metrics.jsonl"
     for row in read_metrics(path) if path.exists() else []:
         if row["step"] == step:
@@ -169,7 +180,10 @@ def recorded_row(run_folder: Path, step: int) -> Row:
 
 
 def differing_metrics(row: Row, report: UpdateReport) -> list[str]:
-    """Names of the update's metrics that are not the recorded ones, bit for bit (NaN is null in a file)."""
+    """Return the names of the update's metrics that differ from the recorded ones in any bit.
+
+    NaN is null in a file.
+    """
     names: list[str] = []
     for name, value in report.metrics.items():
         written = json.loads(json.dumps(value)) if value == value else None
@@ -179,7 +193,7 @@ def differing_metrics(row: Row, report: UpdateReport) -> list[str]:
 
 
 def _reset_steps(run_folder: Path) -> set[int]:
-    """Steps after which the run reset its reference."""
+    """Return the steps after which the run reset the reference of its KL term."""
     path = run_folder / "events.jsonl"
     if not path.exists():
         return set()
@@ -188,7 +202,7 @@ def _reset_steps(run_folder: Path) -> set[int]:
 
 @dataclass(frozen=True)
 class ReplayArguments:
-    """What the command line asks for."""
+    """The parsed command line of `brorl replay`."""
 
     run_folder: Path
     first: int
@@ -199,17 +213,20 @@ class ReplayArguments:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 1 nothing was changed and the update is another one, 2 a mistake in the input."""
+    """Replay stored steps and return the exit code.
+
+    0: done, 1: no setting was changed and still the update differs, 2: a mistake in the input.
+    """
     asked = parse(argv)
     setup_logging()
     return replay(asked, Console())
 
 
 def parse(argv: Sequence[str]) -> ReplayArguments:
-    """The command line. Exits with 2 for a wrong option."""
+    """Parse the command line of `brorl replay`. Exits with 2 for a wrong option."""
     parser = argparse.ArgumentParser(prog="brorl replay", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
-    parser.add_argument("--step", type=int, required=True, help="step that is learnt again, counted from 1")
+    parser.add_argument("--step", type=int, required=True, help="step to train on again, counted from 1")
     parser.add_argument(
         "--through", type=int, help="last step; under other settings the steps after the first are off-policy"
     )
@@ -228,19 +245,22 @@ def parse(argv: Sequence[str]) -> ReplayArguments:
     options = parser.parse_intermixed_args(argv)
     last = options.through or options.step
     if not 1 <= options.step <= last:
-        parser.error(f"--step {options.step} --through {last}: write a step from 1, and one that is not before it")
+        parser.error(f"--step {options.step} --through {last}: pass a step from 1, and one that is not before it")
     overrides = (*options.set, *options.overrides)
     return ReplayArguments(options.run, options.step, last, options.export, overrides, tuple(options.trust))
 
 
 def replay(asked: ReplayArguments, console: Console) -> int:
-    """Learn the steps again and show what came of each. Raises ConfigError, DataError, CheckpointError."""
+    """Train on the steps again and print the result of each.
+
+    Returns the exit code. Raises ConfigError, DataError or CheckpointError.
+    """
     recorded = settings_of(asked.run_folder)
     config = settings_of(asked.run_folder, asked.overrides)
     trusted = {*asked.trusted, *typed_texts(asked.overrides)}
     check_trusted(config, trusted)
     start = find_start(asked.run_folder, asked.first, asked.last)
-    # Steps between the checkpoint and the first one asked for are learnt with the run's own settings.
+    # Steps between the checkpoint and the first requested one are repeated with the run's own settings.
     if start.step + 1 < asked.first:
         check_trusted(recorded, trusted)
     check_model_rules(config)
@@ -257,9 +277,9 @@ def replay(asked: ReplayArguments, console: Console) -> int:
 
 
 def settings_of(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
-    """Return a run's settings with overrides over them; files go into `run_folder`, whatever the record says.
+    """Return a run's settings with overrides over them.
 
-    Raises ConfigError.
+    Files go into `run_folder`, whatever the record says. Raises ConfigError.
     """
     config = load_run_config(run_folder, overrides)
     exp_manager = replace(config.exp_manager, explicit_log_dir=str(run_folder.absolute()))
@@ -272,7 +292,10 @@ def replay_steps(
     recorded: BroRLConfig,
     config: BroRLConfig,
 ) -> list[UpdateReport]:
-    """Reports of the steps asked for. Steps between the checkpoint and the first are learnt as the run did."""
+    """Train on the requested steps and return their reports.
+
+    Steps between the checkpoint and the first requested one are repeated with the run's own settings.
+    """
     unchanged = Replay(asked.run_folder, recorded, recorded)
     changed = Replay(asked.run_folder, recorded, config)
     with tempfile.TemporaryDirectory(prefix="brorl_replay_") as scratch:
@@ -296,7 +319,7 @@ def catch_up(
     first: int,
     scratch: Path,
 ) -> ReplayStart:
-    """The weights before step `first`, learnt as the run did, as a checkpoint in `scratch`."""
+    """Repeat the updates before step `first` as the run made them, and return them as a checkpoint in `scratch`."""
     folder = scratch / "policy"
     folder.mkdir()
     with policy_of(unchanged.config, start) as policy:
@@ -309,8 +332,8 @@ def catch_up(
 
 @contextlib.contextmanager
 def policy_of(config: BroRLConfig, start: ReplayStart) -> Iterator[Policy]:
-    """The policy alone, with the weights of `start`."""
-    from nemo_brorl.commands.wiring import policy_alone  # Ray, Megatron: only for settings that hold
+    """Open a policy without engines, with the weights from which the replay starts."""
+    from nemo_brorl.commands.wiring import policy_alone  # Ray, Megatron: imported only for valid settings
 
     with policy_alone(config, with_reference=True) as policy:
         if start.checkpoint is not None:
@@ -319,7 +342,7 @@ def policy_of(config: BroRLConfig, start: ReplayStart) -> Iterator[Policy]:
 
 
 def print_reports(asked: ReplayArguments, reports: Sequence[UpdateReport], console: Console) -> int:
-    """A table for every step. Returns how many numbers are not those of the run."""
+    """Print a table for every step, and return how many numbers differ from those of the run."""
     num_different = 0
     for step, report in enumerate(reports, start=asked.first):
         row = recorded_row(asked.run_folder, step)
@@ -335,7 +358,7 @@ def print_reports(asked: ReplayArguments, reports: Sequence[UpdateReport], conso
 
 
 def table_rows(row: Mapping[str, Any], report: UpdateReport) -> list[list[str]]:
-    """Numbers of the run and of the replay, those that either has."""
+    """Return the numbers of the run and of the replay that either of them has."""
     rows: list[list[str]] = []
     for title, name in SHOWN.items():
         was = row.get(name)
@@ -352,11 +375,11 @@ def _number(value: float | None) -> str:
 
 
 def _introduction(asked: ReplayArguments, start: ReplayStart) -> str:
-    where = f"the checkpoint of step {start.step}" if start.checkpoint else "the model that the run began with"
+    where = f"the checkpoint of step {start.step}" if start.checkpoint else "the model that the run started with"
     steps = f"step {asked.first}" if asked.first == asked.last else f"steps {asked.first} to {asked.last}"
     text = f"{steps} of {asked.run_folder}, from {where}, "
     if not asked.overrides:
-        return text + "as the run learnt"
+        return text + "with the run's own settings"
     text += "with " + " ".join(asked.overrides)
     if asked.last > asked.first:
         text += f"; steps from {asked.first + 1} on are off-policy: their rollouts were drawn by the run's weights"

@@ -1,5 +1,7 @@
-"""`brorl report RUN [RUN ...]` writes one HTML file about runs, to open in a browser: curves, prompts, responses,
-timeline, settings, comparison."""
+"""`brorl report RUN [RUN ...]` writes one HTML file about runs, to open in a browser.
+
+It shows curves, prompts, responses, timeline, settings and a comparison.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ MAX_MIB = 5.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 a mistake in the input."""
+    """Write the HTML report about runs. Exit code: 0 done, 2 a mistake in the input."""
     parser = argparse.ArgumentParser(prog="brorl report", description=__doc__)
     parser.add_argument(
         "runs",
@@ -44,16 +46,16 @@ def main(argv: Sequence[str]) -> int:
     try:
         write_atomically(output, text)
     except OSError as error:
-        raise ConfigError(f"--output {output}: {error.strerror}; write a file in a folder that is there") from error
+        raise ConfigError(f"--output {output}: {error.strerror}; pass a file in a folder that is there") from error
     Console().line(f"report of {', '.join(run.name for run in runs)}: {output} ({len(text) / MIB:.1f} MiB)")
     return 0
 
 
 def chosen_folders(given: Sequence[str], config_name: str | None) -> list[Path]:
-    """The run folders of a command line. Raises ConfigError when it names none."""
+    """Return the run folders of a command line. Raises ConfigError when it names none."""
     if config_name is not None:
         config = load_config(config_name, given)
         return [Path(config.exp_manager.explicit_log_dir)]
     if not given:
-        raise ConfigError("no run is given: write the folder of a run, or --config-name NAME")
+        raise ConfigError("no run is given: pass the folder of a run, or --config-name NAME")
     return [Path(name) for name in given]

@@ -1,8 +1,8 @@
-"""`brorl rescore RUN [--verifier NAME] [--option KEY=VALUE ...]` scores stored responses again: who changed, how often,
-examples.
+"""`brorl rescore RUN [--verifier NAME] [--option KEY=VALUE ...]` scores stored responses again and shows the changes.
 
-A run folder may be a stranger's. Its prompts may name verifiers of this package that run on this machine. Other
-verifiers, services and what a sandbox lets through stand on the command line: `rewards.verifiers=[{name: a.b:c}]`.
+A run folder may come from another person. Its prompts may name verifiers of this package that run on this machine.
+Other verifiers, services and what a sandbox lets through must stand on the command line: `rewards.verifiers=[{name:
+a.b:c}]`.
 """
 
 from __future__ import annotations
@@ -33,27 +33,30 @@ from nemo_brorl.ports import ChunkScorer
 from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, RolloutChunk, ScoredGroup
 
-Key = tuple[str, int]  # uid, first index of a chunk
+Key = tuple[str, int]  # prompt uid and the chunk's first index
 MAX_SHOWN = 300  # characters of an example
 
 
 @dataclass(frozen=True)
 class RescoredGroup:
-    """A group with its rewards then and now."""
+    """A group of rollouts with its stored rewards and those of another verifier."""
 
     scored: ScoredGroup
-    rewards: Float32  # [N] now, raw
+    rewards: Float32  # new raw rewards [N]
     num_failed: int
 
     @property
     def changed(self) -> np.ndarray:
-        """Places of the rollouts whose reward is another one."""
+        """Indices of the rollouts whose reward has changed."""
         return np.flatnonzero(self.rewards != self.scored.rewards)
 
 
 def prompt_for_verifier(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]) -> Prompt:
-    """The prompt for another verifier (None: its own), with these options over those of its payload. Raises DataError
-    when the verifier cannot score it, ConfigError for an unknown name or one that the command line does not give."""
+    """Return the prompt for another verifier (None: its own), with `options` over those of its payload.
+
+    Raises DataError when the verifier cannot score it, ConfigError for an unknown name or one that the command line
+    does not give.
+    """
     changed = replace(
         prompt,
         verifier=verifier or prompt.verifier,
@@ -61,7 +64,7 @@ def prompt_for_verifier(prompt: Prompt, verifier: str | None, options: Mapping[s
     )
     if changed.verifier == ENVIRONMENT:
         raise DataError(
-            f"prompt {prompt.uid} was answered by an environment, which cannot be asked again: write --verifier of "
+            f"prompt {prompt.uid} was answered by an environment, which cannot be asked again: pass --verifier of "
             "one that reads the whole text"
         )
     try:
@@ -77,7 +80,10 @@ def rescore(
     verifier: str | None,
     options: Mapping[str, Any],
 ) -> list[RescoredGroup]:
-    """Groups, each of another prompt, in order. Raises as `asked_again` before anything is scored."""
+    """Score groups of distinct prompts again, and return them in order.
+
+    Raises as `prompt_for_verifier` does before anything is scored.
+    """
     chunks: list[RolloutChunk] = []
     for scored in groups:
         prompt = prompt_for_verifier(scored.prompt, verifier, options)
@@ -109,18 +115,18 @@ def _join_chunks(
 
 @dataclass
 class Changes:
-    """Counts over rollouts, by task and over all."""
+    """Counts of rollouts and groups whose rewards a second scoring changed."""
 
     num: int = 0
     num_changed: int = 0
-    reward_before: float = 0.0  # sum
+    reward_before: float = 0.0  # sum over rollouts
     reward_now: float = 0.0
     num_groups: int = 0
     informative_before: int = 0
     informative_now: int = 0
 
     def add(self, rescored: RescoredGroup) -> None:
-        """Count a group."""
+        """Count the changed rewards of a group."""
         before = rescored.scored.rewards
         self.num += len(before)
         self.num_changed += len(rescored.changed)
@@ -132,7 +138,7 @@ class Changes:
 
 
 def confusion(groups: Iterable[RescoredGroup]) -> np.ndarray:
-    """Rollouts [was right, was wrong] × [is right, is wrong]."""
+    """Return the numbers of rollouts, [was right, was wrong] × [is right, is wrong]."""
     counts = np.zeros((2, 2), np.int64)
     for rescored in groups:
         was_wrong = rescored.scored.rewards < SUCCESS_REWARD
@@ -142,7 +148,7 @@ def confusion(groups: Iterable[RescoredGroup]) -> np.ndarray:
 
 
 def changes_by_task(groups: Iterable[RescoredGroup]) -> dict[str, Changes]:
-    """Counts by task, by name; last over all of them."""
+    """Return the counts by task name, sorted, and last those over all tasks."""
     found: dict[str, Changes] = {}
     overall = Changes()
     for rescored in groups:
@@ -155,7 +161,7 @@ def changes_by_task(groups: Iterable[RescoredGroup]) -> dict[str, Changes]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 a mistake in the input."""
+    """Score a run's responses again and print the changes. Exit code: 0 done, 2 a mistake in the input."""
     parser = argparse.ArgumentParser(prog="brorl rescore", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("--steps", help="K or K-J; else all that are stored")
@@ -185,7 +191,7 @@ def main(argv: Sequence[str]) -> int:
     steps = chosen_steps(options.run, options.steps)
     console = Console()
     verifiers: set[str] = set()
-    for prompt in sampled_prompts(options.run, steps):  # a mistake is found before anything starts
+    for prompt in sampled_prompts(options.run, steps):  # find mistakes before anything starts
         changed = prompt_for_verifier(prompt, options.verifier, payload)
         verifiers.update(names_in(changed.verifier, changed.payload))
     with verifier_alone(config, sorted(verifiers)) as (pool, tokenizer):
@@ -198,8 +204,8 @@ def main(argv: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[ChunkScorer, ChatTokenizer]]:
-    """The scoring pool of this machine with these verifiers, and the model's tokenizer."""
-    # Ray: only for what can be scored.
+    """Open the scoring pool of this machine with the given verifiers, and the model's tokenizer."""
+    # Import Ray only when there is something to score.
     from nemo_brorl.cluster.ray_cluster import RayCluster
     from nemo_brorl.cluster.ray_watch import start_limit
     from nemo_brorl.scoring.pool import VerifierPool
@@ -219,12 +225,12 @@ def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tu
 
 
 def parse_options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE as a mapping, values as in YAML. Exits with 2 for anything else."""
+    """Return KEY=VALUE texts as a mapping, with values as in YAML. Exits with 2 for another form."""
     parsed: dict[str, Any] = {}
     for text in given:
         key, separator, value = text.partition("=")
         if not key or not separator:
-            parser.error(f"--option {text}: write KEY=VALUE")
+            parser.error(f"--option {text}: pass KEY=VALUE")
         parsed[key] = yaml.safe_load(value)
     return parsed
 
@@ -232,7 +238,7 @@ def parse_options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict
 def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequence[str]) -> BroRLConfig:
     """Return the settings of a run with the sandbox of the command line.
 
-    Raises ConfigError where the run had another one and the command line does not say which is wanted.
+    Raises ConfigError where the run had another sandbox and the command line does not say which one to use.
     """
     written = {override.partition("=")[0] for override in overrides}
     was, now = asdict(recorded.rewards.code), asdict(trusted.rewards.code)
@@ -244,13 +250,13 @@ def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequ
     if differing:
         raise ConfigError(
             f"the run was scored with {', '.join(differing)}. What programs may use is not taken from a run folder: "
-            f"write {' '.join(map(shlex.quote, differing))} behind the command if you trust it, or other values"
+            f"pass {' '.join(map(shlex.quote, differing))} after the command if you trust it, or other values"
         )
     return replace(recorded, rewards=replace(recorded.rewards, code=trusted.rewards.code))
 
 
 def print_changes(rescored: Sequence[RescoredGroup], console: Console) -> None:
-    """Who changed by task, and how often right became wrong."""
+    """Print which rewards changed, by task, and how often right became wrong."""
     rows: list[list[str]] = []
     for task, changes in changes_by_task(rescored).items():
         rows.append(_row(task, changes))
@@ -291,8 +297,10 @@ def print_examples(
     num: int,
     console: Console,
 ) -> None:
-    """One changed response of each of the first `num` groups that have some, as JSON strings: what a model wrote must
-    not reach a terminal as it is."""
+    """Print one changed response of each of the first `num` groups that have some.
+
+    Texts are printed as JSON strings, because a model's output must not reach a terminal as it is.
+    """
     changed = [one for one in rescored if len(one.changed)]
     for one in changed[:num]:
         place = int(one.changed[0])
@@ -311,6 +319,6 @@ def _question(scored: ScoredGroup) -> str:
 
 
 def _escape_text(text: str) -> str:
-    """Without control characters, on one line, in ASCII; the end of what is too long."""
+    """Return a text in ASCII on one line, without control characters. A long text is cut to its end."""
     tail = text if len(text) <= MAX_SHOWN else "..." + text[-MAX_SHOWN:]
     return json.dumps(tail)

@@ -1,5 +1,7 @@
-"""`brorl simulate [--output FOLDER] [--steps K] [--sizes N ...]` runs BroRL's simulator (Figure 3): tables and
-figures."""
+"""`brorl simulate [--output FOLDER] [--steps K] [--sizes N ...]` runs BroRL's simulator (Figure 3).
+
+It writes tables and figures.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,15 @@ from brorl_lab.theory.simulator import PAPER_SIZES, Measurement, Simulation, abl
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, ConfigError
 
-SMALL, LARGE = 512, 51200  # rollout sizes that are compared at equal draws
+SMALL, LARGE = 512, 51200  # rollout sizes compared at equal draws
 TABLE_HEADER = ("", "Q at 0", "Q", "gained %", "worst Δp", "steps with ΔQ < 0")
 CSV_HEADER = ("setting", "num_rollouts", "seed", "step", "q_pos", "share_improved", "worst_change")
 
-Curves = dict[str, list[Measurement]]  # by setting, one measurement a step
+Curves = dict[str, list[Measurement]]  # one measurement a step, by setting
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the study. Exit code: 0 done, 2 a setting that cannot be."""
+    """Run BroRL's simulator, and write its tables and figures. Exit code: 0 done, 2 a setting that is not possible."""
     options = parse(argv)
     base = Simulation(
         sizes=tuple(options.sizes),
@@ -54,7 +56,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line. `--help` and unknown options end the program, as argparse does."""
+    """Parse the command line of `brorl simulate`.
+
+    `--help` and unknown options end the program, as argparse does.
+    """
     parser = argparse.ArgumentParser(prog="brorl simulate", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/simulation"), help="folder for CSV files and figures")
     parser.add_argument("--steps", type=int, default=1000, help="optimizer steps")
@@ -74,7 +79,7 @@ def study_settings(
     settings: Mapping[str, Simulation],
     folder: Path,
 ) -> None:
-    """Compare rollout sizes under each setting: a table each, Figure 3, and the ablations where there are any."""
+    """Compare rollout sizes under each setting: print a table each, and draw Figure 3 and any ablations."""
     console = Console()
     curves = run_all(settings, console)
     labels = [f"N={size}" for size in base.sizes]
@@ -88,7 +93,7 @@ def study_settings(
 
 
 def study_equal_draws(base: Simulation, folder: Path) -> None:
-    """Compare a small and a large rollout size that have drawn equally often."""
+    """Compare a small and a large rollout size after equally many draws."""
     console = Console()
     settings = equal_draws(base, SMALL, LARGE)
     curves = run_all(settings, console)
@@ -103,7 +108,7 @@ def study_equal_draws(base: Simulation, folder: Path) -> None:
 
 
 def run_all(settings: Mapping[str, Simulation], console: Console) -> Curves:
-    """Simulate every setting, with progress."""
+    """Simulate every setting of BroRL's simulator, with a progress line, and return their measurements."""
     curves = {}
     for name, setting in settings.items():
         start = time.monotonic()
@@ -119,7 +124,10 @@ def run_all(settings: Mapping[str, Simulation], console: Console) -> Curves:
 
 
 def table_rows(labels: Sequence[str], curves: Sequence[Measurement]) -> list[list[str]]:
-    """One row per rollout size: its last measurement, and how many steps lost mass."""
+    """Return the simulator's table, with one row for each rollout size.
+
+    A row has the last measurement, and how many steps lost probability of correct tokens.
+    """
     first, last = curves[0], curves[-1]
     falls = [after.q_pos < before.q_pos for before, after in pairwise(curves)]
     num_falls = np.sum(falls, axis=0)
@@ -143,7 +151,7 @@ def write_csv(
     settings: Mapping[str, Simulation],
     curves: Curves,
 ) -> None:
-    """Every step of every setting and rollout size, one line each."""
+    """Write the simulator's measurements as CSV, with one line for each step, setting and rollout size."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(CSV_HEADER)
@@ -157,7 +165,7 @@ def csv_rows(
     setting: Simulation,
     measurement: Measurement,
 ) -> Iterator[list[Any]]:
-    """A step of a setting, a row for each rollout size."""
+    """Yield the CSV rows of one simulated step, one for each rollout size."""
     for index, size in enumerate(setting.sizes):
         q_pos = float(measurement.q_pos[index])
         share_improved = float(measurement.share_improved[index])

@@ -1,5 +1,6 @@
-"""`brorl sweep FILE [--list] [--only K] [--tables]` runs a grid of training runs from one file, seed by seed, and says
-what came out at equal samples and at equal time. Runs that are complete are not run again.
+"""`brorl sweep FILE [--list] [--only K] [--tables]` runs a grid of training runs from one file, seed by seed.
+
+It then compares them at equal samples and at equal time. Complete runs are not run again.
 """
 
 from __future__ import annotations
@@ -27,39 +28,39 @@ from nemo_brorl.core.step_time import step_seconds
 from nemo_brorl.training.records import read_metrics
 
 Float64 = NDArray[np.float64]
-Rows = Sequence[Mapping[str, Any]]  # of a metrics file
+Rows = Sequence[Mapping[str, Any]]  # rows of a metrics file
 Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
 
-NO_TRAINING = ("validate", "save")  # parts of a step
+NO_TRAINING = ("validate", "save")  # stages of a step that are not training
 SCORE = "validation/pass_at_1"
-SEEN_SHARE = 0.6  # of the compute, from which the rest is foretold
+SEEN_SHARE = 0.6  # share of the compute from which the rest is predicted
 UNITS = ("samples", "seconds")
 
-MAX_TRIES = 4  # of a run that was saved to go on later, or lost something on the way
+MAX_TRIES = 4  # tries of a run that was saved to resume later, or that lost something on the way
 
 
 class SweepCurve(NamedTuple):
-    """Validations of one run; the first is of the base."""
+    """The validations of one run. The first one is of the base."""
 
-    samples: Float64  # rollouts sampled until then, those of dropped groups too
-    seconds: Float64  # of training alone
+    samples: Float64  # rollouts sampled so far, with those of dropped groups
+    seconds: Float64  # seconds of training alone
     score: Float64
 
     def score_at(self, unit: str, amount: float) -> float:
-        """Score at an amount, on the line between the validations around it."""
+        """Return the score at an amount of samples or seconds, interpolated between validations."""
         return float(np.interp(amount, getattr(self, unit), self.score))
 
     def amount_to_reach(self, unit: str, score: float) -> float | None:
-        """Amount at which a score is first reached, on the line between the validations around it; None: never."""
+        """Return the interpolated amount at which a score is first reached, or None if it never is."""
         return first_reached_at(getattr(self, unit), self.score, score)
 
     def points(self, unit: str) -> Points:
-        """Validations after the first: at 0 a sigmoid over compute has no value."""
+        """Return the validations after the first, because a sigmoid over compute has no value at 0."""
         return Points(getattr(self, unit)[1:], self.score[1:])
 
 
 def first_reached_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | None:
-    """Amount at which a curve, straight between its points, first reaches a score; None: never."""
+    """Return the amount at which a piecewise linear curve first reaches a score, or None if it never does."""
     x = np.asarray(amounts, np.float64)
     y = np.asarray(scores, np.float64)
     there = np.flatnonzero(y >= score)
@@ -73,7 +74,7 @@ def first_reached_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> flo
 
 
 def curve_of(rows: Rows) -> SweepCurve | None:
-    """Curve of a metrics file; None before the second validation."""
+    """Return a run's curve of pass@1 from the rows of its metrics, or None before the second validation."""
     samples = seconds = 0.0
     points: list[tuple[float, float, float]] = []
     for row in rows:
@@ -88,7 +89,7 @@ def curve_of(rows: Rows) -> SweepCurve | None:
 
 
 def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, SweepCurve]]:
-    """Curves by arm and seed, of those that have some."""
+    """Return the runs' curves of pass@1 by arm and seed, without runs that have none yet."""
     curves: dict[str, dict[int, SweepCurve]] = {}
     for arm, by_seed in rows_of.items():
         for seed, rows in by_seed.items():
@@ -99,8 +100,11 @@ def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, 
 
 
 def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
-    """Scores at the most samples that all runs have reached, and at the shortest run's training time; arms against the
-    first one, seed by seed, and how soon they are where it ends; sigmoids and what they foretell."""
+    """Return the tables of a sweep, each at equal samples and at equal training time.
+
+    They show scores at the most samples (or the training time) that all runs reached, each arm against the first one
+    seed by seed, how soon an arm matches the first one's last score, and fitted sigmoids with their predictions.
+    """
     curves = curves_of(rows_of)
     if not curves:
         return []
@@ -162,7 +166,7 @@ def _time_to_match_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: s
 
 
 def mean_and_interval(values: Sequence[float]) -> str:
-    """Mean and half the width of Student's 95 % interval."""
+    """Return the mean and half the width of Student's 95 % interval, as text."""
     if len(values) < 2:
         return f"{values[0]:.1f}" if values else ""
     error = np.std(values, ddof=1) / np.sqrt(len(values))
@@ -184,11 +188,14 @@ def _sigmoid_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) ->
             row.append(f"{scale * getattr(fit.best, name):,.4g} ({scale * low:,.4g} … {scale * high:,.4g})")
         rows.append([*row, _prediction_text(runs)])
     title = f"sigmoids of pass@1 over {_unit_name(unit)}, 95 % intervals"
-    return title, ["arm", "top, %", f"middle, {_unit_name(unit)}", "slope", "last points foretold"], rows
+    return title, ["arm", "top, %", f"middle, {_unit_name(unit)}", "slope", "last points predicted"], rows
 
 
 def _prediction_text(runs: Sequence[Points]) -> str:
-    """How many of the points past a share of the compute lie in the interval that the points before it foretell."""
+    """Return how well the points up to SEEN_SHARE of the compute predict the later ones, as text.
+
+    It has the mean error and the number of later points inside their predicted interval.
+    """
     seen, kept_back = hold_back(runs, SEEN_SHARE)
     fit = fit_runs(seen)
     if fit is None:
@@ -210,8 +217,10 @@ def _unit_name(unit: str) -> str:
 
 
 def draw_figure(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
-    """Figure of all arms over samples and over time: every run thin, the mean of an arm thick. False: nothing to
-    draw."""
+    """Draw all arms over samples and over time, and return False when there is nothing to draw.
+
+    Every run is a thin line, the mean of an arm a thick one.
+    """
     curves = curves_of(rows_of)
     if not curves:
         return False
@@ -236,19 +245,19 @@ def draw_figure(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
 
 @dataclass(frozen=True)
 class SweepFile:
-    """What is to be run: every combination of one value of each axis, with every seed."""
+    """The plan of a sweep: every combination of one value of each axis, with every seed."""
 
-    config: str  # a recipe of conf/
+    config: str  # recipe of conf/
     output: str  # folder of the runs
-    axes: Mapping[str, Mapping[str, Sequence[str]]]  # axis: value: the settings it stands for
+    axes: Mapping[str, Mapping[str, Sequence[str]]]  # axis, its values, and the settings of each value
     seeds: Sequence[int]
     common: Sequence[str] = ()  # settings of all runs
-    hypothesis: str = ""  # written down before the runs; printed with the tables
+    hypothesis: str = ""  # text written before the runs, printed with the tables
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep."""
+    """One training run of a sweep, with its settings and its folder."""
 
     arm: str  # values of the axes
     seed: int
@@ -259,7 +268,7 @@ class SweepRun:
 
     @property
     def num_done(self) -> int:
-        """Steps that its metrics hold."""
+        """Training steps that the run has finished."""
         path = self.folder / "metrics.jsonl"
         rows = read_metrics(path) if path.exists() else []
         return int(rows[-1]["step"]) if rows else 0
@@ -270,7 +279,7 @@ class SweepRun:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 all runs are complete, 1 a run failed, 2 a mistake in the file or an option."""
+    """Run or show a sweep. Exit code: 0 all runs are complete, 1 a run failed, 2 a mistake in the file or an option."""
     parser = argparse.ArgumentParser(prog="brorl sweep", description=__doc__)
     parser.add_argument("file", type=Path, help="YAML with config, output, axes, seeds, common, hypothesis")
     parser.add_argument("--list", action="store_true", help="runs by number, and how far they are")
@@ -302,13 +311,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read_file(path: Path) -> SweepFile:
-    """Raises ConfigError that names what is missing, unknown, or of another kind than it should be."""
+    """Read a sweep file.
+
+    Raises ConfigError that names what is missing, unknown, or of the wrong type.
+    """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds no keys: write config, output, axes and seeds")
+        raise ConfigError(f"{path} holds no keys: set config, output, axes and seeds")
     known = {field.name for field in fields(SweepFile)}
     missing = {"config", "output", "axes", "seeds"} - content.keys()
     unknown = content.keys() - known
@@ -320,12 +332,12 @@ def read_file(path: Path) -> SweepFile:
     _check_axes(path, content["axes"])
     seeds = content["seeds"]
     if not isinstance(seeds, list) or not seeds or not all(isinstance(seed, int) for seed in seeds):
-        raise ConfigError(f"{path}: seeds={seeds}: write a list of whole numbers, such as [1, 2, 3]")
+        raise ConfigError(f"{path}: seeds={seeds}: set a list of whole numbers, such as [1, 2, 3]")
     return SweepFile(**{str(key): value for key, value in content.items()})
 
 
 def _check_axes(path: Path, axes: Any) -> None:
-    example = "write for example axes: {n: {16: [rollouts.num_per_prompt=16], 512: [rollouts.num_per_prompt=512]}}"
+    example = "set for example axes: {n: {16: [rollouts.num_per_prompt=16], 512: [rollouts.num_per_prompt=512]}}"
     if not isinstance(axes, dict) or not axes:
         raise ConfigError(f"{path}: axes={axes}: {example}")
     for axis, values in axes.items():
@@ -337,8 +349,10 @@ def _check_axes(path: Path, axes: Any) -> None:
 
 
 def plan_runs(file: SweepFile) -> list[SweepRun]:
-    """All runs, seeds outermost, so that a slow spell of the machine falls on all arms alike. Their settings are
-    checked: raises ConfigError before the first one starts."""
+    """Return all runs of a sweep, with seeds outermost, so that a slow spell of the machine affects all arms alike.
+
+    Their settings are checked. Raises ConfigError before the first run starts.
+    """
     choices = [list(values.items()) for values in file.axes.values()]
     max_steps: dict[str, int] = {}
     runs = []
@@ -359,7 +373,7 @@ def plan_runs(file: SweepFile) -> list[SweepRun]:
 
 
 def list_runs(runs: Sequence[SweepRun], console: Console) -> None:
-    """Table of the runs."""
+    """Print a table of a sweep's runs, and how far they are."""
     rows = []
     for number, run in enumerate(runs, start=1):
         rows.append([str(number), run.arm, str(run.seed), f"{run.num_done} of {run.max_steps}", str(run.folder)])
@@ -367,7 +381,7 @@ def list_runs(runs: Sequence[SweepRun], console: Console) -> None:
 
 
 def train_all(runs: Sequence[SweepRun], console: Console) -> list[str]:
-    """Run what is not complete, one after the other; a line for each run that failed."""
+    """Train the incomplete runs one after the other, and return one line for each run that failed."""
     failed = []
     for number, run in enumerate(runs, start=1):
         if run.is_complete:
@@ -380,7 +394,7 @@ def train_all(runs: Sequence[SweepRun], console: Console) -> list[str]:
 
 
 def train_run(run: SweepRun) -> int:
-    """One run to its end, in a process of its own. Returns its last exit code."""
+    """Train one run to its end in a process of its own, and return its last exit code."""
     command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", run.config_name, *run.overrides]
     code = 0
     for _ in range(MAX_TRIES):
@@ -391,7 +405,7 @@ def train_run(run: SweepRun) -> int:
 
 
 def print_tables(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
-    """Tables and figure of the runs that have been validated more than once."""
+    """Print the tables and write the figure of the runs that have been validated more than once."""
     rows_of: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for run in runs:
         path = run.folder / "metrics.jsonl"

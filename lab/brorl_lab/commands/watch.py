@@ -1,5 +1,7 @@
-"""`brorl watch RUN [RUN ...]` serves the page of `brorl report` on this machine, with what the runs write while they go
-on, and every response."""
+"""`brorl watch RUN [RUN ...]` serves the page of `brorl report` on this machine, for runs that are still training.
+
+The page also offers every response.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ TOKEN_BYTES = 18
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 ended by Ctrl-C, 2 a mistake in the input."""
+    """Serve the report page of runs that are still training. Exit code: 0 ended by Ctrl-C, 2 a mistake in the input."""
     parser = argparse.ArgumentParser(prog="brorl watch", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder; may be on a shared disk")
     parser.add_argument("--port", type=int, default=0, help="of this machine (default: a free one)")
@@ -30,8 +32,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         server = make_server(pages, token, options.port)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"--port {options.port}: {error}; write a free port, or leave it out") from error
-    # A background job of a shell inherits Ctrl-C as ignored.
+        raise ConfigError(f"--port {options.port}: {error}; pass a free port, or leave it out") from error
+    # A shell's background job inherits a setting that ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     console = Console()
     with server, contextlib.suppress(KeyboardInterrupt):

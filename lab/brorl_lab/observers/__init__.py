@@ -1,1 +1,1 @@
-"""Observers of a training run that a user may add."""
+"""Observers of a training run that a user can add."""

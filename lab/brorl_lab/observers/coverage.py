@@ -1,4 +1,4 @@
-"""Watch over pass@k while training: a warning where pass@1 is bought with it.
+"""Watch pass@k during training, and warn when pass@1 rises at its expense.
 
 brorl train … 'trainer.observers=[{name: "brorl_lab.observers.coverage:coverage", params: {max_fall: 0.05}}]'
 """
@@ -18,17 +18,17 @@ from nemo_brorl.rollouts.metrics import mean_pass_at
 from nemo_brorl.training.observers import Observer, StepMade
 from nemo_brorl.types import ScoredGroup
 
-ERRORS = 2.0  # standard errors that a change must exceed to be one
+ERRORS = 2.0  # standard errors that a change must exceed
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class CoverageParams:
-    """Parameters of the observer."""
+    """The parameters of the coverage observer."""
 
-    window: int = 20  # steps at the start of a run, and newest ones, that are compared; two at least
-    max_fall: float | None = 0.05  # fall of pass@k, while pass@1 rises, above which a warning is logged; None: never
+    window: int = 20  # number of first and of newest steps that are compared, at least two
+    max_fall: float | None = 0.05  # fall of pass@k, while pass@1 rises, that logs a warning; None: never
 
     def __post_init__(self) -> None:
         if self.window < 2:
@@ -36,8 +36,9 @@ class CoverageParams:
 
 
 class Coverage(Observer):
-    """Compares pass@1 and pass@k, k the largest there is, of the newest steps with those of the first ones. It begins
-    anew when N changes. Part of a run's state.
+    """An observer that compares pass@1 and pass@k of the newest steps with those of the first, k the largest there is.
+
+    It starts over when N changes. Its state is part of a run's state.
 
     Example, with a window of two steps: (pass@1, pass@512) of (0.1, 0.8), (0.1, 0.8), …, (0.4, 0.6), (0.4, 0.6) is a
     change of +0.3 and −0.2, and a warning where `max_fall` is less than 0.2.
@@ -46,12 +47,12 @@ class Coverage(Observer):
     def __init__(self, params: CoverageParams) -> None:
         self.params = params
         self.k = 0
-        self.first: list[list[float]] = []  # (pass@1, pass@k) of the first steps
+        self.first: list[list[float]] = []  # (pass@1, pass@k) of each of the first steps
         self.newest: list[list[float]] = []
         self.is_warned = False
 
     def record_groups(self, groups: Sequence[ScoredGroup]) -> None:
-        """Take in the groups of a step that is over; warn when pass@k has just fallen too far."""
+        """Record the groups of a finished step, and warn when pass@k has just fallen too far."""
         means = mean_pass_at(groups)
         if not means:
             return
@@ -70,7 +71,7 @@ class Coverage(Observer):
         self._warn()
 
     def changes(self) -> dict[str, float]:
-        """Changes since the first steps; nothing before there are as many newer ones."""
+        """Return the changes since the first steps, empty until the newest steps are as many as the first ones."""
         if not self._is_known:
             return {}
         return {
@@ -108,17 +109,17 @@ class Coverage(Observer):
         return float(newest[which] - first[which])
 
     def _error(self, which: int) -> float:
-        """Standard error of a change, from the spread over steps."""
+        """Return the standard error of a change, from the spread over steps."""
         spread = np.var(self.first, axis=0, ddof=1) + np.var(self.newest, axis=0, ddof=1)
         return math.sqrt(spread[which] / self.params.window)
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
-        """Take in the groups of a step. Returns the changes since the first steps."""
+        """Record the groups of a step and return the changes of pass@1 and pass@k since the first steps."""
         self.record_groups(made.filled.sampled)
         return self.changes()
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Return the first and newest pass@k values, in a form that JSON can hold."""
         return {
             "k": self.k,
             "first": self.first,
@@ -127,7 +128,7 @@ class Coverage(Observer):
         }
 
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        """Go on from the state of a checkpoint."""
+        """Restore the first and newest pass@k values from a checkpoint."""
         if state is None:
             return
         self.k = state["k"]
@@ -137,5 +138,5 @@ class Coverage(Observer):
 
 
 def coverage(run_folder: Path, params: CoverageParams) -> Coverage:
-    """Make the observer, for the setting `trainer.observers`."""
+    """Make the coverage observer, for the setting `trainer.observers`."""
     return Coverage(params)

@@ -1,18 +1,18 @@
-"""Watch for reward hacking over a run: signs that a policy earns without solving what it is asked.
+"""Watch a run for reward hacking: signs that a policy earns rewards without solving its prompts.
 
 brorl train … 'trainer.observers=[{name: "brorl_lab.observers.reward_watch:reward_watch", params: {rise: 6.0}}]'
 
-Workers leave evidence with each chunk (`scoring/evidence.py`); this adds it up over a step's groups. Four alarms:
+Workers leave evidence with each chunk (`scoring/evidence.py`), which is added up over a step's groups. Four alarms:
 
-    no_answer    a response earned although its verifier reads no answer in it
-    same_answer  one answer earned on several prompts of a task whose own answer it is not: where it is, as in a task of
-                 yes and no, its frequency explains the reward
-    rise         mean reward of a verifier's responses is far above its recent steps: a robust z-score, the distance
-                 from their median over 1.4826 times their median absolute deviation
+    no_answer    a response earned a reward although its verifier reads no answer in it
+    same_answer  one answer earned on several prompts of a task that have another right answer. Where it is the right
+                 answer, as in a task of yes and no, its frequency explains the reward
+    rise         the mean reward of a verifier's responses is far above its recent steps, by a robust z-score: the
+                 distance from their median over 1.4826 times their median absolute deviation
     failures     verifiers failed on several prompts: they raised, or were ended at their deadline
 
-An alarm changes nothing but its metric; its first examples are kept in `reward_watch.jsonl` of the run folder, and each
-kind is warned of once.
+An alarm changes only its metric. Its first examples are kept in `reward_watch.jsonl` of the run folder, and each kind
+is logged as a warning once.
 """
 
 from __future__ import annotations
@@ -34,23 +34,25 @@ from nemo_brorl.training.records import drop_after
 from nemo_brorl.types import ScoredGroup
 
 KINDS = ("no_answer", "same_answer", "rise", "failures")
-HISTORY = 32  # steps
+HISTORY = 32  # steps remembered
 MIN_HISTORY = 8
 NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
-MIN_SPREAD = 0.03  # of a mean reward: what is steadier than this is taken as this
-MIN_FAILING = 3  # prompts
+MIN_SPREAD = 0.03  # smallest spread of a mean reward that is assumed
+MIN_FAILING = 3  # prompts with failures from which on it is an alarm
 log = get_logger(__name__)
 
-FILE = "reward_watch.jsonl"  # in the run folder
+FILE = "reward_watch.jsonl"  # file in the run folder
 
 
 @dataclass(frozen=True)
 class RewardWatchParams:
-    """Parameters of the observer."""
+    """The parameters of the reward watch."""
 
-    same_answer_prompts: int = 3  # that one answer earns on in a step, and is not the answer of, before it is an alarm
+    same_answer_prompts: int = (
+        3  # prompts of a step with another right answer on which one answer must earn for an alarm
+    )
     rise: float = 6.0  # robust z-score of a verifier's mean reward that is an alarm
-    max_examples: int = 50  # of each kind of alarm that are kept
+    max_examples: int = 50  # examples kept of each kind of alarm
 
     def __post_init__(self) -> None:
         if self.same_answer_prompts < 2:
@@ -61,31 +63,31 @@ class RewardWatchParams:
 
 @dataclass(frozen=True)
 class Alarm:
-    """One sign, with an example."""
+    """One sign of reward hacking, with an example."""
 
-    kind: str  # of KINDS
+    kind: str  # one of KINDS
     where: str  # task or verifier
-    text: str  # for a person
-    prompt: str = ""  # uid of a prompt it was seen on
-    example: str = ""  # of a response
+    text: str  # message for the log
+    prompt: str = ""  # uid of a prompt with this sign
+    example: str = ""  # part of a response
 
 
 class RewardWatch(Observer):
-    """Looks at the groups of each step, and owns the file of examples."""
+    """An observer that looks for reward hacking in the groups of each step, and writes the file of examples."""
 
     def __init__(self, run_folder: Path, params: RewardWatchParams) -> None:
         self.path = run_folder / FILE
         self.params = params
-        self.warned: set[str] = set()  # kinds, by this process
-        self.history: dict[str, list[float]] = {}  # mean reward of each step, by verifier
-        self.num_kept: Counter[str] = Counter()  # examples, by kind
+        self.warned: set[str] = set()  # kinds that this process has warned of
+        self.history: dict[str, list[float]] = {}  # mean reward of each step by verifier
+        self.num_kept: Counter[str] = Counter()  # number of written examples by kind
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
-        """Return metrics of a step's groups; write examples of its alarms, and warn."""
+        """Return the metrics of a step's groups, write examples of its alarms, and warn."""
         return self.record_step(made.step, made.filled.sampled)
 
     def record_step(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
-        """Do so for the groups of a step."""
+        """Return the metrics of the given groups, write examples of their alarms, and warn."""
         metrics, found = self.find_alarms(groups)
         for alarm in self.select_kept(found):
             append_line(self.path, json.dumps({"step": step, **asdict(alarm)}))
@@ -96,7 +98,7 @@ class RewardWatch(Observer):
         return metrics
 
     def find_alarms(self, groups: Sequence[ScoredGroup]) -> tuple[dict[str, float], list[Alarm]]:
-        """Return metrics and alarms of a step's groups."""
+        """Return metrics of reward hacking over a step's groups, and the alarms that they raise."""
         if not groups:
             return {}, []
         without_answer = self._without_answer(groups)
@@ -118,7 +120,7 @@ class RewardWatch(Observer):
         return metrics, found
 
     def select_kept(self, alarms: Sequence[Alarm]) -> list[Alarm]:
-        """Return those whose examples are to be written: the first `max_examples` of a kind in a run."""
+        """Return the alarms whose examples are to be written: the first `max_examples` of each kind in a run."""
         kept = []
         for alarm in alarms:
             if self.num_kept[alarm.kind] < self.params.max_examples:
@@ -127,11 +129,14 @@ class RewardWatch(Observer):
         return kept
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, JSON-able."""
+        """Return past mean rewards and counts of examples, in a form that JSON can hold."""
         return {"history": self.history, "num_kept": dict(self.num_kept)}
 
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        """Go on from the state after a step; None: a run that starts anew. Later examples are removed."""
+        """Restore past mean rewards after a step, and remove examples of later steps.
+
+        A `step` of None means that a new run starts.
+        """
         drop_after(self.path, step)
         if state is None:
             return
@@ -153,7 +158,7 @@ class RewardWatch(Observer):
         return found
 
     def _same_answer(self, groups: Sequence[ScoredGroup]) -> tuple[list[Alarm], int]:
-        """Alarms, and on how many prompts the most common answer earned that is none of theirs."""
+        """Return alarms, and the number of prompts on which the commonest answer earned that is none of theirs."""
         prompts: dict[tuple[str, str], set[str]] = {}
         for group in groups:
             for answer in _answers_beside_the_reference(group):
@@ -169,7 +174,7 @@ class RewardWatch(Observer):
         return found, most
 
     def _rises(self, groups: Sequence[ScoredGroup]) -> tuple[list[Alarm], float]:
-        """Alarms, and the highest z-score; 0 while there is too little history."""
+        """Return alarms, and the highest z-score, which is 0 while there is too little history."""
         rewards: dict[str, list[Any]] = {}
         for group in groups:
             rewards.setdefault(group.prompt.verifier, []).append(group.rewards)
@@ -190,7 +195,7 @@ class RewardWatch(Observer):
         return found, highest
 
     def _failures(self, groups: Sequence[ScoredGroup]) -> tuple[list[Alarm], int, int]:
-        """Alarms, prompts with a failed verifier, and responses that were late."""
+        """Return alarms, the number of prompts with a failed verifier, and the number of late responses."""
         failing: dict[str, list[ScoredGroup]] = {}
         num_late = 0
         for group in groups:
@@ -208,7 +213,10 @@ class RewardWatch(Observer):
 
 
 def robust_z(value: float, earlier: Sequence[float]) -> float:
-    """Distance of a value from the median of earlier ones, in robust standard deviations of at least MIN_SPREAD."""
+    """Return the distance of a value from the median of earlier ones, in robust standard deviations.
+
+    A deviation counts as at least MIN_SPREAD.
+    """
     median = statistics.median(earlier)
     deviations = [abs(one - median) for one in earlier]
     spread = max(NORMAL * statistics.median(deviations), MIN_SPREAD)
@@ -216,7 +224,7 @@ def robust_z(value: float, earlier: Sequence[float]) -> float:
 
 
 def _answers_beside_the_reference(group: ScoredGroup) -> set[str]:
-    """Those that earned and are not the prompt's own."""
+    """Return the answers that earned a reward and are not the prompt's own."""
     found: set[str] = set()
     for item in group.evidence:
         found.update(paid.answer for paid in item.paid if not paid.is_reference)
@@ -228,7 +236,7 @@ def _num_failed(group: ScoredGroup) -> int:
 
 
 def _example(group: ScoredGroup) -> str:
-    """Of a response that a verifier failed on."""
+    """Return an example of a response on which a verifier failed."""
     for item in group.evidence:
         if item.num_late or item.num_raised:
             return item.example
@@ -236,5 +244,5 @@ def _example(group: ScoredGroup) -> str:
 
 
 def reward_watch(run_folder: Path, params: RewardWatchParams) -> RewardWatch:
-    """Make the observer, for the setting `trainer.observers`."""
+    """Make the reward watch, for the setting `trainer.observers`."""
     return RewardWatch(run_folder, params)

@@ -1,1 +1,1 @@
-"""The page about runs that `brorl report` writes and `brorl watch` serves: what it holds, read off the run folders."""
+"""Build the page about runs that `brorl report` writes and `brorl watch` serves, from the run folders."""

@@ -1,5 +1,4 @@
-"""Comparison of runs: held-out pass@1 with intervals, what it took, and evaluations on the same prompts as paired
-tests."""
+"""Compare runs for the page: held-out pass@1 with intervals, its cost, and paired tests of evaluations."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ from nemo_brorl.core.step_time import step_seconds
 
 PASS_AT_1 = "validation/pass_at_1"
 ERROR = "validation/pass_at_1_standard_error"
-NORMAL_95 = 1.96  # standard errors
+NORMAL_95 = 1.96  # standard errors of a 95 % interval
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 2000
 SEED = 0
 TEXT = (
-    "At the last step that every run has validated; differences to the first run, of independent normal errors. Runs "
-    "that validate on the same questions differ less by chance than that: the paired tests say by how much, where "
-    "brorl evaluate has scored both."
+    "pass@1 at the last step that every run has validated. Differences to the first run take their errors as normal "
+    "and independent. Runs that validate on the same questions differ less by chance than that. The paired tests "
+    "account for it, where brorl evaluate has scored both."
 )
 
 Part = dict[str, Any]
@@ -34,7 +33,7 @@ Ends = list[float]
 
 
 def compare_runs(runs: Sequence[RunView]) -> Part:
-    """Rows of the comparison; none for a single run, or where no step was validated by all."""
+    """Return the comparison of runs, without rows for a single run or where no step was validated by all."""
     rows_by_run = [read_rows(run.folder) for run in runs]
     step = _last_common_step(rows_by_run)
     rows: list[Part] = []
@@ -91,7 +90,7 @@ def _row(
 
 
 def _difference(found: Row, first: Row | None) -> tuple[float | None, Ends | None]:
-    """Of a validation to the first run's, and its interval."""
+    """Return the difference of a validation's pass@1 to the first run's, and its 95 % interval."""
     if first is None:
         return None, None
     difference = found[PASS_AT_1] - first[PASS_AT_1]
@@ -110,7 +109,7 @@ def _interval(value: float, error: float | None) -> Ends | None:
 
 
 def _within_a_share(ends: Ends | None) -> Ends | None:
-    """No share is below 0 or above 1, whatever the normal error says."""
+    """Return the ends of an interval, cut to [0, 1], the range of a share."""
     if ends is None:
         return None
     low, high = ends
@@ -132,8 +131,10 @@ def _total(rows: Iterable[Row], name: str) -> float | None:
 
 
 def paired_evaluations(runs: Sequence[RunView]) -> list[Part]:
-    """Paired tests of the runs' latest evaluations against the first run's, of each benchmark that both asked the same
-    questions of."""
+    """Return paired tests of the runs' latest evaluations against those of the first run.
+
+    There is one for each benchmark on which both answered the same questions.
+    """
     evaluations = [_benchmarks(run.folder) for run in runs]
     tests: list[Part] = []
     first = evaluations[0]
@@ -151,7 +152,7 @@ def paired_evaluations(runs: Sequence[RunView]) -> list[Part]:
 
 
 def _paired(own: Mapping[str, str], other: Mapping[str, str]) -> Part:
-    """Test of two evaluations: digits of samples by prompt, 1 for a right one."""
+    """Return the paired test of two evaluations, given as digits of samples by prompt, with 1 for a right one."""
     uids = sorted(own.keys() & other.keys())
     differences: list[float] = []
     for uid in uids:

@@ -1,5 +1,6 @@
-"""One group of the rollout store in full: its conversation, the numbers of its rollouts, and responses to read,
-each piece by piece with the log-probs of its tokens and the answer that its verifier reads.
+"""Read one group of the rollout store in full: its conversation, its rollouts' numbers, and responses to read.
+
+A response comes in pieces, with the log-probs of its tokens and the answer that its verifier reads.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import SUCCESS_REWARD
 
-FIRST_TOKENS = 800  # of a response that is longer than both together
+FIRST_TOKENS = 800  # first tokens of a response that is longer than both limits together
 LAST_TOKENS = 400
-MAX_CHARACTERS = 20_000  # of a text, a message or a payload's value
+MAX_CHARACTERS = 20_000  # longest text, message or payload value
 TOKENS = (
     "token_ids",
     "log_probs",
     "is_sampled",  # not in every store
 )
-TURNS = (  # likewise
+TURNS = (  # not in every store
     "turn_rewards",
     "tool_errors",
 )
@@ -41,8 +42,8 @@ REASON = ("reason",)
 Part = dict[str, Any]
 Piece = tuple[str, float | None]
 
-MAX_SHOWN = 12  # responses of a group that come with it
-MAX_REASON = 100  # characters, of a rollout in the group's table
+MAX_SHOWN = 12  # responses that come with a group
+MAX_REASON = 100  # characters of a reason in the group's table
 NUMBERS = (
     "place",
     "num_tokens",
@@ -58,14 +59,14 @@ NUMBERS = (
 
 
 class ResponseTokens(NamedTuple):
-    """Tokens of a rollout, [T] each."""
+    """The tokens of one response, [T] each."""
 
     ids: list[int]
     log_probs: list[float]
-    is_sampled: list[bool] | None  # None: all were; else an environment said the others
+    is_sampled: list[bool] | None  # None: all were sampled; otherwise the environment wrote the rest
 
     def slice_tokens(self, first: int, last: int) -> ResponseTokens:
-        """Tokens from `first` to before `last`."""
+        """Return the response's tokens from index `first` to before `last`."""
         is_sampled = self.is_sampled
         if is_sampled is not None:
             is_sampled = is_sampled[first:last]
@@ -76,7 +77,7 @@ class ResponseTokens(NamedTuple):
         )
 
     def values(self) -> list[float | None]:
-        """Log-probs of sampled tokens, None for others."""
+        """Return the log-probs of the tokens, with None for those that were not sampled."""
         if self.is_sampled is None:
             return list(self.log_probs)
         values: list[float | None] = []
@@ -86,7 +87,7 @@ class ResponseTokens(NamedTuple):
 
 
 def tokens_of(table: pa.Table, place: int) -> ResponseTokens:
-    """Tokens of a rollout of a group's table."""
+    """Return the tokens of one rollout in a group's table."""
     row = _row(table, place, TOKENS)
     return ResponseTokens(
         ids=row["token_ids"],
@@ -96,7 +97,7 @@ def tokens_of(table: pa.Table, place: int) -> ResponseTokens:
 
 
 def _row(table: pa.Table, place: int, names: Sequence[str]) -> Part:
-    """One row's values of those of these columns that there are."""
+    """Return one rollout's values of those of the named columns that the table has."""
     there = [name for name in names if name in table.column_names]
     columns = table.select(there)
     [row] = columns.slice(place, 1).to_pylist()
@@ -110,8 +111,11 @@ def response_part(
     verifier: str,
     payload: Part,
 ) -> Part:
-    """Text of a response in pieces, each with the smallest log-prob of its tokens, and the answer that its verifier
-    reads; without a tokenizer its text, or its token ids, in one piece without log-probs."""
+    """Return a response as pieces of text, each with the smallest log-prob of its tokens, and its answer.
+
+    The answer is what the verifier reads. Without a tokenizer the response is one piece, its text or its token ids,
+    without log-probs.
+    """
     tokens = tokens_of(table, place)
     if tokenizer is None:
         text = table["text"][place].as_py()
@@ -138,7 +142,10 @@ def response_part(
 
 
 def _turns(table: pa.Table, place: int) -> list[Part]:
-    """Rewards of a trajectory's turns, and whether a tool was called wrongly; none without an environment."""
+    """Return the rewards of a trajectory's turns, and whether each turn called a tool wrongly.
+
+    The list is empty without an environment.
+    """
     row = _row(table, place, TURNS)
     rewards = row.get("turn_rewards")
     if rewards is None:
@@ -154,13 +161,16 @@ def _turns(table: pa.Table, place: int) -> list[Part]:
 
 
 def pieces_of(tokenizer: ChatTokenizer, tokens: ResponseTokens) -> list[Piece]:
-    """Pieces of text that tokens stand for, special ones too, with the smallest log-prob of their tokens, None where
-    none was sampled. Tokens that are no whole character yet belong to the next piece."""
+    """Return the pieces of text that tokens decode to, each with the smallest log-prob of its tokens.
+
+    Special tokens are included. The log-prob is None where no token of the piece was sampled. Tokens that do not form a
+    whole character yet belong to the next piece.
+    """
     from tokenizers.decoders import DecodeStream
 
     stream = DecodeStream(skip_special_tokens=False)
     found: list[Piece] = []
-    values: list[float] = []  # of the piece under way
+    values: list[float] = []  # log-probs of the unfinished piece
     is_open = False
     for token, value in zip(tokens.ids, tokens.values(), strict=True):
         if value is not None:
@@ -180,7 +190,7 @@ def _lowest(values: Sequence[float]) -> float | None:
 
 
 def _answer(text: str, verifier: str, payload: Part) -> str | None:
-    """What the verifier takes for the answer of a response; None where there is none, or it knows of none."""
+    """Return the answer that the verifier reads in a response, or None when it reads none."""
     answers = answers_of(verifier, payload)
     if answers is None or len(text) > MAX_CHARACTERS:
         return None
@@ -192,14 +202,14 @@ def _answer(text: str, verifier: str, payload: Part) -> str | None:
 
 
 def shorten(text: str) -> str:
-    """The text, without what is too long of it to be read."""
+    """Return a text cut to MAX_CHARACTERS, with the number of characters that were cut."""
     if len(text) <= MAX_CHARACTERS:
         return text
     return f"{text[:MAX_CHARACTERS]}… ({len(text) - MAX_CHARACTERS:,} more characters)"
 
 
 def tokenizer_of_run(folder: Path) -> ChatTokenizer | None:
-    """The tokenizer that a run's responses were sampled with; None where its model is no longer there."""
+    """Return the tokenizer with which a run's responses were sampled, or None when its model no longer exists."""
     model = settings_of(folder).get("policy.model")
     candidates = [folder / "hf"]
     if model is not None:
@@ -218,8 +228,10 @@ def group_details(
     row: int,
     tokenizer: ChatTokenizer | None,
 ) -> Part:
-    """The group of a row of a step's table, with up to MAX_SHOWN of its responses. Raises DataError when it is not
-    there or cannot be read."""
+    """Return the group in a row of a step's table, with up to MAX_SHOWN of its responses.
+
+    Raises DataError when the group is missing or cannot be read.
+    """
     group, table = _read(folder, step, row)
     columns: dict[str, list[Any]] = {}
     for name in NUMBERS:
@@ -265,7 +277,10 @@ def response_details(
     place: int,
     tokenizer: ChatTokenizer | None,
 ) -> Part:
-    """One response of a group. Raises DataError as `group_details`."""
+    """Return one response of a group.
+
+    Raises DataError when the response is missing or cannot be read.
+    """
     group, table = _read(folder, step, row)
     if not 0 <= place < table.num_rows:
         raise DataError(f"group {row} of step {step} has {table.num_rows} rollouts, there is no rollout {place}")
@@ -273,7 +288,7 @@ def response_details(
 
 
 def shown_places(rewards: Sequence[float], num: int = MAX_SHOWN) -> list[int]:
-    """Places of the responses to read: as many right ones as others, spread evenly, ascending."""
+    """Return the indices of the responses to show: as many right as wrong ones, evenly spread, ascending."""
     right = [place for place, reward in enumerate(rewards) if reward >= SUCCESS_REWARD]
     other = [place for place, reward in enumerate(rewards) if reward < SUCCESS_REWARD]
     few, many = sorted((right, other), key=len)
@@ -304,7 +319,7 @@ def _read(folder: Path, step: int, row: int) -> tuple[Part, pa.Table]:
 
 
 def _numbers(column: pa.ChunkedArray) -> list[Any]:
-    """Plain numbers, null for NaN."""
+    """Return a table column as rounded numbers, with None for NaN."""
     found: list[Any] = []
     for value in column.to_pylist():
         if isinstance(value, float):
@@ -314,14 +329,14 @@ def _numbers(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _reasons(table: pa.Table) -> list[str]:
-    """What the verifier said of every rollout, the beginning of it; none where it said nothing of any."""
+    """Return the start of the verifier's reason for each rollout, or an empty list when there are none."""
     if "reason" not in table.column_names or table["reason"].null_count == table.num_rows:
         return []
     return [(reason or "")[:MAX_REASON] for reason in table["reason"].to_pylist()]
 
 
 def mean_log_probs(table: pa.Table) -> list[float | None]:
-    """Of every rollout, over its sampled tokens."""
+    """Return the mean log-prob of each rollout's sampled tokens."""
     lists = table["log_probs"].combine_chunks()
     values = lists.flatten().to_numpy().astype(np.float64)
     ends = (lists.offsets.to_numpy() - lists.offsets[0].as_py()).tolist()
@@ -336,14 +351,14 @@ def mean_log_probs(table: pa.Table) -> list[float | None]:
 
 
 def _expected(payload: Part) -> str | None:
-    """The answers that are right, where the payload has them."""
+    """Return the right answers of a prompt as text, or None when its payload has none."""
     if payload.get("answer") is None:
         return None
     return shorten(", ".join(accepted_answers(payload)))
 
 
 def _texts(payload: Part) -> dict[str, str]:
-    """Values as bounded text."""
+    """Return the values of a prompt's payload (what its verifier gets) as shortened texts."""
     found: dict[str, str] = {}
     for key, value in payload.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Groups of a run, from the rollout store: a row for each, how often their rollouts succeed, and what N buys."""
+"""Read the groups of a run from the rollout store: a row for each, success rates, and what N buys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import SUCCESS_REWARD
 
-MAX_GROUPS = 40_000  # rows of the table; the newest steps'
+MAX_GROUPS = 40_000  # rows of the table, from the newest steps
 GROUP_COLUMNS = (
     "uid",
     "task",
@@ -35,11 +35,23 @@ ROLLOUT_COLUMNS = (
     "num_tokens",
     "is_stopped",
 )
-RATE_EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98)  # between "none right" and "all right"
+RATE_EDGES = (
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.35,
+    0.5,
+    0.65,
+    0.8,
+    0.9,
+    0.95,
+    0.98,
+)  # bounds of bins between "none right" and "all right"
 
 Columns = dict[str, np.ndarray]
 Part = dict[str, Any]
-BySize = dict[str, float]  # by number of rollouts
+BySize = dict[str, float]  # values by number of rollouts
 log = get_logger(__name__)
 
 _share_within = cache(share_within)
@@ -47,22 +59,27 @@ _share_within = cache(share_within)
 
 @dataclass
 class StoreTables:
-    """Groups of every stored step, as columns. A step is read once, and again when its file has changed; one that
-    cannot be read is left out and named."""
+    """The groups of every stored step, as columns.
 
-    folder: Path  # of the run
+    A step is read once, and again when its file has changed. A step that cannot be read is left out and named in
+    `unreadable`.
+    """
+
+    folder: Path  # run folder
     unreadable: dict[int, str] = field(default_factory=dict)
-    _known: dict[int, tuple[int, Columns]] = field(default_factory=dict)  # by step, with when its file was written
+    _known: dict[int, tuple[int, Columns]] = field(
+        default_factory=dict
+    )  # columns by step, with the time when the step's file was written
 
     def by_step(self) -> dict[int, Columns]:
-        """Columns [groups] of the steps that are there now."""
+        """Return the columns [groups] of each step that the rollout store has now."""
         files = StoreFiles(self.folder)
         found: dict[int, Columns] = {}
         self.unreadable.clear()
         for step in files.steps():
             try:
                 found[step] = self._read_step(files, step)
-            except FileNotFoundError:  # deleted meanwhile: the store is bounded
+            except FileNotFoundError:  # deleted meanwhile: the store has a limit
                 continue
             except (OSError, pa.ArrowException, *MALFORMED) as error:
                 self.unreadable[step] = str(error)
@@ -79,7 +96,7 @@ class StoreTables:
 
 
 def read_columns(files: StoreFiles, step: int) -> Columns:
-    """Columns [groups] of a step: those of its groups, and sums over their rollouts."""
+    """Return the columns [groups] of a step: those of its groups, and sums over their rollouts."""
     groups = pq.read_table(files.groups(step), columns=list(GROUP_COLUMNS))
     rollouts = pq.read_table(files.rollouts(step), columns=list(ROLLOUT_COLUMNS))
     columns: Columns = {}
@@ -97,14 +114,16 @@ def read_columns(files: StoreFiles, step: int) -> Columns:
 
 
 def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Of the values of each group, [groups]."""
+    """Return the sum of `values` over the rollouts of each group, [groups]."""
     whole = values.astype(np.int64)
     return np.add.reduceat(whole, starts)
 
 
 def group_table(by_step: Mapping[int, Columns], max_groups: int = MAX_GROUPS) -> Part:
-    """Rows of the group table, as columns, newest steps first until there are `max_groups`; names are numbers into
-    lists of names."""
+    """Return the rows of the group table as columns, newest steps first, until there are `max_groups`.
+
+    Names are indices into lists of names.
+    """
     chosen = _newest(by_step, max_groups)
     lists: dict[str, list[str]] = {
         "task": [],
@@ -162,7 +181,7 @@ def _newest(by_step: Mapping[int, Columns], max_groups: int) -> list[int]:
 
 
 def _index_names(values: Sequence[str], names: list[str]) -> list[int]:
-    """Each value's place in the list of names, which grows."""
+    """Return each name's index in a list of names, to which new names are added."""
     numbers: list[int] = []
     for value in values:
         if value not in names:
@@ -183,8 +202,10 @@ def _round_values(values: np.ndarray, digits: int) -> list[float | None]:
 
 
 def success_rates(by_step: Mapping[int, Columns]) -> Part:
-    """How the success rates of prompts are distributed, step by step, and what k rollouts of a group would have given;
-    of groups sampled in the step."""
+    """Return the distribution of prompts' success rates step by step, and what k rollouts of a group would have given.
+
+    Only groups that were sampled in the step count.
+    """
     steps = sorted(by_step)
     shares: list[list[float]] = []
     pass_at: list[dict[str, float]] = []
@@ -205,10 +226,10 @@ def success_rates(by_step: Mapping[int, Columns]) -> Part:
 
 
 class SampledGroups(NamedTuple):
-    """Groups that were sampled in a step, [groups] each."""
+    """The groups that were sampled in a step, [groups] each."""
 
     sizes: np.ndarray
-    right: np.ndarray  # rollouts
+    right: np.ndarray  # number of right rollouts
 
 
 def _select_sampled(columns: Columns) -> SampledGroups:
@@ -225,7 +246,9 @@ def rate_shares(
 ) -> list[float]:
     """Return the shares of prompts by success rate [len(RATE_EDGES) + 3].
 
-    None right, one bin between two neighbours of RATE_EDGES each (the first and the last are open), all right."""
+    The first bin has no right rollout, the last one only right ones. Between them lies one bin between each two
+    neighbours of RATE_EDGES, and an open one at either end.
+    """
     highest = len(RATE_EDGES) + 2
     bins = 1 + np.digitize(right / sizes, RATE_EDGES)
     bins[right == 0] = 0
@@ -240,8 +263,11 @@ def by_size(
     sizes: np.ndarray,
     right: np.ndarray,
 ) -> tuple[BySize, BySize]:
-    """(pass@k, share of informative prompts) had each group k rollouts in place of its own, by k = 1, 2, 4, … and the
-    size of the smallest group. Means over prompts; unbiased for each group (a subset of k drawn at random)."""
+    """Return pass@k and the share of informative prompts, if each group had k rollouts instead of its own.
+
+    They are by k = 1, 2, 4, … and the size of the smallest group. Both are means over prompts and unbiased for each
+    group (a random subset of k).
+    """
     if not len(sizes):
         return {}, {}
     passed: BySize = {}
@@ -257,7 +283,7 @@ def by_size(
 
 
 def _powers(last: int) -> list[int]:
-    """1, 2, 4, … and `last`."""
+    """Return the numbers 1, 2, 4, … below `last`, and `last`."""
     found: list[int] = []
     k = 1
     while k < last:
@@ -271,7 +297,7 @@ def _mean_share_within(
     many: np.ndarray,
     k: int,
 ) -> float:
-    """Mean over prompts of `share_within`."""
+    """Return the mean over prompts of `share_within`, the chance that k random rollouts are all of one kind."""
     shares: list[float] = []
     for inner, outer in zip(few.tolist(), many.tolist(), strict=True):
         shares.append(_share_within(inner, outer, k))

@@ -1,6 +1,6 @@
-"""The page as HTML: its text, style and program in one file, and for a report the parts that it draws, compressed.
+"""Render the page as HTML: text, style and program in one file, and for a report its compressed data.
 
-One of them is the timeline of a step, as rows: who did what when, and how busy each was.
+One part of the data is the timeline of a step, as rows: what each process did when, and how busy it was.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from brorl_lab.trace_reader import read_spans, timeline_steps
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import DRIVER, TimelineSpan, top_stages
 
-MAX_SPANS = 4_000  # of a step; the driver's and the longest
+MAX_SPANS = 4_000  # spans of a step: the driver's and the longest others
 WORDS = re.compile(r"(\d+)|(\D+)")
 MAX_ROLLOUTS = 8  # chunks that a span names
 
 Part = dict[str, Any]
-Row = tuple[str, str, int]  # process, lane, how many spans of the lane lie around it
+Row = tuple[str, str, int]  # process, track, number of spans of the track around it
 
 MIB = 1024**2
 STYLES = ("uplot.css", "page.css")
@@ -47,19 +47,21 @@ SCRIPTS = (
     "timeline.js",
     "app.js",
 )
-FIRST = "overview"  # part that stands before the program: the first view is drawn while the others are read
-TIMELINES_SHARE = 0.2  # of a report, of each run, at most
-STEPS_A_ROUND = 32  # of which a report has responses, at least one group of each, before it has more of any
+FIRST = "overview"  # part placed before the program, so that the first view is drawn early
+TIMELINES_SHARE = 0.2  # largest share of a report for each run's timelines
+STEPS_A_ROUND = 32  # steps that get at least one group with responses before any gets more
 
 
 def timelines(folder: Path) -> Part:
-    """Steps that have a timeline."""
+    """Return the steps of a run that have a timeline, for the report page."""
     return {"steps": timeline_steps(folder)}
 
 
 def timeline(folder: Path, step: int, max_spans: int = MAX_SPANS) -> Part:
-    """Rows and spans of a step but that of the step itself, seconds since it began; names and chunks are numbers into
-    lists. Raises DataError when it is not there."""
+    """Return the rows and spans of a step, in seconds since its start, without the span of the step itself.
+
+    Names and chunks are indices into lists. Raises DataError when the timeline is missing.
+    """
     spans = read_spans(folder, step)
     kept = _longest(spans[1:], max_spans)
     places = _rows_of(kept)
@@ -98,7 +100,7 @@ def timeline(folder: Path, step: int, max_spans: int = MAX_SPANS) -> Part:
 
 
 class _Numbers(dict[str, int]):
-    """Names with their numbers, in the order in which they were first asked for."""
+    """Names with their indices, in the order of their first use."""
 
     def __missing__(self, name: str) -> int:
         self[name] = len(self)
@@ -106,7 +108,7 @@ class _Numbers(dict[str, int]):
 
 
 def _longest(spans: Sequence[TimelineSpan], num: int) -> list[TimelineSpan]:
-    """By start: all of the driver's, and the longest of the others."""
+    """Return the driver's spans and the longest of the others, up to `num` in all, sorted by start."""
     if len(spans) <= num:
         return list(spans)
     others = [span for span in spans if span.process != DRIVER]
@@ -117,7 +119,10 @@ def _longest(spans: Sequence[TimelineSpan], num: int) -> list[TimelineSpan]:
 
 
 def _rows_of(spans: Iterable[TimelineSpan]) -> list[Row]:
-    """The row of each span. Spans come by start, one around others before them."""
+    """Return the timeline row of each span, as process, track and depth.
+
+    Spans are sorted by start, an outer one before those inside it.
+    """
     open_spans: dict[tuple[str, str], list[TimelineSpan]] = {}
     rows: list[Row] = []
     for span in spans:
@@ -136,7 +141,7 @@ def _row_order(row: Row) -> tuple[Any, ...]:
 
 
 def _natural_order(name: str) -> list[tuple[int, str]]:
-    """Letters, and numbers by their value."""
+    """Return a sort key that orders the numbers in a name by their value."""
     found: list[tuple[int, str]] = []
     for digits, letters in WORDS.findall(name):
         number = int(digits or 0)
@@ -145,7 +150,7 @@ def _natural_order(name: str) -> list[tuple[int, str]]:
 
 
 def _stages(spans: Sequence[TimelineSpan]) -> list[Part]:
-    """What the step's time went into, longest first; stages of one name together."""
+    """Return the stages of the step, longest first, with stages of one name added up."""
     seconds: dict[str, float] = {}
     for span in top_stages(spans):
         before = seconds.get(span.name, 0.0)
@@ -161,7 +166,7 @@ def _stages(spans: Sequence[TimelineSpan]) -> list[Part]:
 
 
 def _busy(spans: Iterable[TimelineSpan], whole: float) -> list[Part]:
-    """Share of the step in which each process other than the driver did anything."""
+    """Return the share of the step in which each process other than the driver was busy."""
     by_process: dict[str, list[TimelineSpan]] = {}
     for span in spans:
         if span.process != DRIVER:
@@ -180,7 +185,7 @@ def _busy(spans: Iterable[TimelineSpan], whole: float) -> list[Part]:
 
 
 def _covered(spans: Iterable[TimelineSpan], whole: float) -> float:
-    """Seconds of the step in which at least one span lies; spans come by start."""
+    """Return the seconds of the step in which at least one span lies. Spans are sorted by start."""
     covered = 0.0
     reached = 0.0
     for span in spans:
@@ -193,8 +198,10 @@ def _covered(spans: Iterable[TimelineSpan], whole: float) -> float:
 
 
 def render_report(runs: Sequence[RunView], max_mib: float) -> str:
-    """The page with everything that it shows, at most so many MiB as far as responses go: their groups are added until
-    the page is full. Raises DataError."""
+    """Return the page with all of its data. Responses are added until the page has `max_mib` MiB.
+
+    Raises DataError.
+    """
     parts: dict[str, str] = {}
     _put(parts, FIRST, overview(runs))
     _put(parts, "settings", settings_table(runs))
@@ -222,8 +229,10 @@ def _put_timelines(
     folder: Path,
     max_mib: float,
 ) -> None:
-    """Add timelines, the newest first, then from steps spread over the run, while they take a small part of the
-    page."""
+    """Add timelines while they take a small part of the page.
+
+    The newest comes first, then steps spread over the run.
+    """
     found = timelines(folder)
     _put(parts, f"timelines/{number}", found)
     room = TIMELINES_SHARE * max_mib * MIB
@@ -245,7 +254,7 @@ def _put_groups(
     by_step: Mapping[int, Columns],
     room: float,
 ) -> None:
-    """Add groups with their responses while there is room, in bytes."""
+    """Add groups of rollouts with their responses to the page while there is room, in bytes."""
     tokenizer = details.tokenizer_of_run(run.folder)
     for step, row in reading_order(by_step):
         name = f"group/{number}/{step}/{row}"
@@ -261,8 +270,11 @@ def _put_groups(
 
 
 def reading_order(by_step: Mapping[int, Columns]) -> Iterator[tuple[int, int]]:
-    """(step, row) of groups, those first that say most: of steps spread over the run, the newest first, a round of one
-    group each; within a step the group with the rarest success, then the others from every part of the range."""
+    """Yield (step, row) of groups, the most telling ones first.
+
+    Steps are spread over the run, the newest first, in rounds of one group each. Within a step the group with the
+    rarest success comes first, then groups from every part of the range.
+    """
     steps = _spread_steps(sorted(by_step))
     for first in range(0, len(steps), STEPS_A_ROUND):
         chosen = steps[first : first + STEPS_A_ROUND]
@@ -272,7 +284,7 @@ def reading_order(by_step: Mapping[int, Columns]) -> Iterator[tuple[int, int]]:
 
 
 def _spread_steps(steps: Sequence[int]) -> list[int]:
-    """The newest, the first, then what lies between, halving the gaps."""
+    """Return the steps in the order newest, first, then those between, halving the gaps."""
     gap = max(1, len(steps) - 1)
     order = dict.fromkeys([*steps[-1:], *steps[:1]])
     while gap > 1:
@@ -284,8 +296,11 @@ def _spread_steps(steps: Sequence[int]) -> list[int]:
 
 
 def _groups_in_order(step: int, columns: Columns) -> list[tuple[int, int]]:
-    """(step, row) by success rate, rarest success first, those without a success or a failure last; taken in turn from
-    the beginning and the middle."""
+    """Return (step, row) of a step's groups, with the rarest success first.
+
+    Groups are taken in turn from the beginning and the middle of that order. Groups without a success or without a
+    failure come last.
+    """
     rates = columns["num_right"] / columns["num_rollouts"]
     is_settled = (rates == 0) | (rates == 1)
     rows = np.lexsort((rates, is_settled)).tolist()
@@ -299,7 +314,7 @@ def _groups_in_order(step: int, columns: Columns) -> list[tuple[int, int]]:
 
 
 def compress_part(part: Part) -> str:
-    """JSON, compressed, in base64."""
+    """Return a part of the page's data as compressed JSON in base64."""
     text = json.dumps(
         part,
         allow_nan=False,
@@ -314,8 +329,11 @@ def _put(parts: dict[str, str], name: str, part: Part) -> None:
 
 
 def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) -> str:
-    """The whole page. `mode`: report, with its parts in it, or watch, which asks for them. Nothing is loaded from
-    elsewhere and no other program runs: the browser is told so by the policy in its head."""
+    """Return the whole page.
+
+    `mode` is "report", with the data in the page, or "watch", which asks its server for it. The browser loads nothing
+    from elsewhere and runs no other program, by the policy in the page's head.
+    """
     style = "\n".join(_asset(name) for name in STYLES)
     script = "\n".join(_asset(name) for name in SCRIPTS)
     inner: dict[str, str] = {}
@@ -335,7 +353,10 @@ def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) ->
 
 
 def content_security_policy(mode: str, style: str, script: str) -> str:
-    """What the page may do: run this program, use this style, and where it is served ask its own server."""
+    """Return the page's content security policy.
+
+    The page may run its own program, use its own style, and in watch mode ask its own server.
+    """
     connect = "'self'" if mode == "watch" else "'none'"
     rules = (
         "default-src 'none'",

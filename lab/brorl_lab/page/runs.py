@@ -1,5 +1,7 @@
-"""Runs as their folders tell of them: curves, state, events, settings, evaluations. Files are read while others write
-them, and after the run was killed."""
+"""Read runs for the page from their folders: curves, state, events, settings, evaluations.
+
+The files may be incomplete, because a run is writing them or was killed.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from nemo_brorl.core.recorded_yaml import RecordError
 from nemo_brorl.training.records import read_metrics
 
 METRICS = "metrics.jsonl"
-SILENT_S = 60.0  # a heartbeat older than this belongs to a run that is no more
-MAX_EVENTS = 500  # the newest
+SILENT_S = 60.0  # age of the heartbeat of a run that has exited
+MAX_EVENTS = 500  # number of newest events
 
-Part = dict[str, Any]  # what becomes JSON
+Part = dict[str, Any]  # object that becomes JSON
 
-# Panels of curves: title, sentence, names of metrics as the registry has them, scale of the y axis.
+# panels of curves: title, sentence, metric names as declared, scale of the y axis
 PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     (
         "Held-out pass@1 and pass@k",
@@ -42,7 +44,7 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("Raw reward", "Mean over all sampled rollouts, before shaping.", ("reward/mean",), "plain"),
     ("Reward by task", "Mean raw reward over rollouts of a task.", ("reward/{task}",), "plain"),
     (
-        "Groups kept",
+        "Informative groups",
         "Share of judged groups with different rewards.",
         ("dynamic_sampling/keep_rate",),
         "share",
@@ -73,7 +75,7 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ),
     ("Entropy", "Of the policy before the update.", ("policy/entropy",), "plain"),
     (
-        "Mismatch of sampler and learner",
+        "Train-inference mismatch",
         "|log p of vLLM − log p of Megatron| under the same weights.",
         ("policy/log_prob_mismatch", "policy/log_prob_mismatch_max"),
         "log",
@@ -85,8 +87,8 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "plain",
     ),
     (
-        "Cut at the limit of tokens",
-        "Share of responses.",
+        "Truncated responses",
+        "Share of responses that ended at the limit of tokens.",
         ("rollouts/truncated", "validation/truncated"),
         "share",
     ),
@@ -126,18 +128,21 @@ class RunView:
 
 
 def open_runs(folders: Sequence[Path]) -> list[RunView]:
-    """Runs with names that tell them apart. Raises ConfigError for a folder that no run has written to."""
+    """Return the runs with names that tell them apart.
+
+    Raises ConfigError for a folder that no run has written to.
+    """
     short = [folder.absolute().name for folder in folders]
     runs: list[RunView] = []
     for folder, name in zip(folders, short, strict=True):
         if not (folder / RECORD).is_file() and not (folder / METRICS).is_file():
-            raise ConfigError(f"{folder} is no run folder, it has no {RECORD}: write one that `brorl train` made")
+            raise ConfigError(f"{folder} is no run folder, it has no {RECORD}: pass a folder that `brorl train` made")
         runs.append(RunView(folder, name if short.count(name) == 1 else str(folder)))
     return runs
 
 
 def overview(runs: Sequence[RunView]) -> Part:
-    """What the page shows first: every run's curves, state and events, and what the metrics mean."""
+    """Return what the page shows first: every run's curves, state and events, and the meanings of the metrics."""
     found = [_curves(run) for run in runs]
     names: dict[str, None] = {}
     for part in found:
@@ -160,7 +165,7 @@ def overview(runs: Sequence[RunView]) -> Part:
 
 
 def _covered(names: Iterable[str], declared: Sequence[str]) -> list[str]:
-    """The metrics of a run that these entries of the registry stand for, in their order."""
+    """Return the metrics of a run that the given declarations cover, in the run's order."""
     found: list[str] = []
     for name in names:
         metric = find_metric(name)
@@ -171,7 +176,7 @@ def _covered(names: Iterable[str], declared: Sequence[str]) -> list[str]:
 
 def _curves(run: RunView) -> Part:
     rows = read_rows(run.folder)
-    names: dict[str, None] = {}  # in the order of their first row
+    names: dict[str, None] = {}  # ordered by first row
     for row in rows:
         names.update(dict.fromkeys(row))
     names.pop("step", None)
@@ -191,13 +196,13 @@ def _curves(run: RunView) -> Part:
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """Rows of metrics; none before the first step."""
+    """Return the rows of a run's metrics, empty before the first step."""
     path = folder / METRICS
     return read_metrics(path) if path.is_file() else []
 
 
 def _meanings(names: Iterable[str]) -> dict[str, list[str]]:
-    """Unit, aggregation and meaning of metrics, by full name; those of a user's own loss have none."""
+    """Return the unit, aggregation and meaning of metrics by full name, without those of a user's own loss."""
     found: dict[str, list[str]] = {}
     for name in names:
         metric = find_metric(name)
@@ -207,7 +212,10 @@ def _meanings(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def state_of(folder: Path) -> Part:
-    """What the run does, by its heartbeat: running, stalled, ended, or silent, when it ended without a word."""
+    """Return the state of a run by its heartbeat.
+
+    It is running, stalled, ended, silent when the heartbeat stopped without an end, or unknown without a heartbeat.
+    """
     try:
         heartbeat = json.loads((folder / "heartbeat.json").read_text(encoding="utf-8"))
         age_s = time.time() - heartbeat["written_at"]
@@ -226,7 +234,7 @@ def state_of(folder: Path) -> Part:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """Settings of a run by dotted name, interpolations as text; none where its record cannot be read."""
+    """Return a run's settings by dotted name, with interpolations as text, empty when they cannot be read."""
     try:
         return record_leaves(folder / RECORD)
     except RecordError:
@@ -234,7 +242,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
 
 
 def settings_table(runs: Sequence[RunView]) -> Part:
-    """Every setting of the runs: its default, its meaning and each run's value, as YAML."""
+    """Return every setting of the runs: its default, its meaning and each run's value, as YAML."""
     by_run = [settings_of(run.folder) for run in runs]
     names: set[str] = set()
     for found in by_run:
@@ -256,7 +264,7 @@ def settings_table(runs: Sequence[RunView]) -> Part:
 
 
 def _evaluation(folder: Path) -> Part | None:
-    """Scores of the latest `brorl evaluate` into this folder, with their intervals."""
+    """Return the scores of the latest `brorl evaluate` in this folder, with their intervals, or None."""
     try:
         found = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
         return {

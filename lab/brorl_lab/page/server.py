@@ -1,5 +1,7 @@
-"""Server of the page on this machine: parts are read off the run folders when they are asked for. It reads files only,
-answers nobody without the token, and no page of another origin."""
+"""Serve the page on this machine, with its data read from the run folders on request.
+
+The server only reads files. It refuses requests without the token, and pages of another origin.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.training.store.files import StoreFiles
 
 HOST = "127.0.0.1"
-NAMES = ("127.0.0.1", "localhost")  # by which a browser may have asked: another one is a page of somebody else's
+NAMES = ("127.0.0.1", "localhost")  # hosts that a browser may name: another one is a foreign page
 DATA = "/data/"
 WATCHED = (
     "metrics.jsonl",
@@ -41,7 +43,7 @@ log = get_logger(__name__)
 
 
 class WatchedRun:
-    """One run and what was read of it so far."""
+    """One run that the page server watches, and what it has read of the run so far."""
 
     def __init__(self, run: RunView) -> None:
         self.run = run
@@ -52,7 +54,7 @@ class WatchedRun:
         return details.tokenizer_of_run(self.run.folder)
 
     def stamp(self) -> str:
-        """Changes when a file of the run does."""
+        """Return a text that changes when a file of the run does."""
         steps = StoreFiles(self.run.folder).steps()
         seen = [str(steps)]
         for name in WATCHED:
@@ -70,7 +72,7 @@ def _written_at(path: Path) -> str:
 
 
 class Pages:
-    """Parts by name; safe to ask from several threads."""
+    """The page's data by name, safe to request from several threads."""
 
     def __init__(self, runs: Sequence[RunView]) -> None:
         self.runs = list(runs)
@@ -78,7 +80,7 @@ class Pages:
         self._lock = threading.Lock()
 
     def read_part(self, name: str) -> Part | None:
-        """The part of that name, None where there is none. Raises DataError when it cannot be read."""
+        """Return the data of that name, or None for an unknown name. Raises DataError when it cannot be read."""
         kind, *rest = name.split("/")
         numbers: list[int] = []
         for text in rest:
@@ -104,7 +106,7 @@ class Pages:
         return _part_of_run(self.watched[number], kind, rest)
 
     def stamp(self) -> str:
-        """Changes when anything that the page shows does."""
+        """Return a text that changes when anything that the page shows does."""
         stamps = [watched.stamp() for watched in self.watched]
         seen = "\n".join(stamps)
         return hashlib.sha256(seen.encode()).hexdigest()
@@ -149,7 +151,10 @@ def _part_of_run(
 
 
 def make_server(pages: Pages, token: str, port: int) -> ThreadingHTTPServer:
-    """A server on this machine that is not running yet; port 0: a free one. Raises OSError where the port is taken."""
+    """Return a server on this machine that is not running yet. Port 0 takes a free one.
+
+    Raises OSError where the port is taken.
+    """
     text = render_page("watch", pages.runs, {})
 
     class Handler(_Handler):
@@ -171,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with the page, or with a part as JSON."""
+        """Answer a request with the page, or with data as JSON."""
         address = urlsplit(self.path)
         if not self._may_ask(address.query):
             self._answer(HTTPStatus.FORBIDDEN, "open the address that `brorl watch` has printed")
@@ -183,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, "nothing is here")
 
     def _may_ask(self, query: str) -> bool:
-        """Whether the request is for this machine by its name, and has the token."""
+        """Return whether the request names this machine and has the token."""
         host, _, _ = self.headers.get("Host", "").rpartition(":")
         [given] = parse_qs(query).get("token", [""])[:1]
         has_token = hmac.compare_digest(given.encode(), self.token.encode())
@@ -221,5 +226,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(packed)
 
     def log_message(self, format: str, *values: Any) -> None:
-        """Log requests without their query, which holds the token."""
+        """Log a request without its query, which holds the token."""
         log.debug("%s %s", self.command, urlsplit(self.path).path)

@@ -1,2 +1,4 @@
-"""Why and when a larger N helps: BroRL's mass balance, what N buys in expectation, and its simulator. numpy and scipy
-only."""
+"""Explain why and when a larger N helps: BroRL's mass balance, the value of N in expectation, and its simulator.
+
+Needs numpy and scipy only.
+"""

@@ -1,18 +1,19 @@
-"""What another rollout size, or another way to fill batches, would make of a run: informative groups, updates, signal
-and time from its success rates and measured costs.
+"""Predict informative groups, updates, signal and time of a run with another N or another way to fill batches.
 
-**Signal.** A prompt with success rate p and q = p (1 − p) has the gradient q μ, where μ, the mean score function of its
-right answers less that of its wrong ones, differs from prompt to prompt. Score functions scatter about their means with
-`score_noise` = v times the variance of μ. The mean of N rollouts against their own mean, K of them right, then has the
-second moment, in units of the variance of μ,
+The predictions follow from the run's success rates and measured costs.
+
+**Signal.** A prompt with success rate p and q = p (1 − p) has the gradient q μ. μ is the mean score function of its
+right answers less that of its wrong ones, and differs from prompt to prompt. Score functions scatter about their means
+with `score_noise` = v times the variance of μ. The mean of N rollouts against their own mean, K of them right, then has
+the second moment, in units of the variance of μ,
 
     T(N) = E[(K (N − K) / (N (N − 1)))²] + v E[q] / (N − 1)
          = ((N − 2) (N − 3) E[q²] + (N − 1) E[q]) / (N (N − 1)) + v E[q] / (N − 1)
 
-So the squared signal-to-noise of all samples is in proportion to 1 / (N T(N)) per sample: the first part is the same
-prompt asked again and again, the second the noise that more rollouts take away. It holds for estimators that are linear
-in the reward (group mean, RLOO); what a deviation or MaxRL move to hard prompts is not in it, nor what is learnt. A run
-does not measure v; 3 (few prompts say all) to 30 is a wide guess.
+So the squared signal-to-noise of all samples is proportional to 1 / (N T(N)) per sample. The first part of T is due to
+sampling one prompt many times, the second is the noise that more rollouts reduce. This holds for estimators that are
+linear in the reward (group mean, RLOO). It does not cover what a division by the deviation or MaxRL moves to hard
+prompts, nor the effect of training. A run does not measure v. 3 (few prompts say all) to 30 is a wide guess.
 
 **Fill.** With as many rollouts in a batch as before, G = batch / N groups: `full` samples G / keep rate of them for one
 update, `samples` G. The samples, the informative groups among them and the time are the same: only the number of
@@ -31,37 +32,37 @@ from scipy.special import betaln
 from brorl_lab.theory.rollout_size import Float64
 from brorl_lab.theory.success_prior import SuccessPrior
 
-_LARGEST_LOG_SHAPE = np.log(1e3)  # of a and b: beyond, nothing changes
-_LEAST_ERROR = 1e-3  # of a measured probability, so that one without spread does not decide alone
+_LARGEST_LOG_SHAPE = np.log(1e3)  # largest log of a and b: beyond, nothing changes
+_LEAST_ERROR = 1e-3  # smallest error of a measured probability, so that one without spread does not decide alone
 
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """What a run has measured in some of its steps, means."""
+    """Means of what a run measured in some of its steps."""
 
     num_per_prompt: int  # N
-    batch_rollouts: float  # that an update learns from
-    pass_at: Mapping[int, float]  # by k
-    all_right: float  # share of groups
+    batch_rollouts: float  # rollouts of an update
+    pass_at: Mapping[int, float]  # pass@k by k
+    all_right: float  # share of groups with only right rollouts
     prompt_tokens: float
     response_tokens: float
     mini_batches: float
-    generate_s: float  # of one sampled rollout
-    train_s: float  # of one trained rollout
-    publish_s: float  # of one update
+    generate_s: float  # seconds of one sampled rollout
+    train_s: float  # seconds of one trained rollout
+    publish_s: float  # seconds of one update's weight sync
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a number of samples would be with another N."""
+    """A prediction of what a number of samples would bring with another N."""
 
     num_per_prompt: int
     keep_rate: float
     informative_groups: float
     updates_full: float
     updates_samples: float
-    signal: float  # squared signal-to-noise, over that with the run's N
-    seconds: float  # under `samples`
+    signal: float  # squared signal-to-noise over that with the run's N
+    seconds: float  # seconds with dynamic_sampling.fill=samples
 
     @property
     def signal_per_second(self) -> float:
@@ -69,7 +70,11 @@ class Outlook:
 
 
 def second_moment(prior: SuccessPrior, num: int, score_noise: float) -> float:
-    """T(N) of this module; num ≥ 2."""
+    """Return T(N), the second moment of a prompt's gradient estimate from N rollouts.
+
+    `num` is N and at least 2. The unit is the variance of the mean score difference between right and wrong answers.
+    The formula is in the docstring of `brorl_lab.theory.advice`.
+    """
     q = prior.reward_variance
     log_of_q_squared = betaln(prior.a + 2, prior.b + 2) - betaln(prior.a, prior.b)
     q_squared = float(np.exp(log_of_q_squared))
@@ -84,7 +89,7 @@ def signal_per_sample(
     reference: int,
     score_noise: float,
 ) -> float:
-    """Squared signal-to-noise at equal samples with N = `num`, over that with N = `reference`."""
+    """Return the squared signal-to-noise at equal samples with N = `num`, over that with N = `reference`."""
     own = num * second_moment(prior, num, score_noise)
     other = reference * second_moment(prior, reference, score_noise)
     return other / own
@@ -95,8 +100,11 @@ def fit_prior(
     all_right: float,
     num: int,
 ) -> SuccessPrior:
-    """The Beta prior whose pass@k, and share of groups of `num` that are all right, come closest to the measured ones,
-    each in its binomial standard error."""
+    """Return the Beta prior of success rates that comes closest to the measured pass@k and share of all-right groups.
+
+    `all_right` is the share of groups of `num` rollouts that are all right. Each distance counts in units of the
+    binomial standard error.
+    """
     ks = np.array(sorted(pass_at))
     measured = np.array([*(pass_at[int(k)] for k in ks), all_right])
     errors = np.sqrt(measured * (1 - measured)) + _LEAST_ERROR
@@ -125,9 +133,11 @@ def predict_outlook(
     score_noise: float,
     prefill_cost: float,
 ) -> Outlook:
-    """What `num_samples` rollouts would be with N = `num`. Costs change with the share of the prompt that a rollout
-    pays: 1 / N of it when it is sampled, at `prefill_cost` of a response token each, and one copy for every mini-batch
-    when it is trained."""
+    """Return the outlook of `num_samples` rollouts with N = `num`.
+
+    Costs change with the share of the prompt that a rollout pays. When sampled it pays 1 / N of the prompt, each token
+    at `prefill_cost` of a response token. When trained on it pays 1 / N of one copy for every mini-batch.
+    """
     keep_rate = prior.keep_rate(num)
     num_groups = max(1.0, measured.batch_rollouts / num)
     updates = num_samples / (num_groups * num)
@@ -146,7 +156,7 @@ def predict_outlook(
 
 
 def _work_ratio(measured: MeasuredSteps, num: int, prompt_cost: float) -> float:
-    """Work of a rollout in a group of `num` over that in a group of the run's."""
+    """Return the work of a rollout in a group of `num`, over that in a group of the run."""
     prompt_work = prompt_cost * measured.prompt_tokens
     own = measured.response_tokens + prompt_work / num
     run = measured.response_tokens + prompt_work / measured.num_per_prompt
@@ -154,13 +164,16 @@ def _work_ratio(measured: MeasuredSteps, num: int, prompt_cost: float) -> float:
 
 
 def resample_steps(steps: Sequence[MeasuredSteps], random: np.random.Generator) -> list[MeasuredSteps]:
-    """As many steps drawn with replacement: their spread is the uncertainty of what follows from them."""
+    """Return as many steps, drawn with replacement.
+
+    The spread of results from such draws is their uncertainty.
+    """
     chosen = random.integers(0, len(steps), len(steps))
     return [steps[index] for index in chosen]
 
 
 def mean_of_steps(steps: Sequence[MeasuredSteps]) -> MeasuredSteps:
-    """Mean of steps with the same N; pass@k for the k that all of them have."""
+    """Return the mean of steps with one N, with pass@k for the k that all of them have."""
     shared = set(steps[0].pass_at)
     for step in steps:
         shared &= set(step.pass_at)

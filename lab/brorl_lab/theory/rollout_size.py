@@ -1,13 +1,13 @@
-"""What a rollout size N is worth: unsampled mass, signal-to-noise, pass@k, and the mass balance of one update.
+"""Compute what a rollout size N is worth: unsampled mass, signal-to-noise, pass@k, and the mass balance of one update.
 
-Sources: Lemma 2 and Corollary 3 of BroRL (arXiv 2510.01180) for the unsampled second moment; the rest is textbook
-probability, given here so that a user can ask about their own run.
+Sources: Lemma 2 and Corollary 3 of BroRL (arXiv 2510.01180) for the unsampled second moment. The rest is textbook
+probability, so that users can evaluate their own runs.
 
 Mass balance of one update at one token position (BroRL, arXiv 2510.01180, section 3).
 
-One position with logits z and p = softmax(z). Its tokens are correct or incorrect; N are drawn. A small step on a
+One position has logits z and p = softmax(z). Its tokens are correct or incorrect, and N are drawn. A small step on a
 surrogate loss changes the probability mass of the correct tokens, Q_pos, by a gain from what was sampled and by a
-coupling with what was not. Which terms there are depends on the update rule:
+coupling with what was not. The terms depend on the update rule:
 
     rule                     surrogate                             r_j (weight of token j)       z_j moves by
     distinct set             −(1/N) Σ_{sampled tokens} R_i p_i     R_j / N once, if drawn        η p_j (r_j − S)
@@ -15,9 +15,8 @@ coupling with what was not. Which terms there are depends on the update rule:
     REINFORCE                −(1/N) Σ_{draws} R_i log p_i          R_j f_j                       η (r_j − S p_j)
     REINFORCE with baseline  the same with R − mean R              (R_j − mean R) f_j            η (r_j − S p_j), S = 0
 
-Theorem 1 of the paper is for the distinct set. `mass_balance` holds for all four. What follows for the sign: with the
-group-mean baseline S = 0, so that the first-order change is never negative whatever N is; N then buys signal-to-noise
-(`rollout_size`).
+Theorem 1 of the paper is for the distinct set. `mass_balance` holds for all four. With the group-mean baseline S = 0,
+so the first-order change is never negative, whatever N is. N then buys signal-to-noise.
 
 Legend: p [V] probabilities, is_correct [V] bool, counts [V] int draws of each token.
 """
@@ -37,7 +36,7 @@ RULES = ("distinct", "counted", "reinforce", "reinforce_baseline")
 
 @dataclass(frozen=True)
 class Rewards:
-    """Rewards of drawn tokens, correct >= 0 >= wrong; tokens that were not drawn have reward 0."""
+    """Rewards of drawn tokens, with correct >= 0 >= wrong. A token that was not drawn has reward 0."""
 
     correct: float = 1.0
     wrong: float = -1.0
@@ -45,20 +44,20 @@ class Rewards:
 
 @dataclass(frozen=True)
 class MassBalance:
-    """First-order change of Q_pos in one step, term by term; multiply by the learning rate's η."""
+    """The first-order change of Q_pos in one step, term by term. Multiply it by the learning rate η."""
 
-    sampled_correct: float  # pushes up what was drawn and right: >= 0 when its reward is
-    sampled_wrong: float  # pushes down what was drawn and wrong: >= 0 when its reward is not above 0
-    coupling: float  # of either sign: the mood of the batch S times what is left to p²
+    sampled_correct: float  # push on drawn correct tokens: >= 0 when their reward is
+    sampled_wrong: float  # push on drawn wrong tokens: >= 0 when their reward is not above 0
+    coupling: float  # coupling of either sign: the batch's S times what is left to p²
 
     @property
     def total(self) -> float:
-        """The change of Q_pos per η."""
+        """The first-order change of the correct tokens' probability Q_pos, per learning rate η."""
         return self.sampled_correct + self.sampled_wrong + self.coupling
 
 
 def softmax(logits: Float64) -> Float64:
-    """[V] to [V]."""
+    """Return the softmax probabilities [V] of logits [V]."""
     shifted = np.exp(logits - logits.max())
     return shifted / shifted.sum()
 
@@ -70,9 +69,12 @@ def token_weights(
     rewards: Rewards,
     rule: str,
 ) -> Float64:
-    """r_j [V] of the table above. Raises ValueError for an unknown rule or when nothing was drawn."""
+    """Return the weight r_j of each token [V] in the rule's surrogate loss.
+
+    Raises ValueError for an unknown rule or when nothing was drawn.
+    """
     if rule not in RULES:
-        raise ValueError(f"rule={rule!r} is unknown: write one of {', '.join(RULES)}")
+        raise ValueError(f"rule={rule!r} is unknown: set one of {', '.join(RULES)}")
     num = int(counts.sum())
     if num == 0:
         raise ValueError("counts are all zero: at least one token must be drawn")
@@ -92,7 +94,10 @@ def logit_step(
     rewards: Rewards,
     rule: str,
 ) -> Float64:
-    """Δz [V] per η: the negative gradient of the rule's surrogate with respect to the logits."""
+    """Return the change Δz of the logits [V] per η.
+
+    It is the negative gradient of the rule's surrogate loss with respect to the logits.
+    """
     weights = token_weights(p, is_correct, counts, rewards, rule)
     if rule in ("distinct", "counted"):
         return p * (weights - float(weights @ p))
@@ -106,7 +111,7 @@ def mass_balance(
     rewards: Rewards,
     rule: str,
 ) -> MassBalance:
-    """The general identity: ΔQ_pos / η = Q_neg a − Q_pos b + S (Q_pos N₂ − Q_neg P₂), for every rule of this module.
+    """Return the terms of ΔQ_pos / η = Q_neg a − Q_pos b + S (Q_pos N₂ − Q_neg P₂), for every rule of this module.
 
     a and b are the first-order pushes on the correct and the wrong tokens (Σ r p² for the surrogates in p, Σ r p for
     REINFORCE), S = Σ r p or Σ r, and P₂, N₂ the sums of p² over all correct and all wrong tokens.
@@ -131,9 +136,9 @@ def theorem_1(
     num_draws: int,
     rewards: Rewards,
 ) -> MassBalance:
-    """Theorem 1 of the paper as it stands there, for the distinct-set rule.
+    """Return the terms of Theorem 1 as the paper states it, for the distinct-set rule.
 
-    Its terms group what `mass_balance` groups otherwise:
+    They group the sum of `mass_balance` in another way:
 
         ΔQ_pos / η = [(R_c − S_R) Q_neg A₂ + (S_R − R_w) Q_pos B₂ + S_R (Q_pos U_neg,2 − Q_neg U_pos,2)] / N
 
@@ -157,37 +162,39 @@ def theorem_1(
 
 
 def change_of_q(p: Float64, is_correct: BoolMask, logit_change: Float64) -> float:
-    """The true, finite change of Q_pos when the logits move by `logit_change` [V]: what the first order approximates to
-    O(η²)."""
+    """Return the true, finite change of Q_pos when the logits move by `logit_change` [V].
+
+    The first-order terms approximate it to O(η²).
+    """
     moved = p * np.exp(logit_change - logit_change.max())
     return float(moved[is_correct].sum() / moved.sum() - p[is_correct].sum())
 
 
 def unsampled_second_moment(p: Float64, num_draws: int) -> float:
-    """E[Σ p² over tokens not drawn] = Σ p² (1 − p)^N (Lemma 2). It falls in N for every p (Corollary 3)."""
+    """Return E[Σ p² over tokens not drawn] = Σ p² (1 − p)^N (Lemma 2). It falls in N for every p (Corollary 3)."""
     return float((p**2 * (1 - p) ** num_draws).sum())
 
 
 def unsampled_mass(p: Float64, num_draws: int) -> float:
-    """E[probability of the tokens not drawn] = Σ p (1 − p)^N."""
+    """Return E[probability of the tokens not drawn] = Σ p (1 − p)^N."""
     return float((p * (1 - p) ** num_draws).sum())
 
 
 def pass_at_k(q_pos: float, k: int) -> float:
-    """1 − (1 − Q_pos)^k: at least one of k answers is correct."""
+    """Return 1 − (1 − Q_pos)^k, the probability that at least one of k answers is correct."""
     return 1.0 - (1.0 - q_pos) ** k
 
 
 @dataclass(frozen=True)
 class SignalToNoise:
-    """Of the first-order ΔQ_pos per η over draws of N."""
+    """Mean and standard deviation of the first-order ΔQ_pos per η over draws of N tokens."""
 
     mean: float
     deviation: float
 
     @property
     def ratio(self) -> float:
-        """Mean over standard deviation; infinite without noise."""
+        """Mean over standard deviation, or infinity without noise."""
         return self.mean / self.deviation if self.deviation > 0 else float("inf")
 
 
@@ -200,7 +207,7 @@ def signal_to_noise(
     num_trials: int,
     seed: int,
 ) -> SignalToNoise:
-    """By simulation: the mean and standard deviation of one step's ΔQ_pos / η over `num_trials` groups of N draws."""
+    """Return the mean and standard deviation of one step's ΔQ_pos / η, by simulating `num_trials` groups of N draws."""
     random = np.random.default_rng(seed)
     draws = random.multinomial(num_draws, p, size=num_trials)
     changes = np.array([mass_balance(p, is_correct, counts, rewards, rule).total for counts in draws])

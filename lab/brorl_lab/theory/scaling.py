@@ -1,5 +1,7 @@
-"""Reward over compute as a sigmoid: R(C) = bottom + (top − bottom) / (1 + (middle / C)^slope) (ScaleRL, arXiv
-2510.13786, equation 1), its intervals, and what it foretells of points that it has not seen."""
+"""Fit reward over compute by a sigmoid, with intervals, and predict points that it has not seen.
+
+R(C) = bottom + (top − bottom) / (1 + (middle / C)^slope) (ScaleRL, arXiv 2510.13786, equation 1).
+"""
 
 from __future__ import annotations
 
@@ -15,55 +17,58 @@ from scipy.optimize import curve_fit
 Float64 = NDArray[np.float64]
 
 NUM_PARAMETERS = 4
-LEAST_POINTS = NUM_PARAMETERS + 1  # different amounts of compute
+LEAST_POINTS = NUM_PARAMETERS + 1  # distinct amounts of compute
 MAX_SLOPE = 8.0
-SLOPES = (0.5, 1.0, 2.0, 4.0)  # that a fit begins from; the best end is kept
+SLOPES = (0.5, 1.0, 2.0, 4.0)  # slopes from which a fit starts; the best result is kept
 INTERVAL = (2.5, 97.5)  # percentiles
 
 
 class Sigmoid(NamedTuple):
-    """Parameters of the curve."""
+    """The parameters of a sigmoid of reward over compute."""
 
     bottom: float
     top: float
-    middle: float  # compute at which half of the way is gone
+    middle: float  # compute at which half of the rise is reached
     slope: float
 
     def reward_at(self, compute: Float64) -> Float64:
-        """Reward at amounts of compute above 0, of any shape."""
+        """Return the reward at amounts of compute above 0, of any shape."""
         rise = self.top - self.bottom
         return self.bottom + rise / (1 + (self.middle / compute) ** self.slope)
 
 
 @dataclass(frozen=True)
 class SigmoidFit:
-    """The curve of some runs, and the same from resamples of them."""
+    """The sigmoid of some runs, and those of resamples of them."""
 
     best: Sigmoid
     resampled: tuple[Sigmoid, ...]
 
     def interval(self, name: str) -> tuple[float, float]:
-        """95 % of a parameter over the resamples."""
+        """Return the 95 % interval of a sigmoid's parameter over the fits of resampled runs."""
         low, high = np.percentile([getattr(curve, name) for curve in self.resampled], INTERVAL)
         return float(low), float(high)
 
     def predict(self, compute: float) -> tuple[float, float, float]:
-        """Reward at an amount of compute, and its 95 % interval."""
+        """Return the reward at an amount of compute, and its 95 % interval."""
         at = np.array([compute])
         low, high = np.percentile([curve.reward_at(at)[0] for curve in self.resampled], INTERVAL)
         return float(self.best.reward_at(at)[0]), float(low), float(high)
 
 
 class Points(NamedTuple):
-    """Validations of one run."""
+    """The validations of one run, as points of reward over compute."""
 
-    compute: Float64  # ascending, in whatever unit: rollouts, seconds
+    compute: Float64  # ascending, in any unit such as rollouts or seconds
     reward: Float64
 
 
 def fit_sigmoid(compute: Float64, reward: Float64, near: Sigmoid | None = None) -> Sigmoid | None:
-    """Least squares over points [n] at amounts of compute above 0; None for fewer than `LEAST_POINTS` different ones,
-    or where no curve is found. Rewards lie between 0 and 1. `near`: where to begin; None: in several places."""
+    """Return the least-squares sigmoid through points [n] at amounts of compute above 0.
+
+    None for fewer than `LEAST_POINTS` distinct amounts, or where no curve is found. Rewards must lie between 0 and 1.
+    The search starts at `near`, or without it in several places.
+    """
     if len(np.unique(compute)) < LEAST_POINTS:
         return None
     best: Sigmoid | None = None
@@ -75,7 +80,7 @@ def fit_sigmoid(compute: Float64, reward: Float64, near: Sigmoid | None = None) 
     for start in starts:
         try:
             found, _ = curve_fit(_rewards, compute, reward, np.clip(start, *bounds), bounds=bounds, maxfev=1000)
-        except RuntimeError:  # no end after so many evaluations
+        except RuntimeError:  # no convergence within so many evaluations
             continue
         curve = Sigmoid(*map(float, found))
         error = float(((curve.reward_at(compute) - reward) ** 2).sum())
@@ -85,9 +90,11 @@ def fit_sigmoid(compute: Float64, reward: Float64, near: Sigmoid | None = None) 
 
 
 def fit_runs(runs: Sequence[Points], seed: int = 0, num_resamples: int = 200) -> SigmoidFit | None:
-    """One curve through all points of runs that differ in their seed. Resamples draw runs with replacement, and of each
-    run the residuals around the curve, which are widened by what the fit has taken from them. None where no curve is
-    found."""
+    """Return one sigmoid through all points of runs that differ in their seed, or None where none is found.
+
+    Resamples draw runs with replacement, and for each run residuals around the curve. Residuals are widened by what the
+    fit has taken from them.
+    """
     compute = np.concatenate([run.compute for run in runs])
     best = fit_sigmoid(compute, np.concatenate([run.reward for run in runs]))
     if best is None:
@@ -108,7 +115,7 @@ def fit_runs(runs: Sequence[Points], seed: int = 0, num_resamples: int = 200) ->
 
 
 def hold_back(runs: Sequence[Points], share: float) -> tuple[list[Points], list[Points]]:
-    """Runs up to a share of the compute of the shortest, and what comes after it."""
+    """Split validations of runs at a share of the shortest run's compute, into those up to it and those after it."""
     limit = share * min(float(run.compute[-1]) for run in runs)
     seen = []
     kept_back = []

@@ -1,4 +1,4 @@
-"""The token-level simulator of BroRL (arXiv 2510.01180, section 4.1, Figure 3): one position, no model, only sampling.
+"""Simulate BroRL at one token position, without a model (arXiv 2510.01180, section 4.1, Figure 3).
 
 A vocabulary of V tokens, some correct. Each step draws N tokens from p = softmax(z), centres their rewards, and takes
 one AdamW step on z. All rollout sizes run side by side as rows of one array. The paper's surrogate is −(1/N) Σ_draws
@@ -19,59 +19,59 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating]
 
 PAPER_SIZES = (4, 8, 16, 512, 51200)
-SEEDED_LOGIT = 3.0  # of every correct token at the start, where wrong ones have 0
-ANCHOR_LOGIT = 5.0  # of one correct token that starts out likely
+SEEDED_LOGIT = 3.0  # logit of every correct token at the start; wrong ones have 0
+ANCHOR_LOGIT = 5.0  # logit of one correct token that starts out likely
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Settings; the defaults are the paper's. AdamW's are those of its libraries."""
+    """Settings of the simulator. The defaults are the paper's, and AdamW's are those of its libraries."""
 
     sizes: tuple[int, ...] = PAPER_SIZES  # N of each row
     num_tokens: int = 128_000
     num_correct: int = 10_000
     num_steps: int = 1000
-    learning_rates: tuple[float, ...] | None = None  # of each row; None: 1e-3
+    learning_rates: tuple[float, ...] | None = None  # learning rate of each row; None: 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.01
     is_seeded: bool = True  # False: all logits start at 0
-    rule: str = "counted"  # counted, reinforce
-    precision: str = "float32"  # float32, float64
+    rule: str = "counted"  # counted or reinforce
+    precision: str = "float32"  # float32 or float64
     seed: int = 0
 
     def check(self) -> None:
-        """Raises ValueError with what is wrong and what to write."""
+        """Raise ValueError for settings that are not possible. The message says what to set instead."""
         if self.rule not in ("counted", "reinforce"):
-            raise ValueError(f"rule={self.rule!r} is unknown: write counted or reinforce")
+            raise ValueError(f"rule={self.rule!r} is unknown: set counted or reinforce")
         if self.precision not in ("float32", "float64"):
-            raise ValueError(f"precision={self.precision!r} is unknown: write float32 or float64")
+            raise ValueError(f"precision={self.precision!r} is unknown: set float32 or float64")
         if not self.sizes or min(self.sizes) < 1:
-            raise ValueError(f"sizes={list(self.sizes)}: write at least one rollout size, each at least 1")
+            raise ValueError(f"sizes={list(self.sizes)}: set at least one rollout size, each at least 1")
         if not 0 < self.num_correct < self.num_tokens:
             raise ValueError(
                 f"num_correct={self.num_correct} must be between 1 and num_tokens − 1 = {self.num_tokens - 1}"
             )
         if self.num_steps < 1:
-            raise ValueError(f"num_steps={self.num_steps}: write at least 1")
+            raise ValueError(f"num_steps={self.num_steps}: set at least 1")
         if self.learning_rates is not None and len(self.learning_rates) != len(self.sizes):
             raise ValueError(
-                f"{len(self.learning_rates)} learning rates for {len(self.sizes)} rollout sizes: write one for each"
+                f"{len(self.learning_rates)} learning rates for {len(self.sizes)} rollout sizes: set one for each"
             )
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """All rows after one step (step 0: before the first)."""
+    """The measurements of all rows after one step. Step 0 is before the first one."""
 
     step: int
-    q_pos: Floats  # [R] probability of all correct tokens
-    share_improved: Floats  # [R] of correct tokens that are likelier than at step 0
-    worst_change: Floats  # [R] smallest p − p₀ among correct tokens
+    q_pos: Floats  # probability of all correct tokens [R]
+    share_improved: Floats  # share of correct tokens that are likelier than at step 0 [R]
+    worst_change: Floats  # smallest p − p₀ among correct tokens [R]
 
 
 def simulate(simulation: Simulation) -> Iterator[Measurement]:
-    """Every step's measurement, step 0 first. Raises ValueError for settings that cannot be."""
+    """Yield every step's measurement, step 0 first. Raises ValueError for settings that are not possible."""
     simulation.check()
     state = _State(simulation)
     start = state.probabilities()
@@ -106,7 +106,7 @@ class _State:
         self.first_moment, self.second_moment = np.zeros_like(self.z), np.zeros_like(self.z)
         rates = simulation.learning_rates or (1e-3,) * rows
         self.rates = np.asarray(rates, dtype)[:, None]
-        # One stream a row, so that a row's draws do not depend on which other sizes run beside it.
+        # One random stream for each row, so that a row's draws do not depend on the other sizes.
         self.streams = [np.random.default_rng([simulation.seed, size]) for size in simulation.sizes]
 
     def probabilities(self) -> Floats:
@@ -115,7 +115,7 @@ class _State:
         return p
 
     def update(self, p: Floats, step: int) -> None:
-        """Draw, centre the rewards, one AdamW step (decoupled decay, arXiv 1711.05101)."""
+        """Draw tokens, centre their rewards, and take one AdamW step (decoupled decay, arXiv 1711.05101)."""
         gradient = np.stack([self._gradient(p[row], row) for row in range(len(p))])
         settings, (beta1, beta2) = self.simulation, self.simulation.betas
         self.z *= 1 - self.rates * settings.weight_decay
@@ -128,14 +128,17 @@ class _State:
         self.z -= self.rates / (1 - beta1**step) * self.first_moment / scale
 
     def _gradient(self, p: Floats, row: int) -> Floats:
-        """Of the surrogate with respect to z [V]: −p (w − Σ w p), or −(w − p Σ w) for the policy gradient."""
+        """Return the gradient of the surrogate loss with respect to z [V].
+
+        It is −p (w − Σ w p), or −(w − p Σ w) for the policy gradient.
+        """
         weights = self._centred_weights(p, row)
         if self.simulation.rule == "counted":
             return p * (weights @ p - weights)
         return p * weights.sum() - weights
 
     def _centred_weights(self, p: Floats, row: int) -> Floats:
-        """r̃_j n_j / N [V]: rewards ±1 of the draws minus their mean."""
+        """Return the weights r̃_j n_j / N [V], with rewards ±1 of the draws minus their mean."""
         size = self.simulation.sizes[row]
         counts = _draw(p, size, self.streams[row])
         num_right = counts[: self.simulation.num_correct].sum()
@@ -147,14 +150,20 @@ class _State:
 
 
 def _draw(p: Floats, size: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Counts [V] of `size` independent draws, by inverting the cumulative distribution at sorted uniforms."""
+    """Return the counts [V] of `size` independent draws.
+
+    They come from inverting the cumulative distribution at sorted uniforms.
+    """
     edges = np.cumsum(p.astype(np.float64))
     uniforms = np.sort(random.random(size)) * edges[-1]
     return np.bincount(np.searchsorted(edges, uniforms, side="right"), minlength=len(p))
 
 
 def ablations(base: Simulation) -> dict[str, Simulation]:
-    """What else to try, by name: what in Figure 3 is the method and what is the optimizer or the start."""
+    """Return the paper's simulation and variants by name.
+
+    The variants tell what in Figure 3 is due to the method, to the optimizer and to the start.
+    """
     return {
         "paper": base,
         "no weight decay, tiny epsilon": replace(base, weight_decay=0.0, eps=1e-15),
@@ -164,8 +173,10 @@ def ablations(base: Simulation) -> dict[str, Simulation]:
 
 
 def equal_draws(base: Simulation, small: int, large: int) -> dict[str, Simulation]:
-    """The same number of draws spent on many small or few large steps; the large ones with learning rates scaled three
-    ways."""
+    """Return simulations that spend equally many draws on many small or few large steps, by name.
+
+    The large steps have the learning rate scaled in three ways.
+    """
     draws = base.num_steps * small
     if draws % large:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The Beta prior over how hard prompts are, and its fit to the groups of a run."""
+"""Model how hard prompts are by a Beta prior, and fit it to the groups of a run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from scipy.special import betaln, gammaln
 
 Float64 = NDArray[np.float64]
 
-# Of log a, log b: beyond, the likelihood is flat in one direction.
+# bounds of log a and log b: beyond, the likelihood is flat in one direction
 _SHAPE_BOUNDS = (np.log(1e-3), np.log(1e3))
 
 
 @dataclass(frozen=True)
 class SuccessPrior:
-    """Beta(a, b) over the success probability of a prompt."""
+    """A Beta(a, b) distribution of the success probability of a prompt."""
 
     a: float
     b: float
@@ -34,31 +34,32 @@ class SuccessPrior:
         return self.a * self.b / (total * (total + 1))
 
     def posterior(self, successes: float, failures: float) -> SuccessPrior:
-        """What is believed after more rollouts: the posterior of these is the prior of the next."""
+        """Return the posterior after more rollouts, which is the prior of the next ones."""
         return SuccessPrior(self.a + successes, self.b + failures)
 
     def keep_rate(self, num_rollouts: int) -> float:
-        """Share of prompts with 0 < successes < N: 1 − E[x^N] − E[(1 − x)^N]. Grows with N, towards 1 for a proper
-        prior."""
+        """Return the share of prompts with 0 < successes < N: 1 − E[x^N] − E[(1 − x)^N].
+
+        It grows with N, towards 1 for a proper prior.
+        """
         log_norm = betaln(self.a, self.b)
         all_right = np.exp(betaln(self.a + num_rollouts, self.b) - log_norm)
         all_wrong = np.exp(betaln(self.a, self.b + num_rollouts) - log_norm)
         return float(1.0 - all_right - all_wrong)
 
     def pass_at_k(self, k: int) -> float:
-        """Expected pass@k of a prompt: 1 − E[(1 − x)^k]."""
+        """Return the expected pass@k of a prompt: 1 − E[(1 − x)^k]."""
         return float(1.0 - np.exp(betaln(self.a, self.b + k) - betaln(self.a, self.b)))
 
 
 def fit_success_prior(
     successes: Sequence[int] | NDArray[np.int64], num_rollouts: Sequence[int] | NDArray[np.int64]
 ) -> SuccessPrior:
-    """The Beta prior under which a run's groups (k of N right, N may differ) are most likely: beta-binomial maximum
-    likelihood.
+    """Return the Beta prior under which a run's groups are most likely (beta-binomial maximum likelihood).
 
-    Groups of all prompts sampled belong here, those that dynamic sampling dropped included: without them the prior
-    believes that every prompt is of middling difficulty. Raises ValueError for less than two groups or counts out of
-    range.
+    A group has k of N right, and N may differ. Pass all groups that were sampled, also those that dynamic sampling
+    dropped: without them the prior takes every prompt to be of medium difficulty. Raises ValueError for fewer than two
+    groups or counts out of range.
     """
     k = np.asarray(successes, float)
     n = np.asarray(num_rollouts, float)

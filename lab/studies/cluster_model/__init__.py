@@ -1,1 +1,1 @@
-"""A model of many engines, to judge placement on clusters that are not here: discrete events, no Ray, no vLLM."""
+"""Model many engines by discrete events, to judge placement on clusters that are not at hand, without Ray or vLLM."""

@@ -1,4 +1,4 @@
-"""Times that no way to hand out a load can beat."""
+"""Compute times that no dispatch of a load can beat."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ Float64 = NDArray[np.float64]
 
 
 def lower_bound_s(load: Load, shape: ClusterShape) -> float:
-    """max(total work / engines, longest rollout alone). Work counts every prompt once and the fixed cost of a step at a
-    full batch."""
+    """Return max(total work / engines, longest rollout alone), in seconds.
+
+    Work counts every prompt once, and the fixed cost of a step at a full batch.
+    """
     curve = shape.curve
     lengths, work, prefill_s = _work(load, shape)
     total = prefill_s + work.sum() + curve.step_s * lengths.sum() / shape.max_batch
@@ -26,11 +28,11 @@ def lower_bound_s(load: Load, shape: ClusterShape) -> float:
 
 
 def unmoved_bound_s(load: Load, shape: ClusterShape) -> float:
-    """The same for schedules that leave a rollout on the engine where it began, as all here do.
+    """Return a lower bound for schedules that leave a rollout on the engine where it started, as all here do.
 
-    An engine makes at least as many steps as its longest rollout has tokens, l, however small its batch is by then, and
-    in T seconds has T − l · step_s for all else. Rollouts of l tokens or more, of work W(l) together, therefore need
-    k(l) = W(l) / (T − l · step_s) engines or more; all engines together make at least ∫ k(l) dl steps. T is the
+    An engine makes at least as many steps as its longest rollout has tokens, l, however small its batch is by then. In
+    T seconds it has T − l · step_s for all else. Rollouts of l tokens or more, of work W(l) together, therefore need
+    k(l) = W(l) / (T − l · step_s) engines or more. All engines together make at least ∫ k(l) dl steps. T is the
     shortest time in which that and all work fit.
     """
     lengths, work, prefill_s = _work(load, shape)
@@ -39,7 +41,7 @@ def unmoved_bound_s(load: Load, shape: ClusterShape) -> float:
     fewest_steps, total = lengths.sum() / shape.max_batch, prefill_s + work_above[-1]
     widths = longest_first - np.append(
         longest_first[1:], 0.0
-    )  # of the interval of l in which W(l) counts just these rollouts
+    )  # width of the interval of l in which W(l) counts just these rollouts
 
     def fits(seconds: float) -> bool:
         left = seconds - shape.curve.step_s * longest_first
@@ -62,7 +64,10 @@ def unmoved_bound_s(load: Load, shape: ClusterShape) -> float:
 
 
 def _work(load: Load, shape: ClusterShape) -> tuple[Float64, Float64, float]:
-    """(tokens, seconds without the fixed cost of steps) of each rollout, and seconds to compute every prompt once."""
+    """Return the tokens of each rollout, its seconds without the fixed cost of steps, and seconds of all prompts.
+
+    Every prompt is computed once.
+    """
     curve = shape.curve
     lengths = np.concatenate([np.asarray(responses, np.float64) for responses in load.lengths])
     prompts = np.repeat(np.asarray(load.prompt_tokens, np.float64), [len(responses) for responses in load.lengths])

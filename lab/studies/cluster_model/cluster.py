@@ -1,4 +1,4 @@
-"""A driver and its engines in discrete events: who is given what, when, and what it comes to."""
+"""Simulate a driver and its engines by discrete events, and measure how long a load takes."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from nemo_brorl.generation.progress import ReportTimes
 
 
 class Dispatcher(Protocol):
-    """Decides which engine samples what. It hears of ends, never of lengths that are still to come."""
+    """A policy that decides which engine samples what. It sees which rollouts ended, but no length in advance."""
 
     def assign(self) -> tuple[int, Chunk] | None:
-        """The next assignment, None for now."""
+        """Return the next chunk to sample and its engine, or None for now."""
 
-    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
-        """Where an engine is with a chunk."""
+    def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
+        """Take an engine's report about a chunk: rollouts started and ended, and mean age in tokens."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """A chunk is done."""
+        """Take an engine's report that all rollouts of a chunk have ended."""
 
     def steals(self) -> list[Steal]:
-        """Who should give back what to whom."""
+        """Return the chunks that engines should give back for other engines."""
 
     def withdrawn(self, number: int) -> None:
-        """An engine gave a chunk back."""
+        """Take an engine's reply that it gave a chunk back unstarted."""
 
     def kept(self, number: int) -> None:
-        """An engine had begun a chunk it was asked for."""
+        """Take an engine's reply that it had already started a chunk that it should give back."""
 
 
 @dataclass(frozen=True)
 class ClusterResult:
-    """What sampling a load took. Shares are of engines × makespan."""
+    """The time and cost of sampling a load. Shares are of engines × makespan."""
 
     makespan_s: float
-    bound_s: float  # no schedule is faster: work spread evenly, or the longest rollout alone
-    unmoved_bound_s: float  # nor is one that never moves what has begun faster than this
+    bound_s: float  # lower bound: work spread evenly, or the longest rollout alone
+    unmoved_bound_s: float  # lower bound for schedules that never move a started rollout
     idle_share: float  # engines without any rollout
     prefill_tokens: int
-    prefill_ratio: float  # over computing every prompt once
-    num_messages: int  # between driver and engines
+    prefill_ratio: float  # prefill over computing every prompt once
+    num_messages: int  # messages between driver and engines
     num_stolen: int
 
     @property
     def over_bound(self) -> float:
-        """Makespan over the lower bound."""
+        """Time to sample everything, over the lower bound."""
         return self.makespan_s / self.bound_s
 
     @property
     def over_unmoved(self) -> float:
-        """Makespan over the bound without moves."""
+        """Time to sample everything, over the bound for schedules that move no started rollout."""
         return self.makespan_s / self.unmoved_bound_s
 
 
 class Cluster:
-    """One load on one cluster under one dispatcher. Used once."""
+    """The simulation of one load on one cluster under one dispatcher. Use it once."""
 
     def __init__(self, shape: ClusterShape, dispatcher: Dispatcher) -> None:
         self._shape = shape
@@ -72,9 +72,9 @@ class Cluster:
             for _ in range(shape.num_engines)
         ]
         self._reports = [ReportTimes(shape.report_every, shape.report_s) for _ in range(shape.num_engines)]
-        self._is_ticking = [False] * shape.num_engines  # engines that will look whether a report is due
+        self._is_ticking = [False] * shape.num_engines  # engines with a pending check whether a report is due
         self._stamps = [0] * shape.num_engines  # an engine's event with an older stamp is void
-        self._events: list[tuple[float, int, str, int, object]] = []  # heap of (time, order, kind, engine, what)
+        self._events: list[tuple[float, int, str, int, object]] = []  # heap of (time, order, kind, engine, content)
         self._num_events = 0
         self._now_s = 0.0
         self._num_messages = 0
@@ -82,11 +82,11 @@ class Cluster:
 
     @property
     def num_sampled(self) -> int:
-        """Rollouts that have ended."""
+        """Number of simulated rollouts that have ended."""
         return sum(engine.num_ended for engine in self._engines)
 
     def run(self, load: Load) -> ClusterResult:
-        """Sample everything the dispatcher hands out."""
+        """Sample everything that the dispatcher assigns, and return the result."""
         handlers = {
             "end": self._end, "arrive": self._arrive, "tick": self._tick, "ask": self._ask, "hear": self._hear,
             "answer": self._answer,
@@ -122,7 +122,7 @@ class Cluster:
         if self._engines[engine].batch:
             self._post(self._engines[engine].next_end_s, "end", engine, self._stamps[engine])
 
-    # ---- at an engine ----
+    # ---- events at an engine ----
 
     def _end(self, engine: int, stamp: object) -> None:
         if stamp != self._stamps[engine]:
@@ -136,7 +136,7 @@ class Cluster:
         self._reschedule(engine)
 
     def _tick(self, engine: int, _: object) -> None:
-        """A busy engine looks whether it has told nothing for too long."""
+        """Report from a busy engine that has sent nothing for too long."""
         model, reports = self._engines[engine], self._reports[engine]
         self._is_ticking[engine] = model.batch > 0
         if model.batch:
@@ -150,7 +150,7 @@ class Cluster:
         self._send(
             "hear",
             engine,
-            [(chunk, chunk.num_begun, chunk.num_ended, model.age(chunk)) for chunk in (*done, *model.begun)],
+            [(chunk, chunk.num_started, chunk.num_ended, model.age(chunk)) for chunk in (*done, *model.begun)],
         )
         self._reports[engine].mark_reported(self._now_s)
 
@@ -172,15 +172,15 @@ class Cluster:
         chunk = self._engines[engine].withdraw(number)
         self._send("answer", engine, (number, chunk is not None))
 
-    # ---- at the driver ----
+    # ---- events at the driver ----
 
     def _hear(self, engine: int, news: object) -> None:
         assert isinstance(news, Iterable)
-        for chunk, num_begun, num_ended, age in news:
+        for chunk, num_started, num_ended, age in news:
             if num_ended == len(chunk.lengths):
                 self._dispatcher.finish(engine, chunk)
             else:
-                self._dispatcher.progress(engine, chunk.number, num_begun, num_ended, age)
+                self._dispatcher.progress(engine, chunk.number, num_started, num_ended, age)
         self._dispatch()
 
     def _answer(self, engine: int, what: object) -> None:

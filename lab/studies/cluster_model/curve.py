@@ -1,4 +1,4 @@
-"""How long an engine takes: seconds of a step by its batch and context, tokens a second of prefill."""
+"""Model how long an engine takes: seconds of a step by batch and context, and tokens a second of prefill."""
 
 from __future__ import annotations
 
@@ -14,27 +14,35 @@ from nemo_brorl.core.errors import DataError
 
 @dataclass(frozen=True)
 class EngineCurve:
-    """`step_s + rollout_s · batch + context_s · context` seconds for a step that decodes one token of every rollout of
-    the batch."""
+    """The seconds of a step that decodes one token of each rollout of the batch.
 
-    step_s: float  # whatever the batch: weights are read, kernels are launched, the scheduler runs
-    rollout_s: float  # per rollout of the batch: its matrix products and its sampling
-    context_s: float  # per token that a rollout attends to, summed over the batch: keys and values are read
+    They are `step_s + rollout_s · batch + context_s · context`.
+    """
+
+    step_s: float  # fixed cost: reading weights, launching kernels, scheduling
+    rollout_s: float  # cost per rollout of the batch: matrix products and sampling
+    context_s: float  # cost per attended token, summed over the batch: reading keys and values
     prefill_tokens_per_s: float
-    source: str  # where the numbers are from
+    source: str  # source of the numbers
 
     def decode_s(self, batch: int, context: int, num_steps: int) -> float:
-        """Seconds of `num_steps` steps with the same rollouts; their context grows by `batch` tokens with each."""
+        """Return the seconds of `num_steps` steps with the same rollouts.
+
+        Their context grows by `batch` tokens a step.
+        """
         grown = batch * num_steps * (num_steps - 1) / 2
         return num_steps * (self.step_s + self.rollout_s * batch) + self.context_s * (num_steps * context + grown)
 
     def write(self, path: Path) -> None:
-        """As JSON."""
+        """Write the engine's curve of step times as JSON."""
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 
 def read_curve(path: Path) -> EngineCurve:
-    """What `EngineCurve.write` wrote, possibly among other keys. Raises DataError when a key is missing."""
+    """Read a curve that `EngineCurve.write` wrote, possibly among other keys.
+
+    Raises DataError when a key is missing.
+    """
     content = json.loads(path.read_text())
     content = content.get("curve", content)
     missing = EngineCurve.__dataclass_fields__.keys() - content.keys()
@@ -49,10 +57,10 @@ def read_curve(path: Path) -> EngineCurve:
 def fit(
     batches: Sequence[int], contexts: Sequence[int], seconds: Sequence[float], prefill_tokens_per_s: float, source: str
 ) -> EngineCurve:
-    """Least squares of relative errors, with coefficients of at least zero: a negative one is left out and the others
-    fitted again.
+    """Fit a curve by least squares of relative errors, with coefficients of at least zero.
 
-    contexts: tokens attended to, summed over the batch.
+    A negative coefficient is left out and the others are fitted again. `contexts` are attended tokens, summed over the
+    batch.
     """
     measured = np.asarray(seconds, dtype=np.float64)
     columns = np.stack(
@@ -71,16 +79,16 @@ def fit(
 
 
 # A 1.5 B model (Qwen2.5-1.5B: 1.54e9 parameters, 28 layers, 2 key-value heads of 128) in bf16 on an H100 SXM (HBM
-# 3.35e12 B/s, 989e12 dense bf16 FLOP/s). Derived, not measured; the two shares of the peaks and the overhead are
+# 3.35e12 B/s, 989e12 dense bf16 FLOP/s). Derived, not measured. The two shares of the peaks and the overhead are
 # assumptions.
 _PARAMETERS = 1.54e9
 _KEY_VALUE_BYTES = 28 * 2 * 2 * 128 * 2  # per token: layers × (key, value) × heads × head size × bytes = 28,672
 _BYTES_PER_S = 0.8 * 3.35e12
 _FLOPS = 0.5 * 989e12
-_OVERHEAD_S = 1e-3  # of a step: scheduling and launches that are not hidden
+_OVERHEAD_S = 1e-3  # unhidden scheduling and launches of a step
 
 ASSUMED_H100 = EngineCurve(
-    step_s=2 * _PARAMETERS / _BYTES_PER_S + _OVERHEAD_S,  # every weight is read once: 1.15 ms, and the overhead
+    step_s=2 * _PARAMETERS / _BYTES_PER_S + _OVERHEAD_S,  # each weight is read once: 1.15 ms, plus the overhead
     rollout_s=2 * _PARAMETERS / _FLOPS,  # a multiplication and an addition per parameter: 6.2 µs
     context_s=_KEY_VALUE_BYTES / _BYTES_PER_S,  # 10.7 ns
     prefill_tokens_per_s=_FLOPS / (2 * _PARAMETERS),  # 160,000, without attention

@@ -1,4 +1,4 @@
-"""Ways to hand out rollouts: what other systems do, and ours, the planner of the real pool unchanged."""
+"""Dispatch rollouts to engines as other systems do, and as this project does, with the real pool's planner."""
 
 from __future__ import annotations
 
@@ -18,45 +18,48 @@ from nemo_brorl.types import Prompt, RolloutRequest, Sampling
 
 
 class Fixed:
-    """Everything is decided at the start: engine e gets `shares[e]`."""
+    """A dispatcher that decides everything at the start: engine e gets `shares[e]`."""
 
     def __init__(self, shares: Sequence[Sequence[Chunk]]) -> None:
         self._assignments = deque((engine, chunk) for engine, share in enumerate(shares) for chunk in share)
 
     def assign(self) -> tuple[int, Chunk] | None:
-        """The next of what was decided."""
+        """Return the next assignment that was decided at the start, or None."""
         return self._assignments.popleft() if self._assignments else None
 
-    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
-        """Nothing follows from it."""
+    def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
+        """Ignore an engine's progress report, because all chunks were assigned at the start."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """Nothing follows from it."""
+        """Ignore a finished chunk, because all chunks were assigned at the start."""
 
     def steals(self) -> list[Steal]:
-        """Nobody."""
+        """Return an empty list, because a fixed dispatcher moves no chunk between engines."""
         return []
 
     def withdrawn(self, number: int) -> None:
-        """Never asked."""
+        """Ignore a chunk that an engine gave back, because a fixed dispatcher never requests one."""
 
     def kept(self, number: int) -> None:
-        """Never asked."""
+        """Ignore a chunk that an engine did not give back, because a fixed dispatcher never requests one."""
 
 
 class Pulled(Fixed):
-    """The next of a queue goes to the engine with the fewest rollouts, as soon as it has fewer than its batch."""
+    """A dispatcher that sends the next chunk to the engine with the fewest rollouts.
+
+    It does so as soon as that engine has fewer rollouts than its batch holds.
+    """
 
     def __init__(self, chunks: Sequence[Chunk], shape: ClusterShape) -> None:
         super().__init__([])
         self._queue = deque(chunks)
         self._room = shape.max_batch
         self._held = [0] * shape.num_engines
-        self._ended: dict[int, int] = {}  # by chunk
+        self._ended: dict[int, int] = {}  # ended rollouts by chunk
         self._free = set(range(shape.num_engines))
 
     def assign(self) -> tuple[int, Chunk] | None:
-        """Queue order."""
+        """Return the queue's next chunk and the engine with the fewest rollouts, or None."""
         if not self._queue or not self._free:
             return None
         engine = min(self._free, key=lambda candidate: (self._held[candidate], candidate))
@@ -64,13 +67,13 @@ class Pulled(Fixed):
         self._charge(engine, len(chunk.lengths))
         return engine, chunk
 
-    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
-        """Ended rollouts have left the batch."""
+    def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
+        """Count the rollouts of a chunk that have ended, which leave the engine's batch."""
         self._charge(engine, self._ended.get(number, 0) - num_ended)
         self._ended[number] = num_ended
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """So have the last of a chunk."""
+        """Count all rollouts of a finished chunk as ended, so that its engine gets the next chunk."""
         self.progress(engine, chunk.number, len(chunk.lengths), len(chunk.lengths), 0.0)
         del self._ended[chunk.number]
 
@@ -83,7 +86,7 @@ class Pulled(Fixed):
 
 
 class Planned:
-    """`ChunkPlacement` with forecasts of a `LengthHistory` that hears the lengths of chunks when they are done."""
+    """The real pool's `ChunkPlacement`, which forecasts lengths from a `LengthHistory` of finished chunks."""
 
     def __init__(
         self,
@@ -114,17 +117,17 @@ class Planned:
         self.kept = self._placement.kept
 
     def assign(self) -> tuple[int, Chunk] | None:
-        """The planner's."""
+        """Return the next chunk and its engine as the real pool's planner chooses them, or None."""
         assignment = self._placement.assign()
         return None if assignment is None else (assignment[0], self._chunks[assignment[1]])
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """The planner hears of the lengths now."""
+        """Report the response lengths of a finished chunk to the real pool's planner."""
         self._placement.finish(engine, chunk.number, np.asarray(chunk.lengths, np.int32))
 
 
 def warm_history(before: Load) -> LengthHistory:
-    """What is known after a step with other prompts of the same tasks."""
+    """Return the length history after a step with other prompts of the same tasks."""
     history = LengthHistory()
     for prompt, (task, lengths) in enumerate(zip(before.tasks, before.lengths, strict=True)):
         history.observe(task, f"before/{prompt}", np.asarray(lengths, np.int32))
@@ -132,7 +135,7 @@ def warm_history(before: Load) -> LengthHistory:
 
 
 def pieces(load: Load, size: int) -> Iterator[Chunk]:
-    """Groups in chunks of at most `size`, numbered in order."""
+    """Yield the groups of a load in chunks of at most `size` rollouts, numbered in order."""
     number = 0
     for prompt, (num_tokens, lengths) in enumerate(zip(load.prompt_tokens, load.lengths, strict=True)):
         for first in range(0, len(lengths), size):
@@ -141,7 +144,7 @@ def pieces(load: Load, size: int) -> Iterator[Chunk]:
 
 
 def whole_groups(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Each group to the engine that was given the fewest rollouts, all at once."""
+    """Return a dispatcher that sends each group at once to the engine with the fewest rollouts so far."""
     shares: list[list[Chunk]] = [[] for _ in range(shape.num_engines)]
     given = [0] * shape.num_engines
     for chunk in pieces(load, max(map(len, load.lengths))):
@@ -152,31 +155,36 @@ def whole_groups(load: Load, shape: ClusterShape) -> Dispatcher:
 
 
 def whole_groups_pulled(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Groups go out as engines get room: the kinder form of pinning."""
+    """Return a dispatcher that sends whole groups as engines get room, which is the kinder form of pinning."""
     return Pulled(list(pieces(load, max(map(len, load.lengths)))), shape)
 
 
 def static_split(load: Load, shape: ClusterShape) -> Dispatcher:
-    """All rollouts in order of their prompts, cut into as many equal parts as there are engines."""
+    """Return a dispatcher that cuts all rollouts, in order of their prompts, into one equal slice for each engine."""
     singles = list(pieces(load, 1))
     bounds = np.linspace(0, len(singles), shape.num_engines + 1).round().astype(int).tolist()
     return Fixed([singles[first:last] for first, last in pairwise(bounds)])
 
 
 def scatter(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Single rollouts, round robin, all at once."""
+    """Return a dispatcher that sends single rollouts round robin, all at once."""
     singles = list(pieces(load, 1))
     return Fixed([singles[engine :: shape.num_engines] for engine in range(shape.num_engines)])
 
 
 def scatter_pulled(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Single rollouts to whichever engine has the fewest: the best balance and the most prefill."""
+    """Return a dispatcher that sends single rollouts to the engine with the fewest.
+
+    It has the best balance and the most prefill.
+    """
     return Pulled(list(pieces(load, 1)), shape)
 
 
 def known_lengths(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Single rollouts, the longest first, to whichever engine has the fewest: what nobody can do who does not know how
-    they end."""
+    """Return a dispatcher that sends single rollouts, the longest first, to the engine with the fewest.
+
+    It is a reference: no real dispatcher knows the lengths in advance.
+    """
     return Pulled(sorted(pieces(load, 1), key=lambda chunk: -chunk.lengths[0]), shape)
 
 

@@ -1,4 +1,4 @@
-"""One engine with continuous batching: rollouts enter as slots fall free, every step decodes one token of each."""
+"""Model one engine with continuous batching: rollouts enter free slots, and each step decodes one token of each."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from nemo_brorl.generation.placement.engine_load import PrefixCache
 
 @dataclass
 class Chunk:
-    """Rollouts of one prompt that an engine is given together."""
+    """Rollouts of one prompt that an engine gets together."""
 
     number: int
     prompt: int
     prompt_tokens: int
-    lengths: Sequence[int]  # of the responses; nobody but the engine may look
-    num_begun: int = 0
+    lengths: Sequence[int]  # response lengths, which only the engine may read
+    num_started: int = 0
     num_ended: int = 0
-    begun_at: int = 0  # sum of the steps in which those that go on began
+    started_at: int = 0  # sum of the steps in which the running rollouts started
 
     @property
     def is_done(self) -> bool:
@@ -31,47 +31,47 @@ class Chunk:
 
 @dataclass
 class EngineModel:
-    """Time goes on from one end of a rollout to the next in closed form: between them the batch does not change.
+    """An engine whose time advances from one end of a rollout to the next, in closed form.
 
-    `next_end_s` is when the batch changes next by itself. The caller calls `run_to_next_end` then, and `add` or
-    `withdraw` in between. Prompts that are not in the prefix cache are computed before the step, which takes longer by
-    that.
+    Between two ends the batch does not change. `next_end_s` is when the batch changes next by itself. The caller calls
+    `run_to_next_end` then, and `add` or `withdraw` in between. Prompts that are not in the prefix cache are computed
+    before the step, which takes longer by that.
     """
 
     curve: EngineCurve
     max_batch: int
     cache: PrefixCache
-    time_s: float = 0.0  # until which it has run; always between two steps
+    time_s: float = 0.0  # time reached, always between two steps
     busy_s: float = 0.0
     prefill_tokens: int = 0
     num_steps: int = 0
-    num_ended: int = 0  # rollouts
+    num_ended: int = 0  # ended rollouts
     waiting: deque[Chunk] = field(default_factory=deque)
     _ends: list[tuple[int, int, int]] = field(default_factory=list)  # heap of (step, chunk, context at the end)
-    _chunks: dict[int, Chunk] = field(default_factory=dict)  # begun, not done
+    _chunks: dict[int, Chunk] = field(default_factory=dict)  # started chunks that are not done
     _context: int = 0  # tokens attended to in the next step
 
     @property
     def batch(self) -> int:
-        """Rollouts being decoded."""
+        """Number of rollouts that the simulated engine is decoding."""
         return len(self._ends)
 
     @property
     def next_end_s(self) -> float:
-        """When the next rollout ends; infinity when there is none."""
+        """Simulated time at which the engine's next rollout ends, or infinity without one."""
         if not self._ends:
             return math.inf
         return self.time_s + self.curve.decode_s(self.batch, self._context, self._ends[0][0] - self.num_steps)
 
     def add(self, chunk: Chunk, now_s: float) -> None:
-        """Queue a chunk; it begins at the end of the current step, or at once when the engine is idle."""
+        """Queue a chunk, which starts at the end of the current step, or at once when the engine is idle."""
         self.waiting.append(chunk)
         if self.batch < self.max_batch and self._is_between_steps(now_s):
             self._admit()
 
     @property
     def begun(self) -> Iterable[Chunk]:
-        """Chunks that have begun and are not done."""
+        """Chunks of rollouts that the engine has started and not finished."""
         return self._chunks.values()
 
     def run_until(self, now_s: float) -> None:
@@ -79,20 +79,20 @@ class EngineModel:
         self._is_between_steps(now_s)
 
     def age(self, chunk: Chunk) -> float:
-        """Tokens that the rollouts of a chunk which go on have, on average."""
-        num_running = chunk.num_begun - chunk.num_ended
-        return self.num_steps - chunk.begun_at / num_running if num_running else 0.0
+        """Return the mean number of tokens of a chunk's running rollouts."""
+        num_running = chunk.num_started - chunk.num_ended
+        return self.num_steps - chunk.started_at / num_running if num_running else 0.0
 
     def withdraw(self, number: int) -> Chunk | None:
-        """Give back a chunk that has not begun; None when it has, or is not here."""
+        """Return a chunk that has not started and remove it, or return None when it has, or is not here."""
         for chunk in self.waiting:
-            if chunk.number == number and chunk.num_begun == 0:
+            if chunk.number == number and chunk.num_started == 0:
                 self.waiting.remove(chunk)
                 return chunk
         return None
 
     def run_to_next_end(self) -> list[Chunk]:
-        """Decode until a rollout ends, and let others in. Returns the chunks of those that ended, once each."""
+        """Decode until a rollout ends and admit waiting ones, and return the chunks that had a rollout end."""
         self._decode(self._ends[0][0] - self.num_steps)
         ended: dict[int, Chunk] = {}
         while self._ends and self._ends[0][0] == self.num_steps:
@@ -100,7 +100,7 @@ class EngineModel:
             self._context -= context
             chunk = self._chunks[number]
             chunk.num_ended += 1
-            chunk.begun_at -= self.num_steps - (context - chunk.prompt_tokens)
+            chunk.started_at -= self.num_steps - (context - chunk.prompt_tokens)
             self.num_ended += 1
             ended[number] = chunk
         for number, chunk in ended.items():
@@ -117,8 +117,10 @@ class EngineModel:
         self._context += num_steps * self.batch
 
     def _is_between_steps(self, now_s: float) -> bool:
-        """Finish the step that is under way at `now_s`, unless a rollout ends with it: then others are let in
-        anyway."""
+        """Finish the step that is under way at `now_s`, and return True, unless a rollout ends with it.
+
+        When one does, others are admitted anyway.
+        """
         if not self._ends:
             self.time_s = max(self.time_s, now_s)
             return True
@@ -138,15 +140,15 @@ class EngineModel:
     def _admit(self) -> None:
         while self.waiting and self.batch < self.max_batch:
             chunk = self.waiting[0]
-            if chunk.num_begun == 0:
+            if chunk.num_started == 0:
                 self._prefill(chunk)
                 self._chunks[chunk.number] = chunk
-            last = min(len(chunk.lengths), chunk.num_begun + self.max_batch - self.batch)
-            for length in chunk.lengths[chunk.num_begun : last]:
+            last = min(len(chunk.lengths), chunk.num_started + self.max_batch - self.batch)
+            for length in chunk.lengths[chunk.num_started : last]:
                 heapq.heappush(self._ends, (self.num_steps + length, chunk.number, chunk.prompt_tokens + length))
-            self._context += (last - chunk.num_begun) * chunk.prompt_tokens
-            chunk.begun_at += (last - chunk.num_begun) * self.num_steps
-            chunk.num_begun = last
+            self._context += (last - chunk.num_started) * chunk.prompt_tokens
+            chunk.started_at += (last - chunk.num_started) * self.num_steps
+            chunk.num_started = last
             if last == len(chunk.lengths):
                 self.waiting.popleft()
 

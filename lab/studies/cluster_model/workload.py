@@ -1,4 +1,4 @@
-"""Long-tailed response lengths: drawn, or as a run recorded them."""
+"""Draw long-tailed response lengths, or take them from a run's record."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lab.studies.cluster_model.load import Load
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.generation.placement.lengths import expected
 
-_RARE = 1e-4  # a share at the limit below this is not told from none
-_SPREADS = (0.01, 3.0)  # of ln length
+_RARE = 1e-4  # smallest share at the limit that counts
+_SPREADS = (0.01, 3.0)  # range of the spread of ln length
 _BISECTIONS = 40
 
 
 @dataclass(frozen=True)
 class LengthDistribution:
-    """A log-normal body with a Pareto tail, cut at `max_tokens`; prompts differ in their median.
+    """A log-normal body with a Pareto tail, cut at `max_tokens`. Prompts differ in their median.
 
     length = median · exp(spread_of_prompts · z_prompt + spread_of_rollouts · z_rollout), and a share of `tail` of all
     rollouts is longer by a Pareto factor with exponent `tail_exponent`.
@@ -40,7 +40,7 @@ HEAVY = LengthDistribution(
 
 
 def draw_load(law: LengthDistribution, num_prompts: int, num_per_prompt: int, prompt_tokens: int, seed: int) -> Load:
-    """A load under a law: all of one task, prompts of `prompt_tokens`."""
+    """Draw a load from a length distribution, all of one task, with prompts of `prompt_tokens`."""
     random = np.random.default_rng(seed)
     medians = law.median * np.exp(law.spread_of_prompts * random.standard_normal((num_prompts, 1)))
     lengths = medians * np.exp(law.spread_of_rollouts * random.standard_normal((num_prompts, num_per_prompt)))
@@ -51,8 +51,11 @@ def draw_load(law: LengthDistribution, num_prompts: int, num_per_prompt: int, pr
 
 
 def recorded_distribution(rows: Sequence[Mapping[str, float]]) -> LengthDistribution:
-    """The log-normal whose mean and share at the limit are those of a run's metrics; half of its variance lies between
-    prompts, which metrics do not tell. Raises DataError when no row has response lengths."""
+    """Return the log-normal with the mean, and the share at the limit, of a run's metrics.
+
+    Half of its variance lies between prompts, which metrics do not tell. Raises DataError when no row has response
+    lengths.
+    """
     seen = [row for row in rows if "rollouts/response_tokens" in row]
     if not seen:
         raise DataError("no row has 'rollouts/response_tokens': give the metrics.jsonl of a training run")
@@ -61,7 +64,7 @@ def recorded_distribution(rows: Sequence[Mapping[str, float]]) -> LengthDistribu
     at_limit = min(0.5, max(_RARE, sum(row["rollouts/truncated"] for row in seen) / len(seen)))
     deviations = NormalDist().inv_cdf(1 - at_limit)
     low, high = _SPREADS
-    for _ in range(_BISECTIONS):  # the wider, the smaller the mean at the same share beyond the limit
+    for _ in range(_BISECTIONS):  # a wider spread has a smaller mean at one share beyond the limit
         spread = (low + high) / 2
         location = math.log(limit) - deviations * spread
         low, high = (spread, high) if expected(location, spread, limit) > mean else (low, spread)

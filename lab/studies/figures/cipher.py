@@ -1,5 +1,4 @@
-"""Table and figure of `lab/studies/cipher_plain.py`: probability of right answers against rollouts sampled, arm by
-arm."""
+"""Tabulate and draw `lab/studies/cipher_plain.py`: probability of right answers over rollouts sampled, arm by arm."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ AMOUNTS = (102_400, 204_800, 307_200)  # rollouts
 
 
 class PlainArm(NamedTuple):
-    """What runs of several seeds have in common."""
+    """The settings that runs of several seeds have in common."""
 
     n: int
     advantage: str
@@ -27,7 +26,7 @@ class PlainArm(NamedTuple):
 
 
 class CipherCurve(NamedTuple):
-    """One run."""
+    """The measurements of one training run: rollouts, success and updates."""
 
     sampled: list[int]
     score: list[float]
@@ -35,7 +34,7 @@ class CipherCurve(NamedTuple):
 
 
 def read_curves(lines: Iterable[str]) -> dict[PlainArm, dict[int, CipherCurve]]:
-    """Curves by arm and seed."""
+    """Return the curves of success over rollouts, by arm and seed."""
     curves: dict[PlainArm, dict[int, CipherCurve]] = {}
     for line in lines:
         row = json.loads(line)
@@ -48,13 +47,15 @@ def read_curves(lines: Iterable[str]) -> dict[PlainArm, dict[int, CipherCurve]]:
 
 
 def score_at(curve: CipherCurve, amount: int) -> float:
-    """On the line between the measurements around it."""
+    """Return a run's success at a number of rollouts, interpolated between measurements."""
     return float(np.interp(amount, curve.sampled, curve.score))
 
 
 def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[str], list[list[str]]]:
-    """Header, and a row for each arm: mean over seeds ± Student's 95 % interval, in %; runs that are not done count as
-    none."""
+    """Return the header and rows of a table of success after given numbers of rollouts, with one row for each arm.
+
+    Cells are the mean over seeds ± Student's 95 % interval, in %. Incomplete runs are left out.
+    """
     header = ["arm", "seeds", *(f"{amount:,}" for amount in AMOUNTS), "updates"]
     rows = []
     for arm, by_seed in curves.items():
@@ -70,7 +71,7 @@ def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[
 
 
 def draw_curves(curves: Mapping[Any, Mapping[int, CipherCurve]], path: Path) -> None:
-    """Every run as a line, on a linear and on a logarithmic scale."""
+    """Draw every run's success over rollouts, on a linear and on a logarithmic scale."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.2), layout="constrained")

@@ -1,4 +1,4 @@
-"""Figure of the cluster model: ways to hand out rollouts, over the number of engines."""
+"""Draw the figure of the cluster model: ways to dispatch rollouts, over the number of engines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from brorl_lab.commands.figures import COLOURS, make_panels, save_figure
 
 from lab.studies.cluster_model.cluster import ClusterResult
 
-Curve = Sequence[tuple[int, ClusterResult]]  # (engines, what came of it)
+Curve = Sequence[tuple[int, ClusterResult]]  # (number of engines, result)
 
 
 def draw_scaling(curves: Mapping[str, Curve], path: Path) -> None:
-    """Makespan over the lower bound, idle share, and prefill over once per prompt, one line per way."""
+    """Draw makespan over the lower bound, idle share, and prefill over once per prompt.
+
+    Each way to dispatch has one line.
+    """
     titles = ("makespan over the lower bound", "engines idle, %", "prompts computed, times")
     figure, axes = make_panels(3, titles, "engines")
     for row, (name, curve) in enumerate(curves.items()):

@@ -1,4 +1,4 @@
-"""Tables of what `lab/studies/cipher_plateau.py` measured."""
+"""Print the tables of `lab/studies/cipher_plateau.py`'s measurements."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ RATES = ("pass@1", "within reach", "beyond")
 
 
 def print_plateau_tables(output: Path) -> None:
-    """Each part's last line, seed by seed, and the means over seeds ± Student's 95 % interval; `=s`: when the seed's
-    first arm had ended."""
+    """Print each part's last line by seed, and the means over seeds ± Student's 95 % interval.
+
+    Columns with `=s` are at the time when the seed's first arm ended.
+    """
     parts: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for text in output.read_text(encoding="utf-8").splitlines():
         line = json.loads(text)
@@ -44,7 +46,10 @@ def print_plateau_tables(output: Path) -> None:
 
 
 def rates_of(lines: Sequence[Mapping[str, Any]], seconds: float) -> list[float]:
-    """In %: what the last line has, then pass@1 and beyond reach after so many seconds."""
+    """Return a run's success rates in %.
+
+    They are the last line's rates, then pass@1 and success beyond reach after `seconds`.
+    """
     rates = [lines[-1][name] for name in RATES]
     for name in ("pass@1", "beyond"):
         rates.append(float(np.interp(seconds, column(lines, "seconds"), column(lines, name))))

@@ -1,4 +1,4 @@
-"""Table and figure of what `lab/studies/cipher_pool.py` measured."""
+"""Print the table and draw the figure of `lab/studies/cipher_pool.py`'s measurements."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from brorl_lab.commands.sweep import first_reached_at, mean_and_interval
 from lab.studies.figures.cipher import CipherCurve, draw_curves
 from nemo_brorl.core.console import format_table
 
-Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N and retirement, and by seed
+Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N and retirement, then by seed
 
 
 def print_pool_table(output: Path) -> None:
-    """Last pass@1 of each arm, in %, and of arms with retirement the shares of rollouts and seconds after which they
-    are where the same N without it ends; a figure beside the output."""
+    """Print the last pass@1 of each arm in %, and draw a figure next to the output.
+
+    Arms with retirement also get the shares of rollouts and seconds after which they reach the last pass@1 of the same
+    N without it.
+    """
     runs: Runs = {}
     for text in output.read_text(encoding="utf-8").splitlines():
         line = json.loads(text)
@@ -43,17 +46,17 @@ def print_pool_table(output: Path) -> None:
 
 
 def label_of(size: int, retire: float) -> str:
-    """What stands for an arm."""
+    """Return the label of an arm with rollout size `size` and retirement from the share `retire`."""
     return f"N = {size}, retire_from={retire}" if retire else f"N = {size}, all asked"
 
 
 def share_until(lines: Sequence[Mapping[str, Any]], without: Sequence[Mapping[str, Any]], unit: str) -> str:
-    """How much of the other run's rollouts or seconds it takes to where that ends."""
+    """Return the share of the other run's rollouts or seconds after which a run reaches its last pass@1, as text."""
     end = without[-1]
     amount = first_reached_at(column(lines, unit), column(lines, "pass@1"), end["pass@1"])
     return "never" if amount is None else f"{amount / end[unit]:.2f}"
 
 
 def column(lines: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    """One quantity of each line."""
+    """Return the values of one quantity in all lines."""
     return [line[name] for line in lines]

@@ -1,5 +1,4 @@
-"""Reads the runs of a sweep over N: curves against samples and against training time, tables at equal amounts of
-either."""
+"""Read the runs of a sweep over N: curves over samples and training time, and tables at equal amounts of either."""
 
 from __future__ import annotations
 
@@ -30,22 +29,27 @@ _PER_STEP = {
 
 @dataclass(frozen=True)
 class SizeRun:
-    """One run as curves. `samples` counts all rollouts sampled, those of dropped groups too; `seconds` the training
-    alone."""
+    """One run of a sweep over N, as curves.
+
+    `samples` counts all rollouts sampled, those of dropped groups too. `seconds` counts training alone.
+    """
 
     size: int  # N
     seed: int
-    samples: Curve  # [validations], up to each
-    seconds: Curve  # [validations]
-    scores: Mapping[str, Curve]  # pass@1 and the largest pass@k, [validations]
-    steps: Mapping[str, Curve]  # by name of _PER_STEP, [steps]
+    samples: Curve  # samples up to each validation
+    seconds: Curve  # seconds up to each validation
+    scores: Mapping[str, Curve]  # pass@1 and the largest pass@k [validations]
+    steps: Mapping[str, Curve]  # values [steps] by name of _PER_STEP
 
     @classmethod
     def from_rows(
         cls, size: int, seed: int, rows: Sequence[Mapping[str, Any]], rate: tuple[float, float] | None = None
     ) -> SizeRun:
-        """From a metrics file. A validation in a step's row comes after that step. `rate` (rollouts sampled per second,
-        seconds of everything else in a step), measured elsewhere, takes the place of the run's own times."""
+        """Return a run from the rows of its metrics file.
+
+        A validation in a step's row comes after that step. `rate` (rollouts sampled per second, seconds of everything
+        else in a step), measured elsewhere, replaces the run's own times.
+        """
         samples = np.cumsum([row.get("generation/num_samples", 0.0) for row in rows])
         spent = [sum(value for name, value in row.items() if is_training_time(name)) for row in rows]
         if rate is not None:
@@ -70,18 +74,23 @@ class SizeRun:
         )
 
     def score_at(self, name: str, axis: str, amount: float) -> float:
-        """A score at an amount of samples or seconds, on the line between the validations around it."""
+        """Return a score at an amount of samples or seconds, interpolated between validations."""
         return float(np.interp(amount, getattr(self, axis), self.scores[name]))
 
 
 def is_training_time(name: str) -> bool:
-    """Whether a metric is a part of the step's time. `time/collect_s` holds `time/generate_s` and `time/reward_s`."""
+    """Return whether a metric is a part of the step's training time.
+
+    `time/collect_s` includes `time/generate_s` and `time/reward_s`.
+    """
     return name.startswith("time/") and name not in (*_NOT_TRAINING, "time/generate_s", "time/reward_s")
 
 
 def sweep_tables(runs: Sequence[SizeRun]) -> dict[str, Table]:
-    """Scores at equal samples and at equal time, and what a step costs and sees; mean ± standard error over seeds, a
-    row per N."""
+    """Return tables of scores at equal samples and at equal time, and of what a step costs and measures.
+
+    Cells are mean ± standard error over seeds, with a row for each N.
+    """
     samples, seconds = (min(getattr(run, axis)[-1] for run in runs) for axis in ("samples", "seconds"))
     names = list(runs[0].scores)
     return {
@@ -121,7 +130,7 @@ def _step_table(runs: Sequence[SizeRun]) -> Table:
 
 
 def by_size(runs: Sequence[SizeRun]) -> dict[int, list[SizeRun]]:
-    """Runs of each N, ascending."""
+    """Return the runs of a sweep by their rollout size N, ascending."""
     return {size: [run for run in runs if run.size == size] for size in sorted({run.size for run in runs})}
 
 
@@ -131,8 +140,7 @@ def _mean_and_error(values: Sequence[float]) -> str:
 
 
 def draw_sweep(runs: Sequence[SizeRun], path: Path) -> None:
-    """Two files: pass@1 and pass@k against samples and against time in `path`, what a step costs and sees beside it in
-    `…_steps.png`."""
+    """Draw pass@1 and pass@k over samples and over time into `path`, and what a step costs into `…_steps.png`."""
     names = list(runs[0].scores)
     titles = [f"{name}, held out, %" for name in names for _ in range(2)]
     figure, axes = make_panels(len(titles), titles, "")
@@ -153,7 +161,7 @@ def draw_sweep(runs: Sequence[SizeRun], path: Path) -> None:
 
 
 def _draw_mean(axis: Any, curves: Sequence[tuple[SizeRun, Curve, Curve]]) -> None:
-    """(run, x, y): the mean over seeds of each N as a line, the seeds themselves faintly."""
+    """Draw the mean over seeds of each N as a line, and the seeds as faint lines. `curves` are (run, x, y)."""
     for row, size in enumerate(sorted({run.size for run, _, _ in curves})):
         members = [(x, y) for run, x, y in curves if run.size == size]
         length = min(len(y) for _, y in members)

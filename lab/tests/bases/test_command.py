@@ -29,11 +29,11 @@ def test_demonstrations_are_learned_by_a_new_model_or_by_the_policys(monkeypatch
 def test_conversations_in_files_are_for_the_other_command(tmp_path: Path) -> None:
     chat = tmp_path / "chat.jsonl"
     chat.write_text('{"prompt": "hi", "response": "ho"}\n')
-    with pytest.raises(ConfigError, match="or `brorl sft` for conversations in files"):
+    with pytest.raises(ConfigError, match="or run `brorl sft` for conversations in files"):
         command.make_or_fine_tune(load_config("sft", [f"data.path={chat}"]), CommandLine())
 
 
 def test_the_new_model_must_hold_a_prompt_and_a_response() -> None:
     config = load_config("brorl_cpu", ["sft.new.max_position_embeddings=100"])
-    with pytest.raises(ConfigError, match="write sft.new.max_position_embeddings=192 or more"):
+    with pytest.raises(ConfigError, match="set sft.new.max_position_embeddings=192 or more"):
         command.check_base_is_long_enough(config)

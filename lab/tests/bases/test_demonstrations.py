@@ -167,6 +167,6 @@ def test_a_task_without_an_expression_has_nothing_to_ask_a_calculator(tmp_path: 
         make_source(data, "train", 1), saved_tokenizer(tmp_path, data), None, 1.0, calls=Calls(1.0, 0.0)
     )
     with pytest.raises(
-        DataError, match="task gcd has no arithmetic expression.*write sft.demonstrations.calling_rate=null"
+        DataError, match="task gcd has no arithmetic expression.*set sft.demonstrations.calling_rate=null"
     ):
         demonstrations.demonstration(0)

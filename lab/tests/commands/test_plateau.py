@@ -39,4 +39,4 @@ def test_a_file_without_validations_is_refused(tmp_path: Path, capsys: pytest.Ca
         plateau_rows([{"step": 1}], PlateauConfig())
     assert main([str(tmp_path / "missing.jsonl")]) == 2
     assert main([str(write(tmp_path / "m.jsonl", [0.1])), "--window", "2"]) == 2
-    assert "write --window of at least 3" in capsys.readouterr().err
+    assert "pass --window of at least 3" in capsys.readouterr().err

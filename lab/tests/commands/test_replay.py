@@ -62,7 +62,7 @@ def test_a_step_that_is_needed_and_not_stored_is_named(tmp_path: Path) -> None:
 def test_a_step_of_which_a_share_is_stored_is_refused_before_anything_starts(tmp_path: Path) -> None:
     finished_run(tmp_path)
     StoreWriter(tmp_path, StoreConfig(share=1e-9), tmp_path).write(read_step(tmp_path, 3))
-    with pytest.raises(DataError, match=r"step 3 cannot be learnt again: \d+ of its groups are not .*store\.share=1"):
+    with pytest.raises(DataError, match=r"step 3 cannot be replayed: \d+ of its groups are not .*store\.share=1"):
         find_start(tmp_path, 4, 4)
     assert find_start(tmp_path, 2, 2) == ReplayStart(0, None)
 

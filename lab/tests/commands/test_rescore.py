@@ -94,7 +94,7 @@ def test_what_loosens_the_sandbox_comes_from_the_command_line(tmp_path: Path) ->
     (run / "config.yaml").write_text(to_yaml(load_config("brorl_cpu", loose)))
     with pytest.raises(ConfigError) as refused:
         main([str(run)])
-    assert "write 'rewards.code.readable=[/etc]' rewards.code.allow_unsandboxed=true behind the command" in str(
+    assert "pass 'rewards.code.readable=[/etc]' rewards.code.allow_unsandboxed=true after the command" in str(
         refused.value
     )
     with pytest.raises(ModelError, match="nowhere"):

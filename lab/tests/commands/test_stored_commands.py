@@ -75,7 +75,7 @@ def test_steps_are_chosen_by_number_or_range(tmp_path: Path) -> None:
     assert chosen_steps(tmp_path, "2-9") == [2, 3]
     with pytest.raises(DataError, match="none of --steps 7 is stored; steps 1 to 3 are"):
         chosen_steps(tmp_path, "7")
-    with pytest.raises(ConfigError, match="write K or K-J"):
+    with pytest.raises(ConfigError, match="pass K or K-J"):
         chosen_steps(tmp_path, "2..3")
 
 

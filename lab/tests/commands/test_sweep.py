@@ -123,7 +123,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("seeds: [1, 2]", "seeds: one"), "seeds=one: write a list of whole numbers"),
+        (("seeds: [1, 2]", "seeds: one"), "seeds=one: set a list of whole numbers"),
         (("seeds: [1, 2]", "seed: [1, 2]"), r"missing \['seeds'\], unknown \['seed'\]"),
         (("[policy.optim.lr=1e-4]", "policy.optim.lr=1e-4"), "axes.lr.1e-4=policy.optim.lr=1e-4 is no list"),
         (("policy.optim.lr=4e-4", "policy.optim.rate=4e-4"), "policy.optim.rate"),

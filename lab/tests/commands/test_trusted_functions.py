@@ -51,7 +51,7 @@ def test_a_function_of_the_folder_is_not_imported(setting: str, name: str, tmp_p
     with pytest.raises(ConfigError) as refused:
         replay.main([str(run), "--step", "1"])
     assert f"{setting}={name}" in str(refused.value)
-    assert f"if you trust whoever wrote that folder, write --trust {name}" in str(refused.value)
+    assert f"if you trust whoever wrote that folder, pass --trust {name}" in str(refused.value)
     assert not (tmp_path / "marker").exists()
 
 

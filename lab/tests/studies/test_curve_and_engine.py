@@ -53,7 +53,7 @@ def test_a_chunk_ends_when_its_last_rollout_does() -> None:
     first = [1.2 + 0.20, 1.2 + 0.22]
     assert model.next_end_s == pytest.approx(1 + sum(first))
     (chunk,) = model.run_to_next_end()
-    assert (chunk.num_begun, chunk.num_ended, chunk.is_done, model.age(chunk)) == (2, 1, False, 2.0)
+    assert (chunk.num_started, chunk.num_ended, chunk.is_done, model.age(chunk)) == (2, 1, False, 2.0)
     (chunk,) = model.run_to_next_end()
     assert chunk.is_done
     assert model.time_s == pytest.approx(1 + sum(first) + 1.1 + 0.12 + 1.1 + 0.13 + 1.1 + 0.14)
@@ -65,9 +65,9 @@ def test_slots_are_filled_as_they_fall_free() -> None:
     first, second = Chunk(0, 0, 10, [1, 3, 3]), Chunk(1, 1, 10, [1])
     model.add(first, 0.0)
     model.add(second, 0.0)
-    assert (first.num_begun, second.num_begun, model.batch) == (2, 0, 2)
+    assert (first.num_started, second.num_started, model.batch) == (2, 0, 2)
     model.run_to_next_end()
-    assert (first.num_begun, second.num_begun, model.batch) == (3, 0, 2)
+    assert (first.num_started, second.num_started, model.batch) == (3, 0, 2)
     assert model.withdraw(0) is None, "it has begun"
     assert model.withdraw(1) is second
     assert model.withdraw(1) is None

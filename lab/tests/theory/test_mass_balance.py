@@ -109,7 +109,7 @@ def test_without_a_baseline_a_small_group_can_lose_mass() -> None:
 
 def test_bad_input_says_what_to_write() -> None:
     p, is_correct, counts = instance(0)
-    with pytest.raises(ValueError, match="rule='ppo' is unknown: write one of distinct, counted"):
+    with pytest.raises(ValueError, match="rule='ppo' is unknown: set one of distinct, counted"):
         mass_balance(p, is_correct, counts, SIGNED, "ppo")
     with pytest.raises(ValueError, match="at least one token must be drawn"):
         mass_balance(p, is_correct, counts * 0, SIGNED, "counted")

@@ -1,2 +1,4 @@
-"""The doctor, which says whether all is there that a run needs. `commands/doctor.py` puts the checks of a node
-together, `job.py` the nodes of a job."""
+"""Check whether a machine or a job has all that a run needs.
+
+`command.py` runs the checks of a node, `job.py` combines those of a job's nodes.
+"""

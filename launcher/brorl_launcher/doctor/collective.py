@@ -1,12 +1,11 @@
-"""An all-reduce in processes of its own: between the GPUs (or two CPU processes) of a node, and over all nodes of a
-job.
+"""Try an all-reduce between the GPUs of a node (or two CPU processes), and over all nodes of a job.
 
-As a program (`probe.py`): one rank. Ranks first say in a store on rank 0 that they are there, so that a late one is
-known by its number.
+As a program (`probe.py`) this module is one rank. Each rank first announces itself in a store on rank 0, so that a late
+one is known by its number.
 
-When an all-reduce over all nodes fails, the one at fault is searched: neighbours try it two by two, each node with two
-others. The nodes stand in a ring. Edges that share no node are tried at once, so that two rounds (three, for an odd
-number) try all. A node that fails with both neighbours is at fault, unless all do: then it is the network.
+When an all-reduce over all nodes fails, neighbours try it in pairs to find the node at fault. The nodes form a ring, so
+each one is in two pairs. Pairs that share no node try at the same time: two rounds (three, for an odd number of nodes)
+cover all. A node that fails with both neighbours is at fault. If all nodes do, it is the network.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from brorl_launcher.doctor.report import FAIL, OK, Check, join_names
 
 LOCAL = "all-reduce, node"
 GLOBAL = "all-reduce, job"
-START_S = 120.0  # for a process with torch to start, with all nodes asking one file server
-KILL_S = 10.0  # after its own deadline a rank is killed
+START_S = 120.0  # longest start of a process with torch, while all nodes read from one file server
+KILL_S = 10.0  # seconds after its own deadline until a rank is killed
 CPU_MIB = 4
 GPU_MIB = 256
 NUM_REPEATS = 4
 CPU_RANKS = 2
-LEAST = 3  # nodes: two that fail together do not say whose fault it is
+LEAST = 3  # fewest nodes for a search: of two that fail together either may be at fault
 
 Pair = tuple[str, str]
-Try = Callable[[NodeRank, Pair], Check]  # an all-reduce between two nodes, one of which is this
+Try = Callable[[NodeRank, Pair], Check]  # an all-reduce between two nodes, one of which is this node
 
 
 @dataclass(frozen=True)
 class Ring:
-    """Ranks that take part: `per_node` on every one of `nodes`."""
+    """The ranks that take part in an all-reduce: `per_node` ranks on every one of `nodes`."""
 
     nodes: Sequence[str]
     per_node: int
@@ -56,12 +55,12 @@ class Ring:
 
 
 def longest_s(seconds: float) -> float:
-    """Longest time of a check whose all-reduce itself may take `seconds`."""
+    """Return the longest time of a check whose all-reduce itself may take `seconds`."""
     return START_S + seconds + KILL_S
 
 
 def check_node(this: NodeRank, num_gpus: int, seconds: float) -> Check:
-    """All-reduce between the processes of this node alone: what fails here is this node's fault."""
+    """Check an all-reduce between the processes of this node alone, where every failure is this node's fault."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     per_node = num_gpus or CPU_RANKS
@@ -76,7 +75,7 @@ def check_job(
     num_gpus: int,
     seconds: float,
 ) -> Check:
-    """All-reduce between all processes of `nodes`, of which this is one."""
+    """Check an all-reduce between all processes of `nodes`, which include this node."""
     per_node = num_gpus or 1
     ring = Ring(nodes, per_node, this.address, this.port + 1, has_gpus=num_gpus > 0)
     answers = _run(ring, nodes.index(this.node), seconds)
@@ -89,7 +88,10 @@ def check_pair(
     num_gpus: int,
     seconds: float,
 ) -> Check:
-    """All-reduce between the processes of two nodes, of which `between` says which this is, and where they meet."""
+    """Check an all-reduce between the processes of two nodes.
+
+    `between` holds this node's rank in the pair and the address at which the two meet.
+    """
     per_node = num_gpus or 1
     ring = Ring(pair, per_node, between.address, between.port, has_gpus=num_gpus > 0)
     answers = _run(ring, between.rank, seconds)
@@ -97,7 +99,7 @@ def check_pair(
 
 
 def _run(ring: Ring, node: int, seconds: float) -> list[ProbeResult]:
-    """Answers of the ranks of a node, which is the ring's `node`-th."""
+    """Run the ranks of the ring's `node`-th node, each in a process, and return their results."""
     environment = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     probes = []
     for device in range(ring.per_node):
@@ -120,9 +122,9 @@ def _run(ring: Ring, node: int, seconds: float) -> list[ProbeResult]:
 
 
 def _judge(name: str, ring: Ring, answers: Sequence[ProbeResult]) -> Check:
-    """Verdict from the answers of a node's ranks."""
+    """Return the all-reduce check of a node, from the results of its ranks."""
     is_own_fault = len(ring.nodes) == 1
-    reason = ""  # the first rank's that failed
+    reason = ""  # error of the first rank that failed
     missing: set[int] = set()
     speeds = []
     for rank_answer in answers:
@@ -150,17 +152,17 @@ def _judge(name: str, ring: Ring, answers: Sequence[ProbeResult]) -> Check:
 
 
 def pair_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
-    """All edges of the ring; within a round no node stands in two."""
+    """Return the pairs of neighbours in the ring of nodes, in rounds whose pairs share no node."""
     neighbours = [*nodes[1:], nodes[0]]
     edges = list(zip(nodes, neighbours, strict=True))
     last = []
     if len(nodes) % 2:
-        last = [[edges.pop()]]  # it shares a node with the first edge of either round
+        last = [[edges.pop()]]  # it shares a node with the first pair of either round
     return [edges[::2], edges[1::2], *last]
 
 
 def nodes_at_fault(nodes: Sequence[str], went_well: Mapping[Pair, bool]) -> list[str]:
-    """The nodes none of whose pairs went well; none when that is so of all."""
+    """Return the nodes whose pairs all failed, or an empty list when that is true of every node."""
     well: set[str] = set()
     for pair, pair_went_well in went_well.items():
         if pair_went_well:
@@ -176,15 +178,20 @@ def find_fault(
     try_pair: Try,
     seconds: float,
 ) -> list[str]:
-    """The nodes of `nodes` at fault. Every node of the job calls this at the same time, also those that are not among
-    `nodes`; a try takes at most `seconds`. Raises ResourceError as `Rendezvous.exchange`."""
+    """Return those of `nodes` that are at fault, after trying an all-reduce between neighbours.
+
+    Every node of the job must call this at the same time, also a node outside `nodes`. A try takes at most `seconds`.
+    Raises ResourceError as `Rendezvous.exchange` does.
+    """
     addresses = rendezvous.exchange(rendezvous.own_address, seconds)
-    address_of = {node: node for node in this.nodes}  # a node that has gone is called by its name
+    address_of = {node: node for node in this.nodes}  # fall back to the name of a lost node
     address_of.update(this.by_node(addresses))
-    address_of[this.nodes[0]] = this.address  # as this node reaches it; by itself it may know a loopback address
+    address_of[this.nodes[0]] = (
+        this.address
+    )  # this node's view of it; the first node may only know its loopback address
     went_well: dict[Pair, bool] = {}
     for number, edges in enumerate(pair_rounds(nodes)):
-        own_status = None  # no pair of this round has this node in it
+        own_status = None  # stays None where this node is in no pair of the round
         for pair in edges:
             if this.node in pair:
                 port = this.port + 1 + number
@@ -199,7 +206,7 @@ def find_fault(
 
 
 def with_blame(check: Check, node: str, faults: Sequence[str]) -> Check:
-    """The failed check of all nodes, as it stands in one node's report once it is known who is at fault."""
+    """Return a failed check of all nodes, completed for one node's report with the nodes at fault."""
     if node in faults:
         return replace(check, found=f"{check.found}; it fails with both neighbours", is_shared=False)
     who = "no node is at fault alone"
@@ -209,8 +216,11 @@ def with_blame(check: Check, node: str, faults: Sequence[str]) -> Check:
 
 
 def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
-    """One rank: `absent` ranks, or an `error`, which `is_mine` when it came before the others could matter, or the
-    all-reduce's bandwidth `gib_per_s`."""
+    """Run one rank of an all-reduce and return what it found.
+
+    The result has `absent` (ranks that did not come), or `error`, or the bandwidth `gib_per_s`. `is_mine` tells whether
+    the error came before another rank could have caused it.
+    """
     from torch import distributed
 
     rank = wanted["rank"]
@@ -246,7 +256,7 @@ def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
         if rank == 0:
             wait_for_ranks(
                 store, "done", range(size), ends_at - KILL_S / 2
-            )  # the store lives here: it must be the last to go
+            )  # rank 0 hosts the store and must leave last
     except (RuntimeError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         return {"error": first_line, "is_mine": is_mine}
@@ -264,12 +274,15 @@ def _device(wanted: dict[str, Any]) -> Any:
 
 
 def _all_reduce(rank: int, size: int, device: Any) -> float:
-    """GiB/s that pass each rank (NCCL's bus bandwidth). Raises ValueError for a wrong sum."""
+    """Return the bandwidth of an all-reduce in GiB/s for each rank (NCCL's bus bandwidth).
+
+    Raises ValueError for a wrong sum.
+    """
     import torch
     from torch import distributed
 
     mib = GPU_MIB if device.type == "cuda" else CPU_MIB
-    num_numbers = mib << 18  # of four bytes
+    num_numbers = mib << 18  # float32 numbers
     numbers = torch.empty(num_numbers, dtype=torch.float32, device=device)
     seconds = []
     for _ in range(NUM_REPEATS):

@@ -1,15 +1,15 @@
-"""`brorl doctor [--job] [--json FILE] [--config-name NAME] [KEY=VALUE ...]` says whether all is there that a run needs.
+"""`brorl doctor [--job] [--json FILE] [--config-name NAME] [KEY=VALUE ...]` checks whether a run has all that it needs.
 
-  --json FILE           write what was found there
+  --json FILE           write the results to FILE
   --ports LIST          ports that must be free: 6379,20000-20010
-  --all-reduce SECONDS  that an all-reduce may take (60); 0: none is tried
-  --job                 on every node of a Slurm job, one task each: srun --ntasks-per-node=1 brorl doctor --job …
-  --report FOLDER       with --job: where every node leaves NODE.json (default: doctor/ in the run folder)
-  --address HOST[:PORT] with --job: where the nodes meet; default: the first node's name, port 12377 (and the next three
-  for all-reduces)
-  --deadline SECONDS    with --job: until all nodes have come (120)
+  --all-reduce SECONDS  longest time of an all-reduce (60); 0: try none
+  --job                 check all nodes of a Slurm job, one task each: srun --ntasks-per-node=1 brorl doctor --job …
+  --report FOLDER       with --job: folder in which each node writes NODE.json (default: doctor/ in the run folder)
+  --address HOST[:PORT] with --job: meeting point of the nodes (default: the first node's name, port 12377; the next
+                        three ports are for all-reduces)
+  --deadline SECONDS    with --job: longest wait until all nodes have come (120)
 
-Exit code: 0 nothing refuses, though there may be warnings; 2 refused, or a mistake in the input.
+Exit code: 0 nothing refuses the run, though there may be warnings; 2 refused, or a mistake in the input.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ from nemo_brorl.scoring.grader_settings import configure
 
 REFUSED = 2
 MAX_PORT = 65535
-FOLDER = "doctor"  # in the run folder
+FOLDER = "doctor"  # folder name in the run folder
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check, print, write. Exit code: 0 nothing refuses (there may be warnings), 2 refused, or a mistake in the
-    input, 1 a bug."""
+    """Run the checks, print their table, write their files, and return the exit code.
+
+    0: nothing refuses the run, though there may be warnings. 2: refused, or a mistake in the input. 1: a bug.
+    """
     options, rest = parse(argv)
     line = parse_command_line(rest, "doctor", (__doc__ or "").strip())
     try:
@@ -57,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         verdict = examine(line, options, this)
     except BroRLError as error:
         sys.stderr.write(f"error: {error}\n")
-        if options.job and options.report:  # so that the first node can tell why this one did not come
+        if options.job and options.report:  # the first node reads from it why this node did not come
             check = Check("settings", FAIL, str(error))
             report = NodeReport(own_name(os.environ), [check])
             report.write(options.report)
@@ -74,7 +76,10 @@ def examine_node(
     this: NodeRank,
     ports: Sequence[int],
 ) -> NodeReport:
-    """Report of this node. Takes about ten seconds where nothing is wrong; everything in it has a deadline."""
+    """Return the report of this node's checks.
+
+    It takes about ten seconds where nothing is wrong, and every check has a deadline.
+    """
     model, shape = model_files.check_model(config)
     checks = [machine.check_python()]
     checks += machine.check_nodes(config, this.size)
@@ -96,7 +101,7 @@ def examine_node(
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The doctor's own options, and the rest, which are those of every command."""
+    """Return the doctor's own options, and the remaining arguments, which every command takes."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--job", action="store_true")
     parser.add_argument("--report", type=Path)
@@ -109,7 +114,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def read_ports(text: str) -> list[int]:
-    """`6379,20000-20010`, number by number. Raises ConfigError."""
+    """Return the port numbers of a list such as `6379,20000-20010`. Raises ConfigError."""
     ports: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -118,9 +123,7 @@ def read_ports(text: str) -> list[int]:
         if first.isdigit() and last.isdigit():
             found = range(int(first), int(last) + 1)
         if not found or found[0] == 0 or found[-1] > MAX_PORT:
-            raise ConfigError(
-                f"--ports {text}: {part} is no port or range of ports; write for example 6379,20000-20010"
-            )
+            raise ConfigError(f"--ports {text}: {part} is no port or range of ports; pass for example 6379,20000-20010")
         ports += found
     return ports
 
@@ -130,7 +133,7 @@ def examine(
     options: argparse.Namespace,
     this: NodeRank,
 ) -> DoctorVerdict:
-    """Verdict of this node, or of the job that it is in. Raises ConfigError."""
+    """Return the verdict on this node, or on the job that it belongs to. Raises ConfigError."""
     ports = read_ports(options.ports)
     config = load_config(*line)
     configure(config)
@@ -144,7 +147,7 @@ def examine(
 
 
 def to_json(verdict: DoctorVerdict) -> dict[str, object]:
-    """Content of `--json`: `ok`, the `nodes`, and what is wrong `between` them."""
+    """Return the content of `--json`: `ok`, the reports of the `nodes`, and the failures `between` them."""
     return {
         "ok": verdict.is_ok,
         "nodes": [report.to_json() for report in verdict.reports],
@@ -153,7 +156,7 @@ def to_json(verdict: DoctorVerdict) -> dict[str, object]:
 
 
 def show(verdict: DoctorVerdict, num_nodes: int) -> None:
-    """Print the table, what to do, and the verdict in one line."""
+    """Print the table of checks, what to do, and the verdict in one line."""
     console, reports = Console(), verdict.reports
     header = table_header(reports)
     rows = table_rows(reports)
@@ -167,7 +170,7 @@ def show(verdict: DoctorVerdict, num_nodes: int) -> None:
 
 
 def conclusion(verdict: DoctorVerdict, num_nodes: int) -> str:
-    """The verdict in one line."""
+    """Return the doctor's verdict as one line."""
     names: dict[str, set[str]] = {WARN: set(), FAIL: set()}
     for report in verdict.reports:
         for check in report.checks:

@@ -1,7 +1,7 @@
-"""Check the sources of prompts: files there and readable from this node, their first rows questions, tasks known, and
-none that pays for a constant answer.
+"""Check the sources of prompts: readable files, first rows that are questions, known tasks, no constant answers.
 
-As a program (`probe.py`) one source, since a file server may hang, or the constants of all sources.
+As a program (`probe.py`) this module checks one source, because a file server may hang, or the constant answers of all
+sources.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONSTANTS_ADVICE = "leave the task out, or choose another verifier: a policy lea
 
 
 def check_data(config: BroRLConfig) -> Iterator[Check]:
-    """Each source of prompts: its files, and whether their first rows can be read as questions."""
+    """Check each source of prompts: its files, and whether their first rows can be read as questions."""
     for where, source in config.data.sources():
         name = f"data, {getattr(source, 'name', '')}" if where != "data" else "data"
         settings = OmegaConf.to_container(OmegaConf.structured(literal(plain_source(source))))
@@ -48,13 +48,13 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
 
 
 def plain_source(source: SourceConfig) -> SourceConfig:
-    """The source without what a mixture adds."""
+    """Return a prompt source's settings without those that only sources in a mixture have."""
     settings = {name: getattr(source, name) for name in SourceConfig.__dataclass_fields__}
     return SourceConfig(**settings)
 
 
 def look_at_source(wanted: dict[str, Any]) -> dict[str, Any]:
-    """`found` or `fault` of one source. Reads no more than its files' first rows."""
+    """Read the first rows of one source, and return what was `found` or the `fault`."""
     schema = OmegaConf.structured(SourceConfig)
     merged = OmegaConf.merge(schema, wanted["source"])
     source: Any = OmegaConf.to_object(merged)
@@ -74,7 +74,10 @@ def _questions(source: SourceConfig) -> str:
 
 
 def _environment(source: SourceConfig, model: str) -> str:
-    """The environment is there, and the model in this folder, if it is one, can talk to it."""
+    """Check that the environment exists and that the model's chat template can talk to it.
+
+    Without a model folder only the environment is checked. Returns a text for the table.
+    """
     from brorl_graders import make_environment
 
     from nemo_brorl.core.tokenizer import load_tokenizer
@@ -118,10 +121,10 @@ def _files(source: SourceConfig) -> str:
 
 def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
     for file in files[1:]:
-        file.open("rb").close()  # raises where it may not be read
+        file.open("rb").close()  # raises when the file is not readable
     formats = row_formats(source)
     num_questions = 0
-    reasons = []  # why rows are none
+    reasons = []  # reasons why rows are not questions
     for row in first_rows(files[0], columns_of(formats), FIRST_ROWS):
         if isinstance(row, BadRow):
             reasons.append(row.reason)
@@ -142,7 +145,7 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
 
 
 def check_constants(config: BroRLConfig) -> Iterator[Check]:
-    """Score twenty constants on some questions of every task; nothing where that is switched off."""
+    """Score twenty constant answers on some questions of every task, unless that check is switched off."""
     if config.rewards.constant_answers == "off":
         return
     sources = []
@@ -162,7 +165,7 @@ def check_constants(config: BroRLConfig) -> Iterator[Check]:
 
 
 def find_paid_constants(wanted: dict[str, Any]) -> dict[str, Any]:
-    """`sentences` about tasks that pay for one."""
+    """Return a sentence for each task that rewards a constant answer, as `sentences`."""
     from nemo_brorl.evaluation.constant_answers import check_constants as find_paid
 
     rewards: Any = _settings(RewardsConfig, {**wanted["rewards"], "constant_answers": "warn"})

@@ -1,7 +1,6 @@
-"""Check the GPUs of a node: how many, how much of their memory is free, who else is on them, does the driver serve
-torch's CUDA.
+"""Check the GPUs of a node: number, free memory, other processes on them, and whether the driver serves torch's CUDA.
 
-nvidia-smi and torch are asked in processes that may hang. As a program (`probe.py`) what torch sees.
+nvidia-smi and torch run in processes that may hang. As a program (`probe.py`) this module reports what torch sees.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ ADVICE_BUSY = "end them, or ask for the nodes with --exclusive"
 
 
 def check_gpus(config: BroRLConfig) -> Iterator[Check]:
-    """Verdicts on this node's GPUs: health, number, free memory, driver."""
+    """Check this node's GPUs: health, number, free memory and driver."""
     wanted = config.trainer.gpus_per_node
     overview = _run_smi([])
     if isinstance(overview, str):
@@ -60,15 +59,15 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
 
 
 def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
-    """Verdict on their number and kind, as torch sees them."""
+    """Return the check of the GPUs' number and kind, as torch sees them."""
     devices: Sequence[Mapping[str, Any]] = seen["devices"]
     every_name = [device["name"] for device in devices]
-    names = list(dict.fromkeys(every_name))  # each once
+    names = list(dict.fromkeys(every_name))  # distinct names in order
     kinds = " and ".join(names) or "no GPU"
     found = f"{len(devices)} × {kinds}, torch for CUDA {seen['cuda']}, NCCL {seen['nccl']}"
     if len(devices) < wanted:
         advice = (
-            f"trainer.gpus_per_node={wanted}: write the number there is, or ask Slurm for them "
+            f"trainer.gpus_per_node={wanted}: set the number there is, or ask Slurm for them "
             f"(--gpus-per-node), see CUDA_VISIBLE_DEVICES"
         )
         if seen["error"]:
@@ -83,7 +82,7 @@ def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
 
 
 def judge_memory(share: float, devices: Sequence[Mapping[str, Any]]) -> Check:
-    """Whether the engines' share of each GPU's memory is free."""
+    """Return the check whether each GPU has the engines' share of its memory free."""
     poorest = min(devices, key=lambda device: device["free"] / device["total"])
     if poorest["free"] < share * poorest["total"]:
         found = f"GPU {poorest['index']} has {poorest['free'] / GIB:.1f} of {poorest['total'] / GIB:.1f} GiB free"
@@ -106,7 +105,10 @@ def judge_graphs(largest_graph: int, max_num_seqs: int) -> Check:
 
 
 def judge_smi(rows: str, users: str) -> Iterator[Check]:
-    """Verdicts on errors and other processes, from nvidia-smi's tables without heads and units."""
+    """Yield checks of memory errors and of other processes.
+
+    `rows` and `users` are nvidia-smi's tables without header and units.
+    """
     faulty, slow, healthy = [], [], []
     for cells in _cells(rows, len(GPU_FIELDS)):
         gpu = dict(zip(GPU_FIELDS, cells, strict=True))
@@ -132,7 +134,10 @@ def judge_smi(rows: str, users: str) -> Iterator[Check]:
 
 
 def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
-    """Verdict on the driver by CUDA's rule: it serves every release of its own major version and older ones."""
+    """Return the check of the driver.
+
+    By CUDA's rule it serves every release of its own major version and of older ones.
+    """
     match = _CUDA.search(overview)
     cuda = str(seen["cuda"] or "")
     if match is None or not cuda:
@@ -165,8 +170,11 @@ def _cells(text: str, num: int) -> Iterator[list[str]]:
 
 
 def see_with_torch(_: dict[str, Any]) -> dict[str, Any]:
-    """What torch sees: `cuda`, `nccl`, `devices` with index, name, total and free bytes, and an `error` that kept it
-    from looking."""
+    """Return what torch sees of the GPUs.
+
+    `cuda` and `nccl` are versions, `devices` have index, name, and total and free bytes, `error` tells why torch could
+    not look.
+    """
     import torch
 
     devices: list[dict[str, Any]] = []

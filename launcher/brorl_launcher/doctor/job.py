@@ -1,7 +1,7 @@
-"""Examination of a job: its nodes look at themselves, then at each other, and agree on a verdict.
+"""Examine a job: each node checks itself, then the nodes check each other and agree on a verdict.
 
-That the run folder is the same one everywhere is seen by a word that each node writes into it, and looks for of the
-others.
+Whether the run folder is the same on all nodes is seen from a file: each node writes one there and looks for the files
+of all nodes.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ from nemo_brorl.core.errors import ResourceError
 
 NAME = "shared folder"
 LOOK_S = 0.2
-HANG_S = 30.0  # that a call into a file system may take
+HANG_S = 30.0  # longest time of a file-system call
 
 RENDEZVOUS = "rendezvous"
 SAME = "same versions"
 CLOCKS = "clock"
-CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # between a node's clock and the first one's
+CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # seconds between a node's clock and the first node's
 EXCHANGE_S = 30.0
-LEFT_S = 900.0  # that a report of a node that did not come may be old
-SPREAD_S = 90.0  # that nodes may be apart, beyond what a check may take
+LEFT_S = 900.0  # greatest age of the report that an absent node left
+SPREAD_S = 90.0  # greatest distance between nodes, beyond the longest check
 
 
 def write_word(folder: Path, node: str, word: str) -> str:
-    """Leave `word` as this node's. Returns what went wrong, or \"\"."""
+    """Write `word` into this node's file in the shared folder, so that the other nodes can look for it.
+
+    Returns what went wrong, or an empty text.
+    """
 
     def put() -> str:
         try:
@@ -51,8 +54,10 @@ def write_word(folder: Path, node: str, word: str) -> str:
 
 
 def words_seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
-    """Nodes whose word is there, as `words` has them; looked for until all are, or `seconds` are over: file servers
-    take a while."""
+    """Return the nodes whose file in the folder holds their word of `words`.
+
+    Looks until all do, or for `seconds`, because file servers need a while to show new files.
+    """
     ends_at = time.monotonic() + seconds
     found: set[str] = set()
     while True:
@@ -68,7 +73,7 @@ def words_seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[s
 
 
 def is_word_fresh(folder: Path, node: str, max_age_s: float) -> bool:
-    """Whether a node has left its word not longer ago than that."""
+    """Return whether a node wrote its file in the shared folder less than `max_age_s` seconds ago."""
     try:
         written_at = _path(folder, node).stat().st_mtime
         return time.time() - written_at < max_age_s
@@ -77,7 +82,7 @@ def is_word_fresh(folder: Path, node: str, max_age_s: float) -> bool:
 
 
 def remove_word(folder: Path, node: str) -> None:
-    """Take this node's word away."""
+    """Delete the file with which this node showed that it sees the shared folder."""
     with contextlib.suppress(OSError):
         _path(folder, node).unlink(missing_ok=True)
 
@@ -87,15 +92,18 @@ def judge_sights(
     sights: Mapping[str, Sequence[str]],
     folder: Path,
 ) -> dict[str, Check]:
-    """Verdict on each node from who sees whom, itself included. Where most nodes share a folder the others have
-    another one; of two halves the first node's is believed: there the job's script has been."""
+    """Return the shared-folder check of each node, from which nodes see whose files.
+
+    The folder of most nodes is the right one. Of two equal halves the one with the first node is right, because the job
+    script has written there.
+    """
     advice = (
         "put the run folder (exp_manager.explicit_log_dir) on a file system that all nodes mount, and mount it in the "
         "container"
     )
     verdicts = {}
     for node in nodes:
-        same = [node]  # nodes that share the folder with this one: each sees the other
+        same = [node]  # nodes that see this node's file and whose file it sees
         lacks: list[str] = []
         for other in sights:
             if other == node:
@@ -127,22 +135,22 @@ def _path(folder: Path, node: str) -> Path:
 
 @dataclass(frozen=True)
 class JobCheckSettings:
-    """What the job's checks need to know."""
+    """Folders, GPUs and deadlines for the doctor's checks of a job."""
 
-    shared: Path  # a folder below the run folder
-    reports: Path | None  # the folder of `<node>.json`; None: they are not written
-    num_gpus: int  # on each node; 0: CPU
-    rendezvous_s: float  # from this process' start of the rendezvous until everyone has come
-    all_reduce_s: float  # 0: none is tried
+    shared: Path  # folder below the run folder
+    reports: Path | None  # folder of `<node>.json`; None: not written
+    num_gpus: int  # GPUs of each node; 0: CPU
+    rendezvous_s: float  # deadline from the start of the rendezvous until all nodes have come
+    all_reduce_s: float  # deadline of an all-reduce; 0: none is tried
 
 
 @dataclass(frozen=True)
 class DoctorVerdict:
-    """What the nodes of a job have found, in the order of ranks; on the first node also of those that did not come."""
+    """The reports of a job's nodes, in the order of ranks. On the first node they include nodes that did not come."""
 
     reports: tuple[NodeReport, ...]
     num_nodes: int
-    has_joined: bool = True  # False: this node knows of no other
+    has_joined: bool = True  # False: this node met no other
 
     @property
     def is_ok(self) -> bool:
@@ -152,8 +160,8 @@ class DoctorVerdict:
 
     @property
     def shared_failures(self) -> list[str]:
-        """What failed between nodes that are in order by themselves."""
-        texts: dict[str, None] = {}  # each once, in order
+        """Failures between nodes that are each in order by themselves, as texts."""
+        texts: dict[str, None] = {}  # distinct texts in order
         for report in self.reports:
             for check in report.checks:
                 if check.status == FAIL and check.is_shared:
@@ -166,10 +174,11 @@ def examine_job(
     wanted: JobCheckSettings,
     look: Callable[[], NodeReport],
 ) -> DoctorVerdict:
-    """Meet, `look` at this node, then at the others, and write `<node>.json` into `wanted.reports`.
+    """Check this node and the job's nodes together, and return the verdict.
 
-    A node writes its own before the last exchange; then the first one writes all, with what it alone knows: who did not
-    come, how the clocks differ, whose packages are other ones.
+    `look` checks this node. Each node writes `<node>.json` into `wanted.reports` before the last exchange. Then the
+    first node writes all of them again, with what it alone knows: who did not come, how the clocks differ, whose
+    packages differ.
     """
     word = secrets.token_hex(8)
     wrong = write_word(wanted.shared, this.node, word)
@@ -191,8 +200,10 @@ def _examine_together(
     word: str,
     wrong: str,
 ) -> DoctorVerdict:
-    """Verdict of nodes that have met. `word`: what this node has left in the shared folder; `wrong`: why it could
-    not."""
+    """Return the verdict of nodes that have met.
+
+    `word` is what this node wrote into the shared folder, `wrong` why it could not.
+    """
     words = this.by_node(rendezvous.exchange(word, EXCHANGE_S))
     report = look()
     seen = []
@@ -219,9 +230,12 @@ def _all_reduce(
     wanted: JobCheckSettings,
     rendezvous: Rendezvous,
 ) -> list[Check]:
-    """All-reduces: on the node alone; then over all nodes on which that went well, since another one would only make
-    them wait; and if that fails, between neighbours. Every node comes to each exchange, whether it takes part in what
-    is tried or not."""
+    """Check all-reduces on the node alone, then over the nodes that passed, then between neighbours.
+
+    A node that failed alone is left out of the second check, because it would only make the others wait. The third
+    check runs only when the second one failed. Every node takes part in each exchange of results, also one that is left
+    out.
+    """
     longest = collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S
     mine = collective.check_node(this, wanted.num_gpus, wanted.all_reduce_s)
     by_rank = rendezvous.exchange(mine.status, longest)
@@ -281,7 +295,7 @@ def _verdict(
 
 
 def check_clock(offset_s: float) -> Check:
-    """A node's clock against the first one's."""
+    """Return the check of a node's clock, which is `offset_s` ahead of the first node's."""
     if abs(offset_s) < CLOCK_WARN_S:
         return Check(CLOCKS, OK, "within a second")
     status = FAIL if abs(offset_s) >= CLOCK_FAIL_S else WARN
@@ -290,8 +304,11 @@ def check_clock(offset_s: float) -> Check:
 
 
 def check_same(reports: Sequence[NodeReport]) -> None:
-    """Add to each report whether its facts are those of most nodes; of equally many, those of the first."""
-    values: dict[str, list[str]] = {}  # by fact, of every node that has it
+    """Add a check to each report whether its facts (versions, code) are those of most nodes.
+
+    Of equally frequent values the first one counts.
+    """
+    values: dict[str, list[str]] = {}  # values of all nodes by fact
     for report in reports:
         for name, value in report.facts.items():
             values.setdefault(name, []).append(value)
@@ -317,8 +334,10 @@ def check_same(reports: Sequence[NodeReport]) -> None:
 
 
 def _absentee(node: str, reports: Path | None) -> NodeReport:
-    """Report of a node that did not come: what it left itself a short while ago, as one with wrong settings does, and
-    that it did not come."""
+    """Return the report of a node that did not come.
+
+    It starts with what that node itself reported a short while ago, as a node with wrong settings does.
+    """
     left = NodeReport.read(reports / f"{node}.json", LEFT_S) if reports else None
     advice = "is it up, can it reach the first node's port, does its container start? Its own output says more"
     absent = Check(RENDEZVOUS, FAIL, f"{node} did not come, or went away in the middle of the checks", advice)
@@ -334,8 +353,11 @@ def _alone(
     report: NodeReport,
     reason: ResourceError,
 ) -> DoctorVerdict:
-    """Verdict of a node that met nobody. Where torch does not load here, or the first node's word is in the shared
-    folder, so that it is up, the fault is taken to be this node's; else the first's."""
+    """Return the verdict of a node that could not meet the others.
+
+    This node is taken to be at fault where torch does not load, or where the first node is up, as its file in the
+    shared folder shows. Otherwise the first node is.
+    """
     first_node = this.nodes[0]
     is_up = is_word_fresh(wanted.shared, first_node, LEFT_S)
     is_mine = this.is_first or is_up or isinstance(reason, NoTorchError)

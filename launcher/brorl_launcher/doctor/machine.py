@@ -27,14 +27,14 @@ from nemo_brorl.core.model_shape import ModelShape, num_parameters
 from nemo_brorl.core.private_folder import kernel_caches
 
 PYTHONS = ((3, 11), (3, 12))
-CHECKPOINT_BYTES = 18  # for each parameter: weights, fp32 master weights, two moments, the reference
-EXPORT_BYTES = 4  # for each parameter, of a folder in Hugging Face's format
-TMP_GIB = 2.0  # Ray's session: logs, sockets
-RAY_FULL = 0.95  # of a disk: above it Ray refuses to put objects aside
-SHM_GIB = 1.0  # of Ray's object store on CPU (cluster.py); with less there is none
-TOKEN_BYTES = 8  # id and log-prob
-FILES_AT_LEAST, FILES_PER_PROCESS = 4096, 16  # of one process: Ray's head holds connections to all of the run
-THREADS_PER_PROCESS = 128  # of an actor with torch, Ray and their pools
+CHECKPOINT_BYTES = 18  # bytes a parameter: weights, fp32 master weights, two moments, the reference
+EXPORT_BYTES = 4  # bytes a parameter in a Hugging Face folder
+TMP_GIB = 2.0  # size of Ray's session: logs, sockets
+RAY_FULL = 0.95  # disk use above which Ray refuses to spill objects
+SHM_GIB = 1.0  # smallest object store of Ray on CPU (cluster.py)
+TOKEN_BYTES = 8  # token id and log-prob
+FILES_AT_LEAST, FILES_PER_PROCESS = 4096, 16  # Ray's head holds connections to the whole run
+THREADS_PER_PROCESS = 128  # threads of an actor with torch, Ray and their pools
 HANG_S = 20.0
 
 
@@ -47,8 +47,10 @@ def check_python() -> Check:
 
 
 def check_compiler() -> Check:
-    """Check that kernels can be compiled here: Triton and Inductor build their launchers in C on every node that runs
-    them."""
+    """Check that kernels can be compiled here.
+
+    Triton and Inductor build their launchers in C on every node that runs them.
+    """
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     header = Path(sysconfig.get_paths()["include"], "Python.h")
     if compiler is None:
@@ -59,19 +61,21 @@ def check_compiler() -> Check:
 
 
 def check_nodes(config: BroRLConfig, num_nodes: int) -> Iterator[Check]:
-    """Check that the job has the nodes that the settings speak of; nothing where the doctor looks at one machine
-    alone."""
+    """Check that the job has as many nodes as the settings say.
+
+    Yields nothing where the doctor looks at one machine alone.
+    """
     wanted = config.trainer.num_nodes
     if num_nodes < wanted and num_nodes > 1:
-        advice = f"ask Slurm for {wanted} (--nodes), or write trainer.num_nodes={num_nodes}"
+        advice = f"ask Slurm for {wanted} (--nodes), or set trainer.num_nodes={num_nodes}"
         yield Check("nodes", FAIL, f"{num_nodes}, trainer.num_nodes={wanted}", advice)
     elif num_nodes > wanted:
-        advice = f"{num_nodes - wanted} are spare; write trainer.num_nodes={num_nodes} to use them"
+        advice = f"{num_nodes - wanted} are spare; set trainer.num_nodes={num_nodes} to use them"
         yield Check("nodes", WARN, f"{num_nodes}, trainer.num_nodes={wanted}", advice)
 
 
 def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check]:
-    """Room in the run folder, in /tmp and in /dev/shm against what the settings need."""
+    """Check the room in the run folder, in /tmp and in /dev/shm against what the settings need."""
     run_folder = Path(config.exp_manager.explicit_log_dir)
     size = num_parameters(shape) if shape else 0
     checkpoints = CHECKPOINT_BYTES * (config.trainer.keep_checkpoints + 1)
@@ -125,8 +129,11 @@ def check_room(
     is_for_ray: bool = False,
     least_gib: float | None = None,
 ) -> Check:
-    """Free space where `folder` is, or will be. Below `least_gib` (by default `needed_gib`) it refuses, below twice the
-    need it warns."""
+    """Check the free space of the disk that holds `folder`, also when the folder does not exist yet.
+
+    Less than `least_gib` (default: `needed_gib`) fails, less than twice `needed_gib` warns. With `is_for_ray`, a disk
+    that is fuller than Ray accepts fails, too.
+    """
     usage = call_within(HANG_S, lambda: _usage(folder), None)
     if usage is None:
         return Check(name, FAIL, f"{folder} has not answered for {HANG_S:.0f} s", "is its file server up?")
@@ -145,7 +152,7 @@ def check_room(
 
 
 def check_limits(config: BroRLConfig) -> Iterator[Check]:
-    """File descriptors, processes and, for InfiniBand, locked memory."""
+    """Check the limits of open files, of processes and, for InfiniBand, of locked memory."""
     processes = _processes(config)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit to the hard one
     wanted = max(FILES_AT_LEAST, FILES_PER_PROCESS * processes * config.trainer.num_nodes)
@@ -169,7 +176,7 @@ def check_limits(config: BroRLConfig) -> Iterator[Check]:
 
 
 def check_memory(config: BroRLConfig, shape: ModelShape | None) -> Check:
-    """Check that the run fits into the host's memory; on GPUs what is free is said."""
+    """Check that the run fits into the host's memory. On GPUs the free memory is reported, without a verdict."""
     free = available_gib()
     if free is None:
         return Check("memory", WARN, "unknown: neither /proc/meminfo nor the container's limit can be read")
@@ -187,7 +194,7 @@ def check_memory(config: BroRLConfig, shape: ModelShape | None) -> Check:
 
 
 def check_ports(ports: Sequence[int]) -> Check:
-    """Check that nobody listens on the ports that the job is going to use."""
+    """Check that no process listens on the ports that the job is going to use."""
     taken = [port for port in ports if not _is_free(port)]
     if not taken:
         return Check("ports", OK, f"{len(ports)} of the job are free")
@@ -202,7 +209,7 @@ def check_ports(ports: Sequence[int]) -> Check:
 
 
 def _usage(folder: Path) -> tuple[int, int] | OSError:
-    """(bytes in all, bytes free) where a folder is, or would be made."""
+    """Return the total and the free bytes of the disk that holds, or would hold, a folder."""
     there = folder.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -216,7 +223,7 @@ def _usage(folder: Path) -> tuple[int, int] | OSError:
 
 
 def _processes(config: BroRLConfig) -> int:
-    """Number of processes of one node, about: ranks, engines and their workers, verifiers, Ray's own."""
+    """Return roughly how many processes a node runs: ranks, engines and their workers, verifiers, Ray's own."""
     nodes = max(config.trainer.num_nodes, 1)
     verifiers = 2 * config.rewards.num_workers
     sizes = RunSizes.from_config(config)

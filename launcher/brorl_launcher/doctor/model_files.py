@@ -1,4 +1,4 @@
-"""Check policy.model's folder: everything there, no file cut short, and the settings fit it."""
+"""Check the folder of policy.model: all files there, none cut short, and settings that fit the model."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
 
 MODEL_DEADLINE_S = 60.0
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
-MAX_HEADER = 1 << 28  # bytes of a safetensors header
-MAX_NAMED = 4  # faults
+MAX_HEADER = 1 << 28  # largest safetensors header in bytes
+MAX_NAMED = 4  # faults in one message
 
 ModelVerdict = tuple[Check, ModelShape | None]
 
 
 def check_model(config: BroRLConfig) -> ModelVerdict:
-    """The verdict on policy.model, and its shape where it could be read."""
+    """Return the check of policy.model, and the model's shape where it could be read."""
     reason = f"{config.policy.model} has not answered for {MODEL_DEADLINE_S:.0f} s"
     late = Check("model", FAIL, reason, "is its file server up?")
     verdict: ModelVerdict = call_within(MODEL_DEADLINE_S, lambda: _judge_model(config), (late, None))
@@ -56,7 +56,7 @@ def _judge_model(config: BroRLConfig) -> ModelVerdict:
 
 
 def cached_model(name: str) -> Path | None:
-    """The snapshot of a Hugging Face name in the hub's cache, if there is one."""
+    """Return the snapshot of a Hugging Face name in the hub's cache, or None."""
     user = Path.home() / ".cache" / "huggingface"
     home = Path(os.environ.get("HF_HOME") or user)
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
@@ -82,7 +82,7 @@ def _not_here(name: str) -> Check:
 
 
 def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
-    """What is missing or cut short in a model's folder."""
+    """Yield what is missing or cut short in a model folder."""
     if not any((folder / name).is_file() for name in TOKENIZERS):
         yield "there is no tokenizer (tokenizer.json)"
     index = folder / "model.safetensors.index.json"
@@ -115,7 +115,10 @@ def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
 
 
 def read_shard(path: Path) -> tuple[set[str], str]:
-    """(names of its tensors, what is wrong with the file). Reads the header alone, and compares the length."""
+    """Return the tensor names of a safetensors file, and what is wrong with the file, or an empty text.
+
+    Only the header is read. It is compared with the file's length.
+    """
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

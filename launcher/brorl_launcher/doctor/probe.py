@@ -1,7 +1,8 @@
-"""Ask in a child process with a deadline what a library or a broken disk could hang on.
+"""Run a check in a child process with a deadline, because a library or a broken disk may hang.
 
-A probe is `python -m brorl_launcher.doctor.MODULE NAME JSON`: it prints its answer as the last line of its standard
-output, one JSON object."""
+A probe is `python -m brorl_launcher.doctor.MODULE NAME JSON`. It prints its result as the last line of its standard
+output, one JSON object.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +17,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MAX_REASON = 300  # characters of what a failed probe said last
+MAX_REASON = 300  # characters of a failed probe's last line
 
-Question = Callable[[dict[str, Any]], dict[str, Any]]  # from arguments to an answer, both JSON objects
+Question = Callable[[dict[str, Any]], dict[str, Any]]  # function from arguments to a result, both JSON objects
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe said, or why it said nothing."""
+    """The result of a probe, or the reason why there is none."""
 
     data: dict[str, Any] | None
-    reason: str = ""  # "" when there is data
+    reason: str = ""  # empty when there is data
 
     def __bool__(self) -> bool:
         return self.data is not None
 
 
 class Probe:
-    """A question that was put; `wait` for its answer. What it started is gone after `wait`."""
+    """A check that runs in a child process. `wait` returns its result and ends every process that it started."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Probe:
         )
 
     def wait(self, seconds: float) -> ProbeResult:
-        """The answer, or that there is none within `seconds`."""
+        """Return the probe's result, or the reason why there is none within `seconds`."""
         try:
             output, errors = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -66,7 +67,7 @@ class Probe:
         return _read(output, errors, self._process.returncode)
 
     def end(self) -> None:
-        """Kill it and all it started."""
+        """Kill the probe's process and all that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -81,22 +82,28 @@ def run_probe(
     arguments: Mapping[str, Any],
     seconds: float,
 ) -> ProbeResult:
-    """Put a question and wait for the answer."""
+    """Run a probe and return its result, or the reason why there is none within `seconds`."""
     return Probe(module, name, arguments).wait(seconds)
 
 
 def answer_probe(probes: Mapping[str, Question]) -> None:
-    """Answer the command line's question, as the last thing on standard output: what a probe's process does."""
+    """Run the probe that the command line names, and print its result as the last line of standard output.
+
+    This is the main function of a probe's process. It ends the process.
+    """
     name, arguments = sys.argv[1:]
     data = probes[name](json.loads(arguments))
     sys.stdout.write("\n" + json.dumps(data) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # what a library does at the end of a process is not asked for, and may hang
+    os._exit(0)  # skip exit handlers of libraries, which may hang
 
 
 def call_within(seconds: float, question: Callable[[], Any], late: Any) -> Any:
-    """Answer of `question`, or `late` after `seconds`: for a call into the kernel that a dead file server holds. The
-    thread is left to it; it does not keep the process."""
+    """Return the result of `question`, or `late` when it takes longer than `seconds`.
+
+    Use it for a call into the kernel that a dead file server may block. The blocked thread remains, but it does not
+    keep the process alive.
+    """
     found: list[Any] = []
 
     def run() -> None:

@@ -1,11 +1,12 @@
-"""Rendezvous of the nodes of a job before anything else works, at torch's store on the first one, with a deadline for
-everything. Rank and names of the nodes are read from Slurm's variables.
+"""Bring the nodes of a job together before anything else works, at torch's store on the first node.
 
-The first node serves the store; the others come, say who they are, and have their clocks compared. Then all of them may
-`exchange` something, as often as they like, in step: everyone sends, the first collects and sends everything to
-everyone. Who is late or goes away is left out from then on; nobody waits for him again.
+Rank and node names come from Slurm's variables, and every wait has a deadline.
 
-As a program (`probe.py`): whether torch loads.
+The first node hosts the store. The other nodes come, announce themselves, and have their clocks compared. Then all of
+them may call `exchange`, in step and as often as they like: each node sends a value, the first one collects them and
+sends all of them to everyone. A node that is late or goes away is left out from then on.
+
+As a program (`probe.py`) this module checks whether torch loads.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from nemo_brorl.core.errors import ConfigError, ResourceError
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
-DEFAULT_PORT = 12377  # of the rendezvous; the next ones are for all-reduces. Below the ephemeral ports (32768-60999)
+DEFAULT_PORT = 12377  # port of the rendezvous, before those of all-reduces, below the ephemeral ones (32768-60999)
 _ITEM = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 
-TORCH_S = 120.0  # for a process with torch to start, with all nodes asking one file server
+TORCH_S = 120.0  # longest start of a process with torch, while all nodes read from one file server
 LOOK_S = 0.02
-CLOCK_S = 5.0  # for those who have come to read the first node's clock
-LEAVE_S = 10.0  # that the first node waits for the others to leave
-SLACK_S = 10.0  # that the others wait for the first node longer than it waits for them
+CLOCK_S = 5.0  # seconds in which the nodes read the first node's clock
+LEAVE_S = 10.0  # seconds that the first node waits for the others to leave
+SLACK_S = 10.0  # extra seconds that the others wait for the first node
 
 
 @dataclass(frozen=True)
 class NodeRank:
-    """One of the processes of a job, one on each node."""
+    """The rank of one node of a job, with one process on each node, and the address of the first."""
 
     rank: int
-    nodes: tuple[str, ...]  # by rank
-    address: str = "127.0.0.1"  # of rank 0
+    nodes: tuple[str, ...]  # node names by rank
+    address: str = "127.0.0.1"  # address of rank 0
     port: int = DEFAULT_PORT
 
     @property
@@ -61,25 +62,27 @@ class NodeRank:
         return self.rank == 0
 
     def by_node(self, by_rank: Mapping[int, Any]) -> dict[str, Any]:
-        """Values of ranks as values of nodes."""
+        """Return a mapping from ranks as a mapping from node names."""
         return {self.nodes[rank]: value for rank, value in by_rank.items()}
 
 
 def single_node() -> NodeRank:
-    """Rank of a machine that is alone."""
+    """Return the node rank of a machine that is not part of a job."""
     return NodeRank(0, (own_name(os.environ),))
 
 
 def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> NodeRank:
-    """Rank by the variables of a Slurm step with one task per node. `address` is HOST or HOST:PORT of the first node,
-    else its name is looked up, and where that has no answer SLURM_LAUNCH_NODE_IPADDR is taken. Raises ConfigError
-    outside of a step."""
+    """Return this node's rank from the variables of a Slurm step with one task per node.
+
+    `address` is HOST or HOST:PORT of the first node. Otherwise its name is resolved, or SLURM_LAUNCH_NODE_IPADDR is
+    used. Raises ConfigError outside of such a step.
+    """
     try:
         rank = int(environment["SLURM_PROCID"])
         size = int(environment["SLURM_NTASKS"])
     except (KeyError, ValueError) as error:
         raise ConfigError(
-            f"--job runs on every node of a Slurm job and {error} is not set as srun sets it: write"
+            f"--job runs on every node of a Slurm job and {error} is not set as srun sets it: run"
             " srun --ntasks-per-node=1 brorl doctor --job …, or leave --job out to look at this machine"
         ) from error
     listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
@@ -87,12 +90,12 @@ def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> N
     nodes = tuple(expand_node_list(listed))
     if len(nodes) != size or not 0 <= rank < size:
         raise ConfigError(
-            f"task {rank} of {size} runs on {len(nodes)} nodes ({listed}): one on each is wanted, write srun "
+            f"task {rank} of {size} runs on {len(nodes)} nodes ({listed}): one on each is wanted, run srun "
             "--ntasks-per-node=1"
         )
     host, _, port = (address or "").partition(":")
     if port and not port.isdigit():
-        raise ConfigError(f"--address {address}: {port} is no port; write HOST or HOST:PORT")
+        raise ConfigError(f"--address {address}: {port} is no port; pass HOST or HOST:PORT")
     if not host:
         try:
             host = socket.gethostbyname(nodes[0])
@@ -102,8 +105,10 @@ def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> N
 
 
 def expand_node_list(nodes: str) -> Iterator[str]:
-    """Slurm's short form of a list of nodes, `gpu[01-03,7]-ib,login`, name by name. Raises ConfigError when it is not
-    one."""
+    """Yield the node names of a list in Slurm's short form, such as `gpu[01-03,7]-ib,login`.
+
+    Raises ConfigError for another form.
+    """
     items = _ITEM.findall(nodes)
     if ",".join(items) != nodes:
         raise ConfigError(f"{nodes!r} is no list of nodes as Slurm writes one (node[0-3,7])")
@@ -112,7 +117,7 @@ def expand_node_list(nodes: str) -> Iterator[str]:
 
 
 def own_name(environment: Mapping[str, str]) -> str:
-    """Slurm's name of this node, or the machine's own, without its domain."""
+    """Return Slurm's name of this node, or the machine's own without its domain."""
     host, _, _ = socket.gethostname().partition(".")
     return environment.get("SLURMD_NODENAME") or host
 
@@ -146,35 +151,39 @@ class NoTorchError(ResourceError):
 
 @dataclass
 class Rendezvous:
-    """Those who have come, at torch's store on the first node. A context: inside it the store is there. On the first
-    node `offsets` says by how many seconds each one's clock is ahead of its own."""
+    """The nodes that have met at torch's store on the first node, as a context in which the store is open.
+
+    On the first node `offsets` holds, by rank, how many seconds a node's clock is ahead of its own.
+    """
 
     this: NodeRank
     store: TCPStore | None = None  # None: this node is alone
-    present: list[int] = field(default_factory=list)  # ranks, without those that were left out
+    present: list[int] = field(default_factory=list)  # ranks without those that were left out
     offsets: dict[int, float] = field(default_factory=dict)
     num_exchanges: int = 0
 
     @property
     def own_address(self) -> str:
-        """Address of this node's interface towards the first one."""
+        """The address of this node's interface towards the first node."""
         return self.this.address if self.this.is_first else own_address(self.this.address)
 
     def __enter__(self) -> Rendezvous:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Leave; the first node, which has the store, is the last to go."""
+        """Leave the rendezvous. The first node hosts the store, so it waits until the others have left."""
         if self.store is None:
             return
-        with contextlib.suppress(RuntimeError):  # the first node is gone
+        with contextlib.suppress(RuntimeError):  # the first node is lost
             self.store.set(f"left/{self.this.rank}", "")
             if self.this.is_first:
                 wait_for_ranks(self.store, "left", self.present, time.monotonic() + LEAVE_S)
 
     def exchange(self, data: Any, seconds: float) -> dict[int, Any]:
-        """Everyone's `data` by rank, of those who sent it in time. Raises ResourceError when the first node is gone, or
-        has left this one out."""
+        """Send `data` to all nodes and return everyone's data by rank, of those who sent it in time.
+
+        Raises ResourceError when the first node is lost or has left this node out.
+        """
         if self.store is None:
             return {0: data}
         self.num_exchanges += 1
@@ -204,9 +213,11 @@ class Rendezvous:
 
 
 def join_rendezvous(this: NodeRank, seconds: float) -> Rendezvous:
-    """Come together, for at most so long once torch is there. Raises NoTorchError when torch does not load on this
-    node, and ResourceError when this is not the first node and it cannot be reached, or when the first node's
-    port is taken."""
+    """Meet the other nodes within `seconds`, counted from when torch has loaded.
+
+    Raises NoTorchError when torch does not load on this node, ResourceError when this node cannot reach the first one
+    or when the first node's port is taken.
+    """
     if this.size == 1:
         return Rendezvous(this)
     fault = torch_fault()
@@ -216,12 +227,12 @@ def join_rendezvous(this: NodeRank, seconds: float) -> Rendezvous:
 
 
 def torch_fault() -> str:
-    """Why torch does not load here, asked in a process that may hang; \"\" when it does."""
+    """Return why torch does not load here, or an empty text. It is tried in a process that may hang."""
     return run_probe("rendezvous", "torch", {}, TORCH_S).reason
 
 
 def load_torch(_: dict[str, Any]) -> dict[str, Any]:
-    """Load what the store needs."""
+    """Load the part of torch that the rendezvous needs."""
     from torch.distributed import TCPStore
 
     return {"store": TCPStore.__name__}
@@ -233,7 +244,7 @@ def wait_for_ranks(
     ranks: Iterable[int],
     ends_at: float,
 ) -> list[int]:
-    """Return those of `ranks` that have not said `word` in the store by then."""
+    """Return those of `ranks` that have not written `word` into the store by `ends_at`."""
     missing = list(ranks)
     while missing:
         missing = [rank for rank in missing if not store.check([f"{word}/{rank}"])]
@@ -264,7 +275,10 @@ def _host(this: NodeRank, seconds: float) -> Rendezvous:
 
 
 def _come(this: NodeRank, seconds: float) -> Rendezvous:
-    """The first node's clock is read from the word by which it starts: all wait for it at that moment."""
+    """Join the first node's store and measure the clock's offset.
+
+    The first node writes its time with the word that starts the rendezvous, for which all nodes wait at that moment.
+    """
     try:
         store = _store(this, this.address, seconds)
         store.set(f"came/{this.rank}", "")
@@ -277,13 +291,13 @@ def _come(this: NodeRank, seconds: float) -> Rendezvous:
             "can reach (--address HOST:PORT)?"
         ) from error
     if this.rank not in start["present"]:
-        raise ResourceError(f"{this.node} reached {this.nodes[0]} when the checks had begun without it")
+        raise ResourceError(f"{this.node} reached {this.nodes[0]} after the checks had started without it")
     return Rendezvous(this, store, start["present"])
 
 
 def _store(this: NodeRank, address: str, seconds: float) -> TCPStore:
-    """Raises RuntimeError."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # or torch tells of every try to reach it
+    """Open torch's key-value store at the first node's address. Raises RuntimeError."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # otherwise torch reports every attempt to connect
     from torch.distributed import TCPStore
 
     limit = timedelta(seconds=seconds)
@@ -291,7 +305,10 @@ def _store(this: NodeRank, address: str, seconds: float) -> TCPStore:
 
 
 def _receive(store: TCPStore, key: str, seconds: float) -> Any:
-    """Raises RuntimeError when it does not come within `seconds`, or the store is gone."""
+    """Return the value of a key in the rendezvous store.
+
+    Raises RuntimeError when it does not come in time or the store is lost.
+    """
     store.wait([key], timedelta(seconds=seconds))
     return json.loads(store.get(key))
 

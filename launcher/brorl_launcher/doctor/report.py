@@ -1,4 +1,4 @@
-"""Report of a node: what each check found, as JSON and as rows of a table."""
+"""Report what the checks of a node found, as JSON and as rows of a table."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from nemo_brorl.core.files import write_atomically
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _WORST_FIRST = (FAIL, WARN, OK)
-STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red"}  # on a terminal
-MAX_NAMED = 6  # nodes that a row names
+STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red"}  # colours on a terminal
+MAX_NAMED = 6  # node names in a row
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question about a machine, answered."""
+    """The result of one check of a machine."""
 
     name: str
-    status: str  # ok, warn, fail; only fail refuses
+    status: str  # ok, warn or fail; only fail refuses
     found: str
-    advice: str = ""  # what to do; "" where there is nothing
-    is_shared: bool = False  # several nodes found it together, and it is not said whose fault it is
+    advice: str = ""  # what to do, or ""
+    is_shared: bool = False  # found by several nodes together, so that no single node is blamed
 
 
 @dataclass
 class NodeReport:
-    """What is known of one node, as `<node>.json` in the folder of reports."""
+    """The checks and the facts of one node, stored as `<node>.json` in the folder of reports."""
 
     node: str
     checks: list[Check] = field(default_factory=list)
-    facts: dict[str, str] = field(default_factory=dict)  # what must be the same on all nodes
+    facts: dict[str, str] = field(default_factory=dict)  # versions and code that must agree on all nodes
 
     @property
     def problems(self) -> list[str]:
-        """What refuses this node, a sentence each."""
+        """The failures that refuse this node, one sentence each."""
         sentences = []
         for check in self.checks:
             if check.status == FAIL and not check.is_shared:
@@ -48,11 +48,11 @@ class NodeReport:
 
     @property
     def is_ok(self) -> bool:
-        """Whether nothing speaks against this node; the job may fail all the same."""
+        """Whether no check refuses this node. The job may fail for another reason."""
         return not self.problems
 
     def to_json(self) -> dict[str, Any]:
-        """`node`, `ok`, `problems`, `checks`, `facts`."""
+        """Return the report as a JSON object with `node`, `ok`, `problems`, `checks` and `facts`."""
         return {
             "node": self.node,
             "ok": self.is_ok,
@@ -68,7 +68,7 @@ class NodeReport:
 
     @classmethod
     def read(cls, path: Path, max_age_s: float) -> NodeReport | None:
-        """What a node has written not longer ago than that; None where there is nothing of the kind."""
+        """Return the report that a node wrote less than `max_age_s` seconds ago, or None."""
         try:
             age_s = time.time() - path.stat().st_mtime
             if age_s >= max_age_s:
@@ -79,29 +79,31 @@ class NodeReport:
             return None
 
     def write(self, folder: Path) -> Path:
-        """Leave `<node>.json` there, whole or not at all."""
+        """Write `<node>.json` into a folder, atomically, and return its path."""
         folder.mkdir(parents=True, exist_ok=True)
         return write_json(folder / f"{self.node}.json", self.to_json())
 
 
 def write_json(path: Path, data: object) -> Path:
-    """Write JSON, whole or not at all."""
+    """Write data as JSON, atomically, and return the path."""
     text = json.dumps(data, indent=1, ensure_ascii=False)
     return write_atomically(path, f"{text}\n")
 
 
 def table_header(reports: Sequence[NodeReport]) -> tuple[str, ...]:
-    """Names of the table's columns; nodes have one where there are several."""
+    """Return the column names of the table of checks, with one for nodes where there are several."""
     if len(reports) > 1:
         return ("check", "status", "nodes", "found")
     return ("check", "status", "found")
 
 
 def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
-    """A row for each check, the worst verdict first. Nodes of which a check says the same share a row; what is in order
-    is shown as the first of its nodes says it."""
-    groups: dict[str, dict[tuple[str, str], list[str]]] = {}  # nodes by check, and by status with what was found
-    found_ok: dict[str, list[str]] = {}  # what was found in order, by check
+    """Return the table rows of all checks, for each check the worst status first.
+
+    Nodes with the same result share a row. A passed check shows the text of the first node that passed.
+    """
+    groups: dict[str, dict[tuple[str, str], list[str]]] = {}  # node names by check, then by status and text
+    found_ok: dict[str, list[str]] = {}  # texts of passed checks by check
     for node, check in _all_checks(reports):
         found = check.found
         if check.status == OK:
@@ -128,7 +130,7 @@ def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
 
 
 def advice_lines(reports: Sequence[NodeReport]) -> list[str]:
-    """What to do, a line each, failures first, the same advice once."""
+    """Return what to do about failures, then about warnings, each advice once."""
     failures: dict[str, None] = {}
     warnings: dict[str, None] = {}
     for _, check in _all_checks(reports):
@@ -141,13 +143,13 @@ def advice_lines(reports: Sequence[NodeReport]) -> list[str]:
 
 
 def _all_checks(reports: Sequence[NodeReport]) -> Iterator[tuple[str, Check]]:
-    """Node and check, one after the other."""
+    """Yield the node name and the check of every check in the reports."""
     for report in reports:
         for check in report.checks:
             yield report.node, check
 
 
 def join_names(nodes: Sequence[str]) -> str:
-    """The first few names, and how many more."""
+    """Return the first few node names as a text, with the number of the others."""
     more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""
     return ", ".join(nodes[:MAX_NAMED]) + more

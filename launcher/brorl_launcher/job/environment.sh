@@ -1,47 +1,47 @@
 #!/usr/bin/env bash
-# The environment of every process of a job, in one place, each line with its reason. Sourced by launcher/brorl_launcher/job/job.sh; srun hands it on.
-# A site's own needs go into a file named by BRORL_ENVIRONMENT, which comes last.
+# The environment of every process of a job, in one place, each line with its reason. Sourced by launcher/brorl_launcher/job/job.sh; srun passes it on.
+# Put a site's own variables into a file and name it in BRORL_ENVIRONMENT. That file is sourced last.
 
 # --- Python
-unset PYTHONDONTWRITEBYTECODE    # set, every actor of every start would compile all it imports
-export PYTHONUNBUFFERED=1        # the log shows what was said before a crash
-export PYTHONSAFEPATH=1          # code comes from BRORL_ROOT, not from whatever folder the job was submitted in
+unset PYTHONDONTWRITEBYTECODE    # if set, every actor compiles all its imports at every start
+export PYTHONUNBUFFERED=1        # the log shows the output before a crash
+export PYTHONSAFEPATH=1          # code comes from BRORL_ROOT, not from the folder where the job was submitted
 export PYTHONPATH="$BRORL_ROOT:$BRORL_ROOT/launcher:$BRORL_ROOT/lab:$BRORL_ROOT/graders${PYTHONPATH:+:$PYTHONPATH}"
 
 # --- Ray
-export RAY_AUTH_MODE=token       # without it, who reaches the port runs programs as you; "token" also where a ~/.ray/auth_token is about
+export RAY_AUTH_MODE=token       # without it, anyone who reaches the port runs programs as you; "token" also where a ~/.ray/auth_token exists
 RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
-export RAY_AUTH_TOKEN            # another one for every job
-export RAY_USAGE_STATS_ENABLED=0 # compute nodes have no way out, and waiting for one costs seconds
+export RAY_AUTH_TOKEN            # a new token for every job
+export RAY_USAGE_STATS_ENABLED=0 # compute nodes have no internet access, and waiting for it costs seconds
 export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0 # `ray start --block` would drain for 30 s at the end: as long as Slurm waits before it kills
 export RAY_health_check_period_ms=2000         # a node that lost its power is noticed within about 15 s, not 40:
 export RAY_health_check_timeout_ms=4000        # 64 GPUs wait for it
 export RAY_health_check_failure_threshold=3
 
 # --- NCCL
-export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"        # says which link failed; silent while all is well
+export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"        # names the failed link; silent otherwise
 export NCCL_CUMEM_ENABLE="${NCCL_CUMEM_ENABLE:-0}" # CUDA graphs over NCCL's cuMem buffers cost GPU memory (NVIDIA/nccl#1234)
-export TORCH_NCCL_ASYNC_ERROR_HANDLING=1       # a rank that lost its peer ends, rather than holding its GPUs until the time limit
-if [[ -n ${BRORL_INTERFACE:-} ]]; then         # where the first interface is a management network, or a container's bridge
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1       # a rank that lost its peer ends instead of keeping its GPUs until the time limit
+if [[ -n ${BRORL_INTERFACE:-} ]]; then         # needed where the first interface is a management network, or a container's bridge
   export NCCL_SOCKET_IFNAME="$BRORL_INTERFACE" GLOO_SOCKET_IFNAME="$BRORL_INTERFACE"
 fi
 
 # --- CUDA, Transformer Engine
-unset PYTORCH_CUDA_ALLOC_CONF    # expandable segments are several times slower to share by CUDA IPC, as new weights are
-export NVTE_DEBUG="${NVTE_DEBUG:-0}"           # 1 with NVTE_DEBUG_LEVEL=2 tells which attention kernel Transformer Engine takes
+unset PYTORCH_CUDA_ALLOC_CONF    # expandable segments are several times slower to share by CUDA IPC, which carries new weights
+export NVTE_DEBUG="${NVTE_DEBUG:-0}"           # 1 with NVTE_DEBUG_LEVEL=2 shows which attention kernel Transformer Engine uses
 
 # --- vLLM and compilers
-export VLLM_NO_USAGE_STATS=1     # as for Ray
-# Compiled kernels are cached on the node's own disk: 64 processes that write one folder of a shared home spoil each other's files.
-# launcher/brorl_launcher/job/ray_node.py says where, once it has seen on its node that nobody else can have put code there (BRORL_CACHE).
+export VLLM_NO_USAGE_STATS=1     # compute nodes have no internet access
+# Compiled kernels are cached on the node's own disk: 64 processes that write one folder of a shared home corrupt each other's files.
+# launcher/brorl_launcher/job/ray_node.py sets the folder, after checking on its node that no other user can have put code there (BRORL_CACHE).
 unset TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR VLLM_CACHE_ROOT
 export TOKENIZERS_PARALLELISM=false # tokenizers fork into threads in every worker, and warn about it
 
 # --- Slurm
-# The job's own numbers of tasks would be taken by every srun of the job, which says itself how many it wants; SLURM_EXACT
-# would leave each step one core of its node and no GPU.
+# Every srun of the job would take the job's numbers of tasks, and each one sets its own. SLURM_EXACT would leave each step
+# one core of its node and no GPU.
 unset SLURM_EXACT SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK
-export SLURM_EXPORT_ENV=ALL      # after `sbatch --export=…`, srun would hand on those variables only, and none of the above
+export SLURM_EXPORT_ENV=ALL      # after `sbatch --export=…`, srun would pass on those variables only, and none of this file
 
 if [[ -n ${BRORL_ENVIRONMENT:-} ]]; then
   # shellcheck source=/dev/null

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # The Slurm job: sourced by slurm/*.sh and by the scripts that `brorl render` writes, with the script's arguments, which
-# are Hydra overrides. Runs on the first node of the allocation, needs bash there and nothing else; docs/howto/cluster.md tells the story.
+# are Hydra overrides. Runs on the first node of the allocation and needs only bash there. docs/howto/cluster.md explains it.
 #
-# Takes from the environment (a default in brackets; empty counts as not given):
+# Takes from the environment (a default in brackets; empty counts as unset):
 #   BRORL_CONFIG          name of a YAML of conf/, or the path of one                                            [required]
-#   BRORL_ROOT            the code: nemo_brorl/ and conf/, in a folder that all nodes see                        [SLURM_SUBMIT_DIR]
-#   BRORL_PYTHON          the interpreter, as the nodes (or the container) see it                                [BRORL_ROOT/.venv/bin/python; in containers python3]
-#   BRORL_RUN             the run folder; given, it overrides exp_manager.explicit_log_dir                          [the config's]
-#   BRORL_JOB_FOLDER      what the job writes about itself: logs, reports, counts; kept over requeues, seen by all nodes
+#   BRORL_ROOT            the code: nemo_brorl/ and conf/, in a folder that all nodes can read                        [SLURM_SUBMIT_DIR]
+#   BRORL_PYTHON          path of the interpreter on the nodes (or in the container)                                [BRORL_ROOT/.venv/bin/python; in containers python3]
+#   BRORL_RUN             the run folder; if set, it overrides exp_manager.explicit_log_dir                          [the config's]
+#   BRORL_JOB_FOLDER      folder of the job's logs, reports and counts; kept over requeues, shared by all nodes
 #                                                                                     [BRORL_ROOT/jobs/SLURM_JOB_ID]
 #   BRORL_CONTAINER       image for pyxis (--container-image); the job then runs in one named container on each node [none]
 #   BRORL_MOUNTS          its mounts, SOURCE:TARGET[:FLAGS],…; BRORL_ROOT, BRORL_RUN and BRORL_JOB_FOLDER are added [none]
 #   BRORL_DRIVER          a command to run in place of training, once Ray is up; it gets the job's arguments     [none: train]
 #   BRORL_SPARES          nodes above trainer.num_nodes that may be idle: training takes the first ones that the doctor passes [0]
-#   BRORL_SKIP_DOCTOR     1: the doctor is not asked                                                             [0]
+#   BRORL_SKIP_DOCTOR     1: skip the doctor's checks                                                             [0]
 #   BRORL_MAX_RESTARTS    requeues after failures in a row, without a newer checkpoint in between                [3]
 #   BRORL_MAX_EXCLUDED    nodes that failed (refused by the doctor, or died), excluded from the next tries, in all [2]
 #   BRORL_SETTINGS_S      deadline in seconds of reading the configuration, which starts the container           [1800]
@@ -27,9 +27,9 @@
 #   BRORL_ENVIRONMENT     a file of the site's own, sourced after launcher/brorl_launcher/job/environment.sh                    [none]
 #
 # Leaves in BRORL_JOB_FOLDER: settings.sh (nodes, run folder), doctor/try_K/NODE.json, logs/, failures and excluded (counts).
-# Exit code: the driver's. 0 done; 2 a mistake in the input; 75 saved, to go on later, and the job has requeued itself.
+# Exit code: the driver's. 0 done; 2 a mistake in the input; 75 saved to resume later, and the job has requeued itself.
 
-set -u # not -e: what ends, and how, is looked at one by one
+set -u # not -e: each step's exit code is handled explicitly
 
 BRORL_ROOT=${BRORL_ROOT:-$SLURM_SUBMIT_DIR}
 if [[ ! -f $BRORL_ROOT/launcher/brorl_launcher/job/job_steps.sh ]]; then

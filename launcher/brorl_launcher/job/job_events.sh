@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Whatever happens to the job becomes a line in one queue: a step began, a step ended, Ray is up, a node is gone, Slurm sent a signal. The
-# job reads them one by one, so nothing is polled, nothing sleeps, and nothing happens at the same time. Sourced by launcher/brorl_launcher/job/job.sh.
+# Each event of the job becomes a line in one queue: a step started or ended, Ray is up, a node is lost, Slurm sent a signal. The job
+# reads them one by one, so nothing is polled, nothing sleeps, and no two events are handled at once. Sourced by launcher/brorl_launcher/job/job.sh.
 #
-#   started NAME PID     ended NAME CODE          every command begun by `start`
-#   up head ADDRESS      ready watch …            said by the head node; by the watch, once all nodes are counted
-#   dead NODE reason     lost NODE reason         its Ray ended; it does not answer any more
-#   stop job             cancel job               USR1 (save and go on later), TERM (end)
+#   started NAME PID     ended NAME CODE          every command started by `start`
+#   up head ADDRESS      ready watch …            from the head node; from the watch, once all nodes have joined
+#   dead NODE reason     lost NODE reason         its Ray ended; its host does not answer
+#   stop job             cancel job               USR1 (save and resume later), TERM (end)
 # shellcheck disable=SC2034,SC2154 # the files of the job share their variables
 
-declare -A pids=()  # of what runs, by name
-declare -A codes=() # of what has ended
-nodes=()            # that train
-bad_nodes=()        # that refused or were lost, and are excluded from the next try
-cause=""            # why the job ends, where it is not the driver's doing
+declare -A pids=()  # of running commands, by name
+declare -A codes=() # exit codes of ended commands, by name
+nodes=()            # nodes that train
+bad_nodes=()        # nodes that failed the doctor or were lost, excluded from the next try
+cause=""            # why the job ends, if not by its driver
 exit_code=1
-asked_to_stop="" cancelled="" head_address="" timer="" # the one that runs; empty again when it has run out, or is not needed any more
+asked_to_stop="" cancelled="" head_address="" timer="" # name of the running timer; empty after it has run out or was stopped
 num_timers=0
 
 say() { echo "brorl $(date +%T): $*" >&2; }
 
-# End the job: `fail CODE CAUSE`. The first cause is the one that counts. Returns 1.
+# fail CODE CAUSE: end the job. Only the first cause counts. Returns 1.
 fail() {
   if [[ -z $cause ]]; then
     exit_code=$1 cause=$2
@@ -33,16 +33,16 @@ open_queue() {
   folder=$(mktemp -d) || exit 1
   mkfifo "$folder/queue"
   exec {queue}<>"$folder/queue"
-  rm -r "$folder" # the open descriptor is all that is needed
+  rm -r "$folder" # the open descriptor is enough
   trap 'echo "stop job" >&"$queue"' USR1
   trap 'echo "cancel job" >&"$queue"' TERM INT
 }
 
-# start NAME COMMAND...: run it beside the job; what it writes to standard output are events.
+# start NAME COMMAND...: run the command in the background. Its standard output consists of events.
 start() {
   local name=$1
   shift
-  ( # Slurm signals this shell, too, when the job is to end; it stays, to report the end of its child.
+  ( # Slurm also signals this shell when the job has to end. It stays to report the end of its child.
     trap : TERM USR1 INT
     "$@" >&"$queue" {queue}>&- </dev/null &
     child=$!
@@ -52,7 +52,7 @@ start() {
   ) &
 }
 
-# within SECONDS WHAT: from now on `await` fails after so long.
+# within SECONDS WHAT: start a timer, after which `await` fails.
 within() {
   num_timers=$((num_timers + 1))
   timer="timer_$num_timers" deadline_text="$2 within $1 s"
@@ -64,7 +64,7 @@ in_time() {
   timer=""
 }
 
-# await KIND NAME: until this event comes; 1 when it will not, because something else ended, or the job is to.
+# await KIND NAME: wait for this event. Returns 1 when it cannot come, because another command ended, or the job has to.
 await() {
   local kind name detail
   while read -r kind name detail <&"$queue"; do
@@ -93,22 +93,22 @@ note() {
   esac
 }
 
-# unreached STEP: nodes on which srun could not start a step that has ended, or which Slurm lost meanwhile. Such a step ends on all others,
-# too, which have done nothing.
+# unreached STEP: print the nodes on which srun could not start a step that has ended, or which Slurm lost meanwhile. Such a step ends on
+# all other nodes, too, which are not at fault.
 unreached() {
-  sleep 1 # what srun said last is on its way into the log
+  sleep 1 # the last output of srun is still on its way into the log
   sed -n -e 's/.*Task launch for .* failed on node \([^ :]*\):.*/\1/p' -e 's/^srun: error: Node failure on \([^ ]*\)$/\1/p' "$logs/$1.log" |
     while read -r list; do scontrol show hostnames "$list"; done
 }
 
-# Whether an event that nobody waited for ends the job.
+# Return 0 when an event that the job did not wait for ends the job.
 is_fatal() {
   local node
   case $1 in
     dead) fail 1 "node $2 $3" ;;
     lost)
       fail 1 "node $2 $3"
-      tail -n 15 "$logs/ray_$2.log" 2>/dev/null | sed "s/^/$2:   /" >&2 # the last that was heard of it
+      tail -n 15 "$logs/ray_$2.log" 2>/dev/null | sed "s/^/$2:   /" >&2 # its last log lines
       ;;
     cancel) fail 143 "Slurm ends the job (TERM)" ;;
     stop)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# How the job ends: what is left is ended, and then it is over, or goes back into the queue. Sourced by launcher/brorl_launcher/job/job.sh.
+# The end of the job: all processes are ended, then the job is over or goes back into the queue. Sourced by launcher/brorl_launcher/job/job.sh.
 # shellcheck disable=SC2034,SC2154 # the files of the job share their variables
 
-SEARCH_S=25   # for the node behind a failure: Ray has noticed a dead one by then
-ENDING_S=10   # for Ray to end on all nodes when asked to
+SEARCH_S=25   # seconds until Ray has noticed a dead node behind a failure
+ENDING_S=10   # seconds for Ray to end on all nodes on request
 KILLING_S=5
 
-# A driver that fails because a node is gone mostly says so before Ray does: wait for the name of that node.
+# A driver that fails because a node is lost usually ends before Ray notices the loss: wait for the name of that node.
 find_out_more() {
   local code=$exit_code
   [[ -n $cause || -n $asked_to_stop || $code == 0 || $code == 2 || $code == 75 ]] && return 0
@@ -18,7 +18,7 @@ find_out_more() {
   exit_code=$code cause="the driver ended with exit code $code${cause:+; $cause}"
 }
 
-# Nothing stays: a driver that still runs is killed, Ray's nodes are asked to end, and killed when they do not.
+# End everything: kill a driver that still runs, ask Ray's nodes to end, and kill them when they do not.
 tear_down() {
   local name
   for name in driver settings doctor; do
@@ -29,7 +29,7 @@ tear_down() {
   say "all steps have ended"
 }
 
-# end_all SIGNAL SECONDS: 0 when nothing runs any more.
+# end_all SIGNAL SECONDS: signal all steps and wait. Returns 0 when no step is left.
 end_all() {
   local name kind detail last_timer
   for name in "${!pids[@]}"; do
@@ -60,20 +60,20 @@ finish() {
     2) say "not tried again: the mistake is in the input"; exit 2 ;;
   esac
   if [[ -n $cancelled ]]; then
-    reason=$(job_field Reason) # the state is COMPLETING, whatever ended the job
-    # scancel is never answered by a requeue, and where Slurm preempts it requeues by itself. A time limit is our own affair.
+    reason=$(job_field Reason) # the state is always COMPLETING here
+    # The job never requeues after scancel, and after a preemption Slurm requeues it. After a time limit the job requeues itself.
     [[ $reason == TimeLimit && $exit_code != 75 ]] && go_on_after_failure "the time limit came before the driver had saved"
     [[ $reason == TimeLimit ]] && go_on "saved"
     say "ended by Slurm${reason:+ (reason: $reason)}"
     exit 143
   fi
   [[ $exit_code == 75 ]] && go_on "${cause:-saved}"
-  # 128 + SIGUSR1: it came before the driver was listening.
+  # 128 + SIGUSR1: the signal came before the driver handled it.
   [[ -n $asked_to_stop && $exit_code == 138 ]] && go_on "stopped before training began"
   go_on_after_failure "${cause:-the driver ended with exit code $exit_code}"
 }
 
-# What Slurm says of this job; nothing: "".
+# job_field NAME: print a field of Slurm's record of this job, or nothing.
 job_field() {
   local value
   value=$(scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null | sed -n "s/.* $1=\([^ ]*\).*/\1/p")
@@ -95,7 +95,7 @@ go_on_after_failure() {
   go_on "failure $num since checkpoint $newest, of at most $BRORL_MAX_RESTARTS: $1"
 }
 
-# The step of the newest complete checkpoint; -1: none.
+# Print the step of the newest complete checkpoint, or -1.
 newest_checkpoint() {
   local newest=-1 marker step
   for marker in "${run_folder:-/nowhere}"/checkpoints/step_*/COMPLETE; do
@@ -105,12 +105,12 @@ newest_checkpoint() {
   echo "$newest"
 }
 
-# Back into the queue, for the same job: number, log and job folder stay.
+# go_on CAUSE: requeue this job. Its number, log and job folder stay.
 go_on() {
   local excluded state
   trap '' TERM INT USR1 # requeueing signals this shell and its children
   state=$(job_field JobState)
-  # Steps may have failed because the job was cancelled, before the TERM of that came here.
+  # Steps may have failed because the job was cancelled, before its TERM arrived here.
   if [[ -n $state && $state != RUNNING && $(job_field Reason) != TimeLimit ]]; then
     say "Slurm is ending the job ($state): not requeued"
     exit "$exit_code"
@@ -131,11 +131,11 @@ go_on() {
   exit "$exit_code"
 }
 
-# All nodes to exclude, also those of earlier tries and of the submission; 1 when they have become too many.
+# Print all nodes to exclude, also those of earlier tries and of the submission. Returns 1 when there are too many.
 exclude() {
   local file=$BRORL_JOB_FOLDER/excluded num given
   if ((${#bad_nodes[@]} == 0)); then
-    return 0 # the list that Slurm has stays
+    return 0 # Slurm's own list stays
   fi
   printf '%s\n' "${bad_nodes[@]}" >>"$file"
   sort -u -o "$file" "$file"

@@ -2,7 +2,7 @@
 # The steps of the job: settings, the doctor, Ray's head, workers and watch, the driver. Sourced by launcher/brorl_launcher/job/job.sh.
 # shellcheck disable=SC2034,SC2154 # the files of the job share their variables
 
-# Defaults, and what can be refused at once.
+# Set the defaults, and refuse wrong values at once.
 check_given() {
   BRORL_CONFIG=${BRORL_CONFIG:-} BRORL_RUN=${BRORL_RUN:-} BRORL_CONTAINER=${BRORL_CONTAINER:-} BRORL_MOUNTS=${BRORL_MOUNTS:-}
   BRORL_DRIVER=${BRORL_DRIVER:-} BRORL_SPARES=${BRORL_SPARES:-0} BRORL_SKIP_DOCTOR=${BRORL_SKIP_DOCTOR:-0}
@@ -28,8 +28,8 @@ check_given() {
   name_container
 }
 
-# One named container on each node: steps that come later find it, and the driver must join the one that Ray's head runs in, because a
-# container has a /tmp, and so Ray's sockets, of its own. The job's number is in the name, or the image of another job could be taken.
+# Name one container on each node. Later steps find it by its name. The driver must join the one that Ray's head runs in, because each
+# container has its own /tmp with Ray's sockets. The job's number is in the name, or the container of another job could be used.
 name_container() {
   container_make=() container_join=()
   [[ -n $BRORL_CONTAINER ]] || return 0
@@ -42,23 +42,23 @@ name_container() {
   container_make=("${container_join[@]}" --container-image="$BRORL_CONTAINER" --container-mounts="$mounts")
 }
 
-# on NODES STEP COMMAND...: one task on each of these nodes (comma-separated); what it says is in the job's log, and in the step's own. All
-# steps share the nodes, and see all of their cores: a second step without --overlap would wait for the first for ever, and tasks would be
-# bound to one core each.
+# on NODES STEP COMMAND...: run one task on each of these nodes (comma-separated). Its output goes into the job's log and into the step's
+# own. All steps share the nodes and all of their cores. Without --overlap a second step would wait forever for the first one, and tasks
+# would be bound to one core each.
 on() {
   local nodes=$1 step=$2
   shift 2
   local list=${nodes//[^,]/}
   exec 2> >(exec tee -a "$logs/$step.log" >&2)
   case $step in
-    head | workers | watch) ;; # their standard output are events
+    head | workers | watch) ;; # their standard output consists of events
     *) exec 1>&2 ;;
   esac
   exec srun --overlap --nodes="$((${#list} + 1))" --nodelist="$nodes" --ntasks-per-node=1 --cpu-bind=none --input=none \
     --chdir="$SLURM_SUBMIT_DIR" "$@"
 }
 
-# The command line of everything that reads the configuration.
+# Set the arguments of all commands that read the configuration.
 config_arguments() {
   local folder=""
   [[ $BRORL_CONFIG == */* ]] && folder=$(cd "$SLURM_SUBMIT_DIR" && cd "$(dirname "$BRORL_CONFIG")" && pwd)
@@ -67,7 +67,7 @@ config_arguments() {
   return 0
 }
 
-# A wrong setting ends the job here, before anything is started; the number of nodes and the run folder are learnt.
+# Read the number of nodes and the run folder. A wrong setting ends the job here, before anything else starts.
 read_settings() {
   config_arguments "$@"
   within "$BRORL_SETTINGS_S" "answer from reading the configuration"
@@ -80,7 +80,7 @@ read_settings() {
   source "$BRORL_JOB_FOLDER/settings.sh"
 }
 
-# Which nodes train: the first ones that the doctor finds in order.
+# Choose the nodes that train: the first ones that pass the doctor's checks.
 choose_nodes() {
   local spares=$((${#allocated[@]} - num_nodes))
   if ((spares < 0 || spares > BRORL_SPARES)); then
@@ -97,10 +97,10 @@ choose_nodes() {
   fi
   nodes=("${passed[@]:0:num_nodes}")
   ((${#bad_nodes[@]})) && say "goes on without ${bad_nodes[*]}, which the doctor refused"
-  bad_nodes=() # the others will do
+  bad_nodes=() # enough nodes are left
 }
 
-# A node passes when its own report says so: one that hangs, or cannot be reached, leaves none.
+# Run the doctor. A node passes when its own report says so. A node that hangs, or cannot be reached, leaves no report.
 ask_doctor() {
   local reports=$BRORL_JOB_FOLDER/doctor/try_$try node
   mkdir -p "$reports"
@@ -110,7 +110,7 @@ ask_doctor() {
     "${arguments[@]}"
   if ! await ended doctor; then
     [[ -z $timer && -z $cancelled && -z $asked_to_stop ]] || return 1
-    kill -TERM "${pids[doctor]}" # too late: those who have reported are taken, the others have not passed
+    kill -TERM "${pids[doctor]}" # too late: only nodes with a report can pass
     cause=""
     await ended doctor || return 1
   fi
@@ -142,7 +142,7 @@ all_passed() {
   done
 }
 
-# Nodes that do not answer srun are allocated no more. 1 when there are none.
+# Drop the nodes that do not answer srun. Returns 1 when there are none.
 leave_out_unreached() {
   local node left=() without
   without=" $(unreached doctor | paste -sd' ') "
@@ -158,7 +158,7 @@ leave_out_unreached() {
   allocated=("${left[@]}")
 }
 
-# Head, then workers by one srun, then the watch, which counts the nodes and goes on watching them.
+# Start the head, then the workers by one srun, then the watch, which waits for all nodes and keeps watching them.
 bring_up_ray() {
   local workers=("${nodes[@]:1}")
   local ray=("$BRORL_PYTHON" -m brorl_launcher.job.ray_node --gpus "$gpus_per_node" --ports "$BRORL_PORT_BASE" --logs "$logs"
@@ -178,7 +178,7 @@ bring_up_ray() {
   say "Ray is up on ${#nodes[@]} nodes: ${nodes[*]}"
 }
 
-# The driver's exit code is the job's.
+# Run the driver. Its exit code is the job's.
 drive() {
   local command=("$BRORL_PYTHON" -m nemo_brorl train)
   [[ -n $BRORL_DRIVER ]] && command=(bash -c "exec $BRORL_DRIVER \"\$@\"" driver)

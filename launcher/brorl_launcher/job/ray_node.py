@@ -1,8 +1,9 @@
-"""Ray on one node of a job, from its start to its last process.
+"""Run Ray on one node of a job, from its start to its last process.
 
-`python -m brorl_launcher.job.ray_node --gpus N [--join HOST:PORT]` is a job step on every node. Standard output is
-the job's queue of events (job_events.sh): `up head ADDRESS` as soon as the head's address is known,
-`dead NODE reason` when Ray ends by itself. On SIGUSR1 or SIGTERM Ray is ended, and whatever it has started."""
+`python -m brorl_launcher.job.ray_node --gpus N [--join HOST:PORT]` is a job step on every node. Its standard output
+goes to the job's queue of events (job_events.sh): `up head ADDRESS` as soon as the head's address is known, `dead NODE
+reason` when Ray ends by itself. SIGUSR1 or SIGTERM ends Ray and every process that it started.
+"""
 
 from __future__ import annotations
 
@@ -37,21 +38,24 @@ from nemo_brorl.core.errors import USER_ERROR, ResourceError
 from nemo_brorl.core.private_folder import kernel_caches
 from nemo_brorl.core.processes import children_but, end_processes
 
-STOP_S = 8  # for `ray start --block` to end its processes
-SWEEP_S = 2.0  # for what it leaves behind, asked to end, until it is killed
-KNOCK_S = 0.2  # between two looks whether the head is there
+STOP_S = 8  # seconds for `ray start --block` to end its processes
+SWEEP_S = 2.0  # seconds from SIGTERM to SIGKILL for processes that Ray leaves
+KNOCK_S = 0.2  # seconds between two attempts to reach the head
 KNOCK_TIMEOUT_S = 5.0
-TAIL = 15  # lines of a log that are shown
-# Ray's own words on a busy node, when 30 s, which nothing can change, were too short for it, and on one that came to a
-# head of which that was so
+TAIL = 15  # log lines shown
+# Messages of a Ray that was too slow: it allows itself 30 s to start, which nothing can change, and on a busy node that
+# is too short. The second one appears on a node whose head was too slow.
 TOO_SLOW = (b"timed out during startup", b"No node info found for head node")
 START_TRIES = 4
-# <sys/prctl.h>: orphans below this process become its children, so that none is lost sight of
+# <sys/prctl.h>: orphans below this process become its children, so that all of them can be ended
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 ended when asked to, 1 Ray ended by itself, 2 it could not be started here."""
+    """Run Ray on this node until it ends, and return the exit code.
+
+    0: ended on request, 1: Ray ended by itself, 2: Ray could not be started here.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpus", type=int, required=True)
     parser.add_argument("--join", metavar="HOST:PORT", help="the head's address; without it this is the head")
@@ -65,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     try:
         folder = session_folder()
-        os.environ.update(kernel_caches())  # Ray and its actors inherit it
+        os.environ.update(kernel_caches())  # inherited by Ray and its actors
         address = choose_address(options.interface, options.join, options.peer)
         ports = RayPorts(options.ports)
         check_ports(ports, is_head=options.join is None)
@@ -92,7 +96,10 @@ def session_name(job: str, node: str) -> str:
 
 
 def choose_address(interface: str, head: str | None, peer: str) -> str:
-    """The address that other nodes reach this one by. Raises OSError."""
+    """Return the address at which the other nodes reach this node.
+
+    It is the address of `interface`, else the one on the way to the head or to `peer`. Raises OSError.
+    """
     if interface:
         return interface_address(interface)
     if head is not None:
@@ -106,8 +113,10 @@ def ray_command(
     ports: RayPorts,
     folder: Path,
 ) -> list[str]:
-    """`ray start` for this node. All ports are given: for those that are not, Ray waits half a minute on a busy node,
-    and gives up."""
+    """Return the `ray start` command of this node, with every port given.
+
+    On a busy node Ray waits half a minute for each port that is not given, and then gives up.
+    """
     command = [
         sys.executable,
         "-m",
@@ -128,7 +137,7 @@ def ray_command(
 
 
 class RayNode:
-    """Ray's processes of one node and their scratch folder. A context: nothing of either is left afterwards."""
+    """The Ray processes of one node and their scratch folder, as a context that leaves neither behind."""
 
     def __init__(self, name: str, logs: Path, folder: Path) -> None:
         self.name = name
@@ -144,13 +153,15 @@ class RayNode:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (hard, hard)
-        )  # Ray has a file open for every worker and every object it moves
-        shutil.rmtree(self.folder, ignore_errors=True)  # of an earlier try that was cut off
+        )  # Ray opens a file for each worker and each object that it moves
+        shutil.rmtree(self.folder, ignore_errors=True)  # left by an earlier try that was cut off
         return self
 
     def wait_for_head(self, head: str) -> None:
-        """Until the head listens, however long it takes: `ray start` gives up after seconds. The job's deadline ends a
-        wait in vain."""
+        """Wait until the head accepts connections, without a time limit, because `ray start` gives up after seconds.
+
+        The job's own deadline ends a wait in vain.
+        """
         host, _, port = head.rpartition(":")
         while not self.is_asked_to_end:
             with contextlib.suppress(OSError):
@@ -159,8 +170,11 @@ class RayNode:
             time.sleep(KNOCK_S)
 
     def run(self, command: Sequence[str], head: str | None = None) -> int:
-        """Until Ray ends. Where it was too slow to start, it is started again, once the head (HOST:PORT) listens.
-        Returns the exit code of this step."""
+        """Run Ray until it ends, and return the exit code of this job step.
+
+        Where Ray was too slow to start, it is started again, up to START_TRIES times. `head` is HOST:PORT; each start
+        waits until the head accepts connections.
+        """
         self.logs.mkdir(parents=True, exist_ok=True)
         for number in range(1, START_TRIES + 1):
             if head is not None:
@@ -179,11 +193,11 @@ class RayNode:
         return 1
 
     def _run_once(self, command: Sequence[str]) -> tuple[int, bytes]:
-        """Ray's exit code and what it has written."""
+        """Run Ray once and return its exit code and its output."""
         path = self.logs / f"ray_{self.name}.log"
         with path.open("ab") as log:
             begins_at = log.tell()
-            # In a session of its own: srun hands signals on to the whole process group, and Ray's are to be ended in
+            # Ray gets a session of its own. srun signals the whole process group, and Ray's processes must end in
             # order.
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
             if self.is_asked_to_end:
@@ -192,12 +206,12 @@ class RayNode:
         return code, path.read_bytes()[begins_at:]
 
     def _clear(self) -> None:
-        """End what Ray has started and left, and delete its folder."""
+        """End the processes that Ray started and left behind, and delete its folder."""
         for process in children_but(()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
         end_processes(children_but(()), SWEEP_S)
-        # What was started meanwhile is not asked.
+        # Processes that were started meanwhile are killed at once.
         end_processes(children_but(()), 0.0)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -205,8 +219,10 @@ class RayNode:
         self._clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """End Ray; `run` then returns. Ray is given its time first, as it knows its own processes best; then the alarm
-        goes off."""
+        """End Ray, so that `run` returns.
+
+        Ray first gets STOP_S seconds to end its own processes. Then the alarm kills it.
+        """
         if self.process is not None and number == signal.SIGALRM:
             self.process.kill()
         elif self.process is not None and not self.is_asked_to_end:
@@ -215,9 +231,9 @@ class RayNode:
         self.is_asked_to_end = True
 
     def _show_logs(self) -> None:
-        """The last lines of what Ray wrote, to standard error; whole files go beside the job's logs."""
+        """Print the last lines of Ray's logs to standard error, and copy the whole files next to the job's logs."""
         kept = self.logs / f"ray_{self.name}"
-        with contextlib.suppress(OSError):  # it may have ended before it wrote any
+        with contextlib.suppress(OSError):  # Ray may have ended before it wrote logs
             shutil.copytree(
                 self.folder / "session_latest" / "logs",
                 kept,
@@ -239,18 +255,18 @@ class RayNode:
 
 
 def node_name() -> str:
-    """As Slurm calls this node."""
+    """Return Slurm's name of this node, or its host name without the domain."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def send_event(event: str) -> None:
-    """Put an event into the job's queue."""
+    """Put an event into the Slurm job's queue of events, by printing it."""
     sys.stdout.write(event + "\n")
     sys.stdout.flush()
 
 
 def report_start_failure(reason: str) -> int:
-    """Say why Ray cannot be started on this node."""
+    """Report in the job's queue why Ray cannot start on this node, and return the exit code."""
     send_event(f"dead {node_name()} {reason}")
     return USER_ERROR
 

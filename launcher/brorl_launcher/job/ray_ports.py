@@ -1,6 +1,8 @@
-"""Ports of Ray on a node of a job, and the address that other nodes reach it by. The ports are fixed, below those that
-the system gives to outgoing connections, and free. A node has several addresses, and its own name often stands for
-127.0.1.1 in its /etc/hosts."""
+"""Choose the ports of Ray on a node of a job, and find the address at which other nodes reach it.
+
+The ports are fixed, below those that the system gives to outgoing connections, and must be free. A node has several
+addresses, and its own name often resolves to 127.0.1.1 in its /etc/hosts.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,20 @@ from pathlib import Path
 NUM_PORTS = 1000
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 SIOCGIFADDR = 0x8915  # <linux/sockios.h>
-ANY_PORT = 9  # nothing is sent
+ANY_PORT = 9  # any port will do, because nothing is sent
 
 
 @dataclass(frozen=True)
 class RayPorts:
-    """`base` and the 999 after it, the same on all nodes. Head and node services first, then one for every process that
-    Ray starts."""
+    """The port `base` and the 999 after it, the same on all nodes.
+
+    First come the head's and the node's services, then one port for every process that Ray starts.
+    """
 
     base: int
 
     def services(self, is_head: bool) -> dict[str, int]:
-        """Option of `ray start` to port."""
+        """Return the ports of Ray's services, by the option of `ray start` that sets them."""
         names = ["node-manager-port", "object-manager-port", "runtime-env-agent-port", "dashboard-agent-grpc-port"]
         names += ["dashboard-agent-listen-port", "metrics-export-port"]
         head = (
@@ -36,12 +40,12 @@ class RayPorts:
         return head | {name: self.base + 10 + number for number, name in enumerate(names)}
 
     def options(self) -> list[str]:
-        """For every node."""
+        """Return the port options of `ray start` that every node gets."""
         own = [f"--{name}={port}" for name, port in self.services(is_head=False).items()]
         return [*own, f"--min-worker-port={self.base + 100}", f"--max-worker-port={self.base + NUM_PORTS - 1}"]
 
     def head_options(self) -> list[str]:
-        """For the head besides."""
+        """Return the port options of `ray start` that only the head gets."""
         return [
             f"--{name}={port}"
             for name, port in self.services(is_head=True).items()
@@ -50,7 +54,10 @@ class RayPorts:
 
 
 def check_ports(ports: RayPorts, is_head: bool) -> None:
-    """Raise OSError that names the port which is taken, or says that the range is no good."""
+    """Raise OSError when a port is taken or the range is not usable.
+
+    The message names the port, or says what is wrong with the range.
+    """
     lowest = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else 1 << 16
     last = ports.base + NUM_PORTS - 1
     if ports.base < 1024 or last >= lowest:
@@ -62,7 +69,7 @@ def check_ports(ports: RayPorts, is_head: bool) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(
                 socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # as servers do: one that has just ended is no hindrance
+            )  # a port of an ended process counts as free, as for servers
             try:
                 probe.bind(("", port))
                 probe.listen()
@@ -74,14 +81,14 @@ def check_ports(ports: RayPorts, is_head: bool) -> None:
 
 
 def own_address(peer: str) -> str:
-    """The address that this node has on the way to a peer. Raises OSError where there is no way."""
+    """Return the address that this node uses towards a peer. Raises OSError when there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, ANY_PORT))
         return str(probe.getsockname()[0])
 
 
 def address_of(node: str) -> str:
-    """Of another node, by its name. Raises OSError."""
+    """Return the address of another node by its name. Raises OSError."""
     try:
         return socket.gethostbyname(node)
     except OSError as error:
@@ -91,7 +98,7 @@ def address_of(node: str) -> str:
 
 
 def interface_address(name: str) -> str:
-    """Of a network interface. Raises OSError that names those there are."""
+    """Return the IPv4 address of a network interface. Raises OSError with the interfaces that exist."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))

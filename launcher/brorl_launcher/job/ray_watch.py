@@ -1,10 +1,10 @@
-"""Watch over the nodes of a job, once all of them have joined Ray.
+"""Watch the nodes of a job: wait until all of them have joined Ray, then report the first one that is lost.
 
-`python -m brorl_launcher.job.ray_watch --address HOST:PORT --gpus N --nodes NAME …` is a job step beside Ray's
-head. Standard output is the job's queue of events: `ready watch …` once every node is counted, with its own address and
-all its GPUs; then, or of one that is still missing, `lost NODE reason` for one that does not answer any more, or `dead
-NODE reason` where only its Ray is gone. SIGUSR1 ends it. The job's own deadline ends a wait that is in vain; meanwhile
-standard error says who is missing.
+`python -m brorl_launcher.job.ray_watch --address HOST:PORT --gpus N --nodes NAME …` is a job step next to Ray's head.
+Its standard output goes to the job's queue of events. `ready watch …` comes once every node has joined, with an address
+of its own and all its GPUs. `lost NODE reason` names a host that does not answer, also one that has not joined yet.
+`dead NODE reason` names a host that answers without its Ray. SIGUSR1 ends the watch. The job's own deadline ends a wait
+in vain. Meanwhile standard error names the missing nodes.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ import ray
 
 from brorl_launcher.job.ray_ports import RayPorts
 
-LOOK_S = 0.25  # while nodes join
-WATCH_S = 1.0  # later: Ray itself notices within seconds
+LOOK_S = 0.25  # seconds between looks while nodes join
+WATCH_S = 1.0  # seconds between looks later: Ray itself notices a loss within seconds
 SAY_S = 15.0
 PROBE_S = 3.0
-KNOCK_S = 4.0  # between two knocks at a host while Ray starts there
-MAX_KNOCKS = 3  # in a row that nobody answers
+KNOCK_S = 4.0  # seconds between two probes of a host while Ray starts there
+MAX_KNOCKS = 3  # unanswered probes in a row
 WRONG = 2
 
-Nodes = Iterable[Mapping[str, Any]]  # as `ray.nodes()` gives them
+Nodes = Iterable[Mapping[str, Any]]  # the form of `ray.nodes()`
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 asked to end, 1 a node is gone, 2 what joined is not what was asked for."""
+    """Watch the nodes until one is lost, and return the exit code.
+
+    0: ended on request, 1: a node is lost, 2: the nodes that joined do not match the settings.
+    """
     signal.signal(signal.SIGUSR1, lambda number, frame: os._exit(0))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", required=True)
@@ -44,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--nodes", nargs="+", required=True)
     options = parser.parse_args(argv)
     events = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever libraries print is no event
+    os.dup2(2, 1)  # output of libraries must not look like events
 
     def end(event: str) -> None:
         events.write(event + "\n")
@@ -64,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def connect(address: str) -> None:
-    """Connect to the head, which may only just be starting."""
+    """Connect to Ray's head, and try again while it is still starting."""
     while True:
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", namespace="brorl_watch")
@@ -75,7 +78,7 @@ def connect(address: str) -> None:
 
 
 def wait_for_nodes(names: Sequence[str]) -> None:
-    """Wait until as many nodes as these are there."""
+    """Wait until all named nodes have joined Ray, and print the missing ones every SAY_S seconds."""
     said_at = time.monotonic()
     while True:
         missing = missing_nodes(ray.nodes(), names)
@@ -90,14 +93,16 @@ def wait_for_nodes(names: Sequence[str]) -> None:
 
 
 class HostProbes:
-    """A thread that knocks at hosts while Ray starts on them, and tells of the first one that does not answer again and
-    again. A context."""
+    """A thread that probes the hosts of a job while Ray starts on them, as a context.
+
+    It reports the first host that does not answer MAX_KNOCKS times in a row.
+    """
 
     def __init__(self, names: Sequence[str], port: int, on_loss: Callable[[str], None]) -> None:
         self._names = names
         self._port = port
-        self._on_loss = on_loss  # called with the event, from the thread
-        self._unanswered: Counter[str] = Counter()  # in a row, of each host
+        self._on_loss = on_loss  # the probing thread calls it with the event
+        self._unanswered: Counter[str] = Counter()  # unanswered probes in a row by host
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="knocks", daemon=True)
 
@@ -116,7 +121,7 @@ class HostProbes:
                 return
 
     def probe_all(self) -> str:
-        """Knock once at each. Event of one that is lost; "" where there is none."""
+        """Probe each host once, and return the `lost` event of a lost one, or an empty text."""
         for name in self._names:
             error = unreachable_reason(name, self._port)
             self._unanswered[name] = self._unanswered[name] + 1 if error else 0
@@ -126,8 +131,10 @@ class HostProbes:
 
 
 def unreachable_reason(name: str, port: int) -> str:
-    """Why nobody answers at a host: neither a server nor, where there is none, the host itself; "" where somebody does,
-    or where the name has no address, and so says nothing."""
+    """Return why a host does not answer, or an empty text when it does.
+
+    A host that refuses the connection answers. A name without an address proves nothing and counts as an answer.
+    """
     try:
         socket.create_connection((name, port), timeout=PROBE_S).close()
     except (ConnectionRefusedError, socket.gaierror):
@@ -138,8 +145,10 @@ def unreachable_reason(name: str, port: int) -> str:
 
 
 def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:
-    """Nodes that have not joined. Nodes whose host has another name than Slurm gives it are taken for any of the
-    others."""
+    """Return the names of the nodes that have not joined Ray.
+
+    A node whose host has another name than in Slurm counts for any of the missing ones.
+    """
     hosts = [without_domain(node["NodeManagerHostname"]) for node in nodes if node["Alive"]]
     absent = [name for name in names if without_domain(name) not in hosts]
     strangers = len(hosts) - (len(names) - len(absent))
@@ -147,7 +156,10 @@ def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:
 
 
 def cluster_fault(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
-    """Fault of a cluster that is complete; "" where there is none."""
+    """Return what is wrong with a complete cluster, or an empty text.
+
+    Each node needs an address of its own and `num_gpus` GPUs.
+    """
     addresses = []
     too_few = []
     for node in nodes:
@@ -168,7 +180,7 @@ def cluster_fault(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
 
 
 def watch() -> str:
-    """Watch until a node is gone. Returns the event that says so."""
+    """Watch the Ray cluster until a node dies, and return the event that reports it."""
     while True:
         for node in ray.nodes():
             if not node["Alive"]:
@@ -177,7 +189,7 @@ def watch() -> str:
 
 
 def failure_event(node: Mapping[str, Any]) -> str:
-    """Event of a node that is gone. `lost`: the host does not answer; `dead`: it does, and only Ray is gone there."""
+    """Return the event of a node that Ray calls dead: `lost` when its host does not answer, else `dead`."""
     name, address = without_domain(node["NodeManagerHostname"]), node["NodeManagerAddress"]
     reason = node.get("DeathReasonMessage") or "Ray says that it is dead"
     try:
@@ -190,7 +202,7 @@ def failure_event(node: Mapping[str, Any]) -> str:
 
 
 def without_domain(name: str) -> str:
-    """A host's name without its domain."""
+    """Return a host name without its domain."""
     return name.partition(".")[0]
 
 

@@ -1,7 +1,8 @@
-"""Settings that the job script must know, for bash to source.
+"""Write the settings that the job script needs, as a file that bash can source.
 
-`python -m brorl_launcher.job.settings --output FILE -- COMMAND LINE` is the job's first step, so a wrong setting
-ends the job before anything is started."""
+`python -m brorl_launcher.job.settings --output FILE -- COMMAND LINE` is the first step of a job, so a wrong setting
+ends the job before anything else starts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from nemo_brorl.core.errors import USER_ERROR, BroRLError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 written, 2 a mistake in the settings."""
+    """Write the settings as shell variables. Exit code: 0 written, 2 a mistake in the settings."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     split = argv.index("--") if "--" in argv else len(argv)
@@ -32,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def as_shell(config: BroRLConfig) -> str:
-    """Assignments of shell variables, quoted."""
+    """Return the settings that the job script needs, as quoted assignments of shell variables."""
     run_folder = Path(config.exp_manager.explicit_log_dir).absolute()
     return (
         f"num_nodes={config.trainer.num_nodes}\n"

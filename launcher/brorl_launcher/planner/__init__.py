@@ -1,1 +1,1 @@
-"""The planner: does a run fit its devices, and how long does a step take? `docs/planner.md` has its tables."""
+"""Plan a run: whether it fits its devices, and how long a step takes. `docs/planner.md` has the tables."""

@@ -1,4 +1,4 @@
-"""`brorl plan` says whether a run fits, how long a step takes, and which layout would be better."""
+"""Print whether a run fits, how long a step takes, and which layout would be faster: `brorl plan`."""
 
 from __future__ import annotations
 
@@ -19,48 +19,66 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, ConfigError
 
-GPU_OPTIONS = ("kind", "gpu_memory", "prompt_tokens", "response_tokens", "keep_rate")  # of which a CPU plan has no use
+GPU_OPTIONS = (
+    "kind",
+    "gpu_memory",
+    "prompt_tokens",
+    "response_tokens",
+    "keep_rate",
+)  # options that a CPU plan does not take
 DESCRIPTION = "Does the run fit, how long does a step take, and which layout would be better? Nothing is started."
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line; prints and exits with 0 for --help, and with 2 for a wrong option."""
+    """Parse the command line of `brorl plan`.
+
+    Exits with 0 for --help and with 2 for a wrong option.
+    """
     parser = argparse.ArgumentParser(prog="brorl plan", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config-name", "-cn", default=DEFAULT_CONFIG)
     parser.add_argument("--config-path", "-cp", type=Path)
-    parser.add_argument("--kind", choices=GPUS, help="of the GPUs (default: h100)")
-    parser.add_argument("--nodes", type=int, help="in place of trainer.num_nodes")
-    parser.add_argument("--gpus-per-node", type=int, help="in place of trainer.gpus_per_node")
-    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="of one GPU (default: of its kind)")
-    parser.add_argument("--host-memory", type=float, metavar="GIB", help="of one node")
+    parser.add_argument("--kind", choices=GPUS, help="kind of the GPUs (default: h100)")
+    parser.add_argument("--nodes", type=int, help="nodes, in place of trainer.num_nodes")
+    parser.add_argument("--gpus-per-node", type=int, help="GPUs of a node, in place of trainer.gpus_per_node")
+    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="memory of one GPU (default: that of its kind)")
+    parser.add_argument("--host-memory", type=float, metavar="GIB", help="memory of one node")
     parser.add_argument(
-        "--prompt-tokens", type=float, metavar="MEAN", help="of prompts (default: an eighth of data.max_prompt_tokens)"
+        "--prompt-tokens",
+        type=float,
+        metavar="MEAN",
+        help="tokens of prompts (default: an eighth of data.max_prompt_tokens)",
     )
     parser.add_argument(
         "--response-tokens",
         type=float,
         metavar="MEAN",
-        help="of responses (default: 0.45 rollouts.max_response_tokens)",
+        help="tokens of responses (default: 0.45 rollouts.max_response_tokens)",
     )
     parser.add_argument(
-        "--response-spread", type=float, default=0.7, metavar="RATIO", help="standard deviation over mean (default 0.7)"
+        "--response-spread",
+        type=float,
+        default=0.7,
+        metavar="RATIO",
+        help="spread of lengths over their mean (default 0.7)",
     )
     parser.add_argument(
-        "--keep-rate", type=float, metavar="SHARE", help="of groups that are informative (default: the paper's by N)"
+        "--keep-rate", type=float, metavar="SHARE", help="informative groups (default: the paper's share at this N)"
     )
     parser.add_argument(
         "--propose", type=int, default=3, metavar="K", help="better layouts to print; 0: none (default 3)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the plan here as well")
     parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="settings, as of every command: policy.model=qwen2.5-7b ..."
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings, as for every command: policy.model=qwen2.5-7b ..."
     )
     return parser.parse_intermixed_args(argv)
 
 
 def read_config(options: argparse.Namespace) -> BroRLConfig:
-    """Read the settings of a command line. Raises ConfigError for those that break their own rules, and for numbers
-    that cannot be."""
+    """Return the settings of a command line.
+
+    Raises ConfigError for settings that break their rules, and for numbers out of range.
+    """
     _check_positive(options)
     overrides = list(options.overrides)
     if options.nodes is not None:
@@ -102,7 +120,10 @@ def _check_limit(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Plan the run of a command line. Exit code: 0 it fits, 2 it does not. Raises BroRLError for wrong input."""
+    """Print the plan of a run and return the exit code: 0 when it fits, 2 when it does not.
+
+    Raises BroRLError for wrong input.
+    """
     options = parse(argv)
     config = read_config(options)
     if config.trainer.num_gpus == 0:
@@ -111,7 +132,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def plan_on_cpu(config: BroRLConfig, options: argparse.Namespace) -> int:
-    """Print whether a run without GPUs fits. Raises ConfigError for an option that only a plan for GPUs takes."""
+    """Print whether a run without GPUs fits, and return the exit code.
+
+    Raises ConfigError for an option that only a plan for GPUs takes.
+    """
     for name in GPU_OPTIONS:
         if getattr(options, name) is not None:
             raise ConfigError(
@@ -129,7 +153,7 @@ def plan_on_cpu(config: BroRLConfig, options: argparse.Namespace) -> int:
 
 
 def plan_on_gpus(config: BroRLConfig, options: argparse.Namespace) -> int:
-    """Print whether a run on GPUs fits, how long a step takes, and what would be better."""
+    """Print whether a run on GPUs fits, its step time and faster layouts, and return the exit code."""
     trainer = config.trainer
     kind = options.kind or "h100"
     hardware = gpu_hardware(kind, trainer.num_nodes, trainer.gpus_per_node, options.gpu_memory, options.host_memory)
@@ -153,7 +177,7 @@ def plan_on_gpus(config: BroRLConfig, options: argparse.Namespace) -> int:
 
 
 def print_more_nodes(plan: Plan, lengths: Lengths) -> None:
-    """Print on how many nodes a run fits, where no layout of these devices does."""
+    """Print on how many nodes the run fits, for the case that no layout of the given devices does."""
     more = fewest_nodes(plan, lengths)
     if more is None:
         Console().line("nothing fits on up to 512 nodes: GPUs with more memory, or a smaller model")

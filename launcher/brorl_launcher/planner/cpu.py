@@ -1,5 +1,7 @@
-"""Plan of a run without GPUs: its sizes, and the memory of its processes as the check at its start counts it. How long
-a step takes is measured, not planned, on a CPU."""
+"""Plan a run without GPUs: its sizes, and the memory of its processes as the check at its start counts it.
+
+The time of a step on a CPU is measured, not planned.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ from nemo_brorl.core.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class CpuPlan:
-    """Plan of a run on CPU: what it needs of what is free."""
+    """The plan of a run on CPU: its sizes, the memory that it needs and the free memory."""
 
-    config: BroRLConfig  # with all sizes
-    sizes: tuple[Size, ...]  # that were chosen
+    config: BroRLConfig  # settings with all sizes
+    sizes: tuple[Size, ...]  # automatically chosen sizes
     memory: CpuMemory
     free_gib: float
-    refusal: str  # why it does not fit; "": it does
+    refusal: str  # reason why it does not fit, or ""
 
     @property
     def fits(self) -> bool:
@@ -36,8 +38,10 @@ class CpuPlan:
 
 
 def machine_with(memory_gib: float | None) -> tuple[int, float]:
-    """Return the cores of this machine and its free memory in GiB, or the one given. Raises ResourceError where it
-    cannot be read."""
+    """Return the cores of this machine, and its free memory or `memory_gib`, in GiB.
+
+    Raises ResourceError when the free memory cannot be read.
+    """
     free = available_gib() if memory_gib is None else memory_gib
     if free is None:
         raise ResourceError("the free memory of this machine cannot be read: give it with --host-memory GIB")
@@ -50,8 +54,10 @@ def make_cpu_plan(
     free_gib: float,
     shape: ModelShape | None = None,
 ) -> CpuPlan:
-    """Plan a run on CPU as its start would choose its sizes and count its memory. Raises ModelError when nothing tells
-    the model's shape."""
+    """Plan a run on CPU with the sizes and the memory count of the run's own start.
+
+    Raises ModelError when nothing tells the model's shape.
+    """
     shape = shape or find_shape(config)
     sized, sizes = resolve_sizes(config, shape, Machine(cores, free_gib))
     memory = cpu_memory(sized, shape, fullest_micro_batch(sized))
@@ -62,7 +68,7 @@ def make_cpu_plan(
 
 
 def print_cpu_plan(plan: CpuPlan) -> None:
-    """Print sizes, and the memory of a policy rank, of an engine and of the machine."""
+    """Print the sizes, and the memory of a policy rank, of an engine and of the machine."""
     console = Console()
     console.line(f"{plan.config.policy.model} on CPU")
     for size in plan.sizes:
@@ -75,13 +81,13 @@ def print_cpu_plan(plan: CpuPlan) -> None:
     console.line()
     console.line(f"{plan.free_gib:.2f} GiB are free")
     console.line(
-        "how long a step takes is measured, not planned, on a CPU: `brorl try` says it of sampling, the start of "
-        "`brorl train` of learning, too"
+        "the time of a step on a CPU is measured, not planned: `brorl try` measures sampling, the start of "
+        "`brorl train` also training"
     )
 
 
 def write_cpu_plan(plan: CpuPlan, path: Path) -> None:
-    """Write everything that is printed, by name, as JSON."""
+    """Write the plan of a run on CPU as JSON, with everything that is printed."""
     data = {
         "model": plan.config.policy.model,
         "fits": plan.fits,
@@ -95,7 +101,7 @@ def write_cpu_plan(plan: CpuPlan, path: Path) -> None:
 
 
 def _tables(memory: CpuMemory) -> Mapping[str, Mapping[str, float]]:
-    """Terms in GiB by table."""
+    """Return the memory terms in GiB by table title."""
     node = {
         f"{memory.num_ranks} policy ranks": memory.num_ranks * sum(memory.rank.values()),
         f"{memory.num_engines} engines": memory.num_engines * sum(memory.engine.values()),

@@ -1,5 +1,6 @@
-"""Shapes of public models by name, as their config.json files give them, for plans on a machine that has not downloaded
-them.
+"""Know the shapes of public models by name, for plans on a machine that has not downloaded them.
+
+The numbers are those of the models' config.json files.
 """
 
 from __future__ import annotations
@@ -117,12 +118,14 @@ SHAPES = {
     ),
 }
 
-_WITHOUT = ("-instruct", "-base", "-math")  # variants of one shape
+_WITHOUT = ("-instruct", "-base", "-math")  # name suffixes that do not change the shape
 
 
 def find_shape(config: BroRLConfig) -> ModelShape:
-    """Shape of `policy.model`: a known name with or without its owner, a folder, or what the hub's cache holds. Raises
-    ModelError."""
+    """Return the shape of `policy.model`, a known name (with or without its owner), a folder, or a cached hub name.
+
+    Raises ModelError when nothing tells the shape.
+    """
     model = config.policy.model
     known = SHAPES.get(_plain(model))
     if known is not None:
@@ -130,7 +133,7 @@ def find_shape(config: BroRLConfig) -> ModelShape:
     folder = local_model(model) or _cached(model)
     if folder is None:
         raise ModelError(
-            f"policy.model={model} is not downloaded and its shape is not known here: write a folder with its "
+            f"policy.model={model} is not downloaded and its shape is not known here: set a folder with its "
             f"config.json, or one of {', '.join(sorted(SHAPES))}"
         )
     return read_model_shape(folder)
@@ -144,7 +147,7 @@ def _plain(model: str) -> str:
 
 
 def _cached(model: str) -> Path | None:
-    """The newest snapshot of a model in the Hugging Face hub's cache."""
+    """Return the newest snapshot of a model in the Hugging Face hub's cache, or None."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     found = list(hub.glob(f"models--{model.replace('/', '--')}/snapshots/*/config.json"))

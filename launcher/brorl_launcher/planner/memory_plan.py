@@ -1,9 +1,10 @@
-"""Memory of one GPU at the moments when it is fullest, term by term; README.md of this folder has the
-formulas and where they are from.
+"""Plan the memory of one GPU at the moments when it is fullest, term by term.
+
+README.md of this folder has the formulas and their sources.
 
 Moments of colocated roles (`training/device_handover.py`): *start*, when both roles are on the device and nothing is
-offloaded yet (parity gate, resume); *generate*; *update*; *publish*. Disaggregated, a GPU has one role: *update* for
-the policy's, *generate* for the engines'.
+offloaded yet (parity gate, resume), then *generate*, *update* and *publish*. Disaggregated, a GPU has one role:
+*update* counts for the policy's, *generate* for the engines'.
 """
 
 from __future__ import annotations
@@ -24,40 +25,40 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
 
-# Assumed, GiB. Not measured by this project.
-SLEEP_RESIDUAL = 0.5  # of a sleeping engine, beside its context and graphs
-FRAGMENTATION = 0.05  # of activations and what a backward pass holds, that the allocator cannot use
+# Assumed values, not measured by this project.
+SLEEP_RESIDUAL = 0.5  # GiB of a sleeping engine without its context and graphs
+FRAGMENTATION = 0.05  # share of activations and backward memory that the allocator cannot use
 MOMENTS = ("start", "generate", "update", "publish")
 
 
 @dataclass(frozen=True)
 class Term:
-    """One use of memory."""
+    """One use of GPU memory, in GiB at each moment."""
 
     name: str
-    gib: Mapping[str, float]  # by moment; those that are not there: 0
+    gib: Mapping[str, float]  # GiB by moment; absent: 0
     note: str
-    role: str = "policy"  # whose it is: policy, engine
+    role: str = "policy"  # policy or engine
 
     def gib_at(self, moment: str) -> float:
         return self.gib.get(moment, 0.0)
 
 
 def policy_term(name: str, note: str, **gib: float) -> Term:
-    """One of the policy's terms by its moments."""
+    """Return a term of the policy's GPU memory, with its GiB at each moment of a step."""
     return Term(name, MappingProxyType(dict(gib)), note)
 
 
 def engine_term(name: str, note: str, **gib: float) -> Term:
-    """One of an engine's."""
+    """Return a term of an engine's GPU memory, with its GiB at each moment of a step."""
     return Term(name, MappingProxyType(dict(gib)), note, role="engine")
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Memory of a GPU by what it holds."""
+    """The memory terms of a GPU and its capacity."""
 
-    role: str  # "GPU", or with roles on devices of their own "policy GPU", "engine GPU"
+    role: str  # "GPU", or with separate devices "policy GPU" or "engine GPU"
     terms: tuple[Term, ...]
     capacity_gib: float
 
@@ -66,12 +67,12 @@ class DeviceMemory:
         return tuple(moment for moment in MOMENTS if self.peak(moment) > 0)
 
     def peak(self, moment: str, role: str | None = None) -> float:
-        """GiB at a moment, of everything or of one role."""
+        """Return the GiB in use at a moment, by all terms or by those of one role."""
         return sum(term.gib_at(moment) for term in self.terms if role in (None, term.role))
 
     @property
     def worst_moment(self) -> str:
-        """The moment that needs most."""
+        """The moment of a step at which the GPU needs the most memory."""
         return max(MOMENTS, key=self.peak)
 
     @property
@@ -84,15 +85,15 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """One engine, per GPU in GiB, and what fits into its cache."""
+    """The memory of one engine in GiB per GPU, and the capacity of its KV cache."""
 
     weights_gib: float
-    working_gib: float  # activations and logits that vLLM keeps room for
-    cache_gib: float  # what is left of its share for keys and values
-    beyond_gib: float  # context and graphs, beyond its share
-    share_gib: float  # generation.gpu_memory_utilization of the device
-    token_bytes: float  # keys and values of one token, on one GPU
-    concurrency: int  # rollouts of mean length that are sampled together
+    working_gib: float  # activations and logits for which vLLM reserves room
+    cache_gib: float  # rest of its share, for keys and values
+    beyond_gib: float  # context and graphs beyond its share
+    share_gib: float  # share of the device by generation.gpu_memory_utilization
+    token_bytes: float  # keys and values of one token on one GPU
+    concurrency: int  # rollouts of mean length sampled together
 
     @property
     def cache_tokens(self) -> int:
@@ -105,7 +106,7 @@ def engine_plan(
     hardware: Hardware,
     work: Workload,
 ) -> EnginePlan:
-    """Engine as vLLM makes it of its share of a GPU: weights, room for a batch, the rest for keys and values."""
+    """Plan the memory of an engine as vLLM divides its share: weights, room for a batch, the rest for the KV cache."""
     generation = config.generation
     number = NUMBER_BYTES[generation.precision]
     tensor = generation.tensor_parallel_size
@@ -113,7 +114,7 @@ def engine_plan(
     weights = number * parameters.total / GIB
     if generation.engine_args.get("quantization") == "fp8":
         weights -= (number - 1) * parameters.linear / GIB
-    rows = shape.padded_vocab_size(tensor)  # logits are gathered
+    rows = shape.padded_vocab_size(tensor)  # logits are gathered over the ranks
     ffn = shape.ffn_size if shape.moe is None else shape.moe.experts_per_token * shape.moe.ffn_size
     sizes = RunSizes.from_config(config)
     batch = (sizes.engine_batch_tokens or 0) * number * (4 * shape.hidden_size + 3 * ffn / tensor)
@@ -123,7 +124,9 @@ def engine_plan(
     cache_number = 1 if str(generation.engine_args.get("kv_cache_dtype")).startswith("fp8") else number
     token = key_value_bytes(shape, cache_number) / min(tensor, shape.num_key_value_heads)
     cache = share - weights - working
-    sharers = min(work.num_per_prompt, config.rollouts.chunk_size)  # rollouts with one copy of their prompt, at least
+    sharers = min(
+        work.num_per_prompt, config.rollouts.chunk_size
+    )  # fewest rollouts that share one copy of their prompt
     live = work.response_tokens * (1 + work.response_spread**2) / 2 + work.prompt_tokens / sharers
     concurrency = int(max(0.0, cache) * GIB / token / max(1.0, live))
     beyond = engine_context_gib(config)
@@ -139,9 +142,9 @@ def gpu_memory(
     micro: MicroBatches,
     engine: EnginePlan,
 ) -> tuple[DeviceMemory, ...]:
-    """The fullest GPU of each role: the pipeline stage that needs most."""
+    """Return the memory of the fullest GPU of each role, over the first and the last pipeline stage."""
     generating = _engine_terms(config, engine)
-    fullest: list[DeviceMemory] = []  # of each stage
+    fullest: list[DeviceMemory] = []  # fullest GPU of each stage
     for stage in sorted({0, layout.pipeline - 1}):
         learning = _policy_terms(config, shape, layout, micro, stage)
         if engines.is_colocated:
@@ -155,7 +158,7 @@ def gpu_memory(
 
 
 def _at_moment_only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
-    """Terms at one moment alone."""
+    """Return memory terms that count at one moment of a step only."""
     kept = []
     for part in terms:
         kept.append(replace(part, gib=MappingProxyType({moment: part.gib_at(moment)})))

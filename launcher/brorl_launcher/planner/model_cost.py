@@ -1,4 +1,4 @@
-"""Costs of a model from its shape alone: parameters that a token takes part in, operations, keys and values."""
+"""Compute the costs of a model from its shape alone: active parameters, operations, keys and values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from nemo_brorl.core.model_shape import ModelShape
 
 @lru_cache(maxsize=64)
 def active_parameters(shape: ModelShape) -> int:
-    """Parameters of the matrix products that one token takes part in, the output layer included, the embedding not."""
+    """Return the parameters of the matrix products that one token passes.
+
+    The output layer is included, the embedding is not.
+    """
     total = shape.vocab_size * shape.hidden_size
     for layer in range(shape.num_layers):
         total += attention_size(shape)
@@ -23,12 +26,17 @@ def active_parameters(shape: ModelShape) -> int:
 
 
 def forward_flops(shape: ModelShape, context: float) -> float:
-    """Operations of one token that attends to `context` tokens: 2 per parameter, and 4 a d per layer and token attended
-    to."""
+    """Return the operations of one token that attends to `context` tokens.
+
+    2 per parameter, and 4 a d per layer and attended token, for a heads of size d.
+    """
     attention = 4.0 * shape.num_layers * shape.num_heads * shape.head_size * context
     return 2.0 * active_parameters(shape) + attention
 
 
 def key_value_bytes(shape: ModelShape, number_bytes: int) -> int:
-    """Bytes of keys and values of one token in all layers: 2 layers k d b."""
+    """Return the bytes of one token's keys and values in all layers: 2 layers k d b.
+
+    k key-value heads have size d, and a number has b = `number_bytes` bytes.
+    """
     return 2 * shape.num_layers * shape.num_key_value_heads * shape.head_size * number_bytes

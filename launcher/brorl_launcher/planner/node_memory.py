@@ -1,4 +1,4 @@
-"""Memory of a node beside its GPUs, term by term: host memory, the object store, checkpoints on disk."""
+"""Plan the memory of a node outside its GPUs, term by term: host memory, object store, checkpoints on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
 
-# Assumed, GiB of host memory of a process with its imports and a CUDA context.
+# Assumed GiB of host memory of a process with its imports and a CUDA context.
 RANK_GIB = 4.0
 
 ENGINE_GIB = 4.0
@@ -23,12 +23,12 @@ VERIFIER_GIB = 0.5
 
 DRIVER_GIB = 4.0
 
-# torch rounds a pinned allocation up to a power of two: between 1 and 2 times as much, 1.5 in the mean
+# torch rounds a pinned allocation up to a power of two: between 1 and 2 times as much, 1.5 on average
 PINNED_ROUNDING = 1.5
 
 ROLLOUT_TOKEN_BYTES = 8  # int32 token ids and float32 log-probs
 
-OPTIMIZER_BYTES = 12  # of a parameter in a checkpoint: master weights and two moments in fp32
+OPTIMIZER_BYTES = 12  # bytes of a parameter in a checkpoint: master weights and two moments in fp32
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class NodeTerm:
 
 @dataclass(frozen=True)
 class NodeMemory:
-    """The first node, which has the driver and the published weights."""
+    """The memory of the first node, which runs the driver and stores the published weights."""
 
     terms: tuple[NodeTerm, ...]
     capacity_gib: float
-    object_store_gib: float  # what of it is in Ray's object store
-    checkpoint_gib: float  # of one checkpoint on disk
-    disk_gib: float  # of all that are kept, one more while it is written, and the best weights
+    object_store_gib: float  # part of it in Ray's object store
+    checkpoint_gib: float  # one checkpoint on disk
+    disk_gib: float  # all kept checkpoints, one more while it is written, and the best weights
 
     @property
     def peak(self) -> float:
@@ -72,7 +72,7 @@ def node_memory(
     engines: Engines,
     work: Workload,
 ) -> NodeMemory:
-    """Memory of a node of GPUs that is full of policy ranks, engines, or both."""
+    """Return the memory of a node whose GPUs are filled with policy ranks, engines, or both."""
     policy, generation = config.policy, config.generation
     ranks = hardware.per_node
     num_engines = max(1, min(engines.num, hardware.per_node // engines.tensor))
@@ -99,19 +99,24 @@ def node_memory(
 
 
 def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float]:
-    """(one checkpoint, everything a run keeps) on disk: those that are kept, one more while it is written, and the best
-    weights."""
+    """Return the GiB on disk of one checkpoint, and of everything that a run keeps.
+
+    A run keeps `trainer.keep_checkpoints` checkpoints, one more while it is written, and the best weights.
+    """
     number = NUMBER_BYTES[config.policy.precision]
     weights = number * rank_parameters(shape, ParallelLayout(), 0).total / GIB
     one = weights * (number + OPTIMIZER_BYTES) / number
     if config.algorithm.kl.coefficient > 0:
-        one += weights  # the reference
+        one += weights  # weights of the reference
     return one, (config.trainer.keep_checkpoints + 1) * one + weights
 
 
 def _object_store_gib(config: BroRLConfig, work: Workload, published: float) -> float:
-    """GiB of the object store: rollouts of a step and as many surplus ones; one copy of the published weights, and
-    buckets of the next on their way."""
+    """Return the GiB of the object store.
+
+    It holds the rollouts of a step and as many surplus ones, one copy of the published weights, and buckets of the next
+    weights on their way.
+    """
     surplus = 2.0 if config.dynamic_sampling.max_staleness > 0 or config.rollouts.overlap else 1.0
     rollouts = surplus * work.sampled * work.response_tokens * ROLLOUT_TOKEN_BYTES / GIB
     kept = published if config.generation.keep_published else 0.0

@@ -1,4 +1,4 @@
-"""Plan of a run on GPUs: the memory of its devices and of a node, the seconds of a step, and why it does not fit."""
+"""Plan a run on GPUs: the memory of devices and of a node, the seconds of a step, and why it does not fit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Hardware", "Lengths", "Plan", "configured_hardware", "make_plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a run: what it needs of what there is."""
+    """The plan of a run on GPUs: its workload, layout, memory and step time."""
 
     config: BroRLConfig
     shape: ModelShape
@@ -47,8 +47,8 @@ class Plan:
     devices: tuple[DeviceMemory, ...]
     node: NodeMemory
     time: StepTime
-    refusal: str  # why it does not fit; "": it does
-    sizes: tuple[Size, ...] = ()  # chosen where `config` has none
+    refusal: str  # reason why it does not fit, or ""
+    sizes: tuple[Size, ...] = ()  # sizes that were chosen where `config` has none
 
     @property
     def fits(self) -> bool:
@@ -56,11 +56,11 @@ class Plan:
 
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours of all steps of the config."""
+        """GPU-hours of all training steps of the run."""
         return self.time.seconds * self.config.trainer.max_steps * self.hardware.num_devices / 3600
 
     def summary(self) -> str:
-        """One line, for who is about to submit."""
+        """Return the plan as one line, for a user who is about to submit."""
         if not self.fits:
             return f"does not fit: {self.refusal}"
         peaks = []
@@ -79,8 +79,11 @@ def make_plan(
     lengths: Lengths = ASSUMED,
     shape: ModelShape | None = None,
 ) -> Plan:
-    """Plan a run on GPUs whose settings have passed their own rules; sizes that nobody gave are chosen as the run
-    chooses them on such hardware. Raises ModelError when nothing tells the model's shape."""
+    """Plan a run on GPUs whose settings have passed their own rules.
+
+    Unset sizes are chosen as the run chooses them on such hardware. Raises ModelError when nothing tells the model's
+    shape.
+    """
     shape = shape or find_shape(config)
     sized, sizes = resolve_sizes(config, shape, Machine(hardware.per_node, None, hardware.memory_gib))
     work = workload_of(sized, lengths)
@@ -102,7 +105,7 @@ def refusal_of(
     node: NodeMemory,
     engine: EnginePlan,
 ) -> str:
-    """What does not fit and which term is largest; "" when all does."""
+    """Return what does not fit, with its largest term, or an empty text when all fits."""
     found = list(misfits(config, shape))
     for memory in devices:
         if not memory.fits:

@@ -1,4 +1,4 @@
-"""A plan as JSON: everything that is printed, by name."""
+"""Write a plan as JSON, with everything that is printed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brorl_launcher.planner.proposals import Proposal
 
 
 def plan_as_json(plan: Plan) -> dict[str, Any]:
-    """Everything that is printed, by name."""
+    """Return a plan as a JSON object, with everything that is printed."""
     devices = []
     for memory in plan.devices:
         peaks = {moment: memory.peak(moment) for moment in memory.moments}
@@ -44,7 +44,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
 
 
 def _finite(number: float) -> float | None:
-    """JSON has no infinity; null: never ends."""
+    """Return the number, or None for infinity, which JSON does not have."""
     return number if math.isfinite(number) else None
 
 
@@ -54,7 +54,7 @@ def write_json(
     helpful: Sequence[Proposal],
     path: Path,
 ) -> None:
-    """The whole plan, and the overrides of what was proposed."""
+    """Write a plan as JSON, with the overrides of proposals and remedies."""
     data = plan_as_json(plan)
     data["proposals"] = [_proposal_json(proposal) for proposal in better]
     data["remedies"] = [_proposal_json(proposal) for proposal in helpful]

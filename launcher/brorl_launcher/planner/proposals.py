@@ -1,5 +1,7 @@
-"""Proposals of layouts of the same GPUs that would be faster, and of what would make a plan fit. Every valid layout is
-planned, those that fit ranked."""
+"""Propose faster layouts of the same GPUs, and changes that would make a plan fit.
+
+Every valid layout is planned, and those that fit are ranked.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.model_shape import ModelShape
 
-Changes = Mapping[str, Any]  # setting to value, as on the command line
+Changes = Mapping[str, Any]  # values by setting, as on the command line
 
-MOST_UTILIZATION = 0.9  # of a GPU for an engine; vLLM needs some of it beyond its share
+MOST_UTILIZATION = 0.9  # largest GPU share of an engine; vLLM needs some memory beyond it
 LEAST_UTILIZATION = 0.1
-HEADROOM_GIB = 2.0  # of a GPU that a proposal leaves free
+HEADROOM_GIB = 2.0  # memory of a GPU that a proposal leaves free
 _ROUND_TOKENS = 1024
 _MOST_NODES = 512
 
@@ -37,12 +39,12 @@ class Proposal:
 
     @property
     def overrides(self) -> str:
-        """Settings as on the command line."""
+        """The proposal's settings as on a command line."""
         return " ".join(f"{key}={format_override_value(value)}" for key, value in self.changes.items())
 
 
 def format_override_value(value: Any) -> str:
-    """A value as Hydra reads it."""
+    """Return a setting's value as Hydra reads it on a command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -53,7 +55,7 @@ def format_override_value(value: Any) -> str:
 
 
 def with_changes(config: BroRLConfig, changes: Changes) -> BroRLConfig:
-    """A copy with these settings."""
+    """Return a copy of a run's settings with some settings changed."""
     sections: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
         section, name = key.split(".")
@@ -66,7 +68,7 @@ def with_changes(config: BroRLConfig, changes: Changes) -> BroRLConfig:
 
 @dataclass(frozen=True)
 class _Search:
-    """What is searched for a layout: settings, devices, lengths, a model."""
+    """The fixed inputs of a search for layouts: settings, devices, lengths and model."""
 
     config: BroRLConfig
     hardware: Hardware
@@ -74,7 +76,7 @@ class _Search:
     shape: ModelShape
 
     def plan(self, changes: Changes) -> Plan:
-        """Plan of the settings with these changes."""
+        """Return the plan of the searched run with some settings changed."""
         config = with_changes(self.config, changes)
         return make_plan(config, self.hardware, self.lengths, self.shape)
 
@@ -86,7 +88,10 @@ def propose_layouts(
     shape: ModelShape,
     num: int,
 ) -> list[Proposal]:
-    """The fastest `num` layouts of these devices that fit, fastest first; of equals the one that changes less."""
+    """Return the `num` fastest layouts of these devices that fit, fastest first.
+
+    Of equally fast ones the one with fewer changes comes first.
+    """
     if num == 0:
         return []
     search = _Search(config, hardware, lengths, shape)
@@ -107,7 +112,7 @@ def _first_that_fits(
     updates: Sequence[Changes],
     engine: Changes,
 ) -> Proposal | None:
-    """Proposal of a layout with the first settings of the update that leave engines enough room."""
+    """Return the first proposal that leaves the engines enough room, over one layout's update settings, or None."""
     for update in updates:
         proposal = _with_largest_share(search, {**layout, **update, **engine})
         if proposal is not None:
@@ -116,8 +121,10 @@ def _first_that_fits(
 
 
 def _rank(proposal: Proposal) -> tuple[int, int, int, float]:
-    """Order of proposals: fastest first; of those within 2 % of each other, which the estimate cannot tell apart, the
-    one with fewer ranks to a replica."""
+    """Return the sort key of proposals: fastest first, by classes of 2 %.
+
+    The estimate cannot tell apart speeds within 2 %. Among these fewer ranks for a replica come first.
+    """
     plan = proposal.plan
     seconds = plan.time.seconds
     speed_class = int(log(seconds) / log(1.02))
@@ -126,7 +133,7 @@ def _rank(proposal: Proposal) -> tuple[int, int, int, float]:
 
 
 def _policy_layouts(search: _Search) -> Iterator[dict[str, Any]]:
-    """Layouts of the policy: TP within a node; every product that fills the policy's devices."""
+    """Yield layouts of the policy: TP within a node, and every product that fills the policy's devices."""
     config, shape = search.config, search.shape
     ranks = search.hardware.num_devices
     if config.generation.placement == "disaggregated":
@@ -166,7 +173,7 @@ def _divisors(of: int, at_most: int) -> list[int]:
 
 
 def _engine_layouts(search: _Search) -> Iterator[dict[str, Any]]:
-    """Layouts of the engines: TP within a node, on as many devices as now."""
+    """Yield layouts of the engines: TP within a node, on as many devices as now."""
     config = search.config
     for tensor in _divisors(search.hardware.per_node, 8):
         changes: dict[str, Any] = {"generation.tensor_parallel_size": tensor}
@@ -180,7 +187,7 @@ def _engine_layouts(search: _Search) -> Iterator[dict[str, Any]]:
 
 
 def _updates_that_fit(search: _Search, layout: Changes) -> list[dict[str, Any]]:
-    """Settings with which the policy alone has room to learn, those that compute least first."""
+    """Return recomputation and micro-batch settings with which the policy alone fits its GPUs, the cheapest first."""
     found: list[dict[str, Any]] = []
     budgets = _budgets(search.config, layout["policy.context_parallel_size"])
     for recompute, tokens in product((None, "selective", "full"), budgets):
@@ -192,7 +199,10 @@ def _updates_that_fit(search: _Search, layout: Changes) -> list[dict[str, Any]]:
 
 
 def _with_largest_share(search: _Search, changes: dict[str, Any]) -> Proposal | None:
-    """Proposal with the largest share of the GPU for engines that the policy leaves; None: it leaves too little."""
+    """Return a proposal with the largest GPU share that the policy leaves to the engines.
+
+    None when the share is too small, or when the plan does not fit or breaks a rule.
+    """
     share = _engine_share(search.plan(changes))
     if share < LEAST_UTILIZATION:
         return None
@@ -204,7 +214,7 @@ def _with_largest_share(search: _Search, changes: dict[str, Any]) -> Proposal | 
 
 
 def _engine_share(plan: Plan) -> float:
-    """The largest share of a GPU, in hundredths, that engines can have beside the policy before it is offloaded."""
+    """Return the largest GPU share, in hundredths, that engines can have while the policy is not offloaded yet."""
     memory = plan.devices[-1]
     moment = "start" if len(plan.devices) == 1 else "generate"
     mine = max(plan.engine.weights_gib + plan.engine.working_gib, plan.engine.share_gib)
@@ -213,7 +223,10 @@ def _engine_share(plan: Plan) -> float:
 
 
 def _budgets(config: BroRLConfig, context: int) -> list[int]:
-    """Sizes of micro-batches to try, largest first: as configured, and as small as the longest sequence allows."""
+    """Return the micro-batch sizes to try, largest first.
+
+    They are the configured one and the smallest that holds the longest sequence.
+    """
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
     least = ceil(longest / context)
     if least > _ROUND_TOKENS:
@@ -231,7 +244,7 @@ def _keeps_rules(config: BroRLConfig) -> bool:
 
 
 def _changes_that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any]:
-    """Changes that are not the config's settings already."""
+    """Return those changes whose value the run's settings do not have already."""
     differing = {}
     for key, value in changes.items():
         section, name = key.split(".")
@@ -241,7 +254,7 @@ def _changes_that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any
 
 
 def remedies(plan: Plan, lengths: Lengths) -> list[Proposal]:
-    """Single changes that make a plan fit which does not."""
+    """Return single changes that each make a plan fit which does not."""
     found = []
     for changes in _single_changes(plan):
         config = with_changes(plan.config, changes)
@@ -255,8 +268,10 @@ def remedies(plan: Plan, lengths: Lengths) -> list[Proposal]:
 
 
 def advice_to_fit(plan: Plan, lengths: Lengths = ASSUMED) -> str:
-    """What would make a plan fit, for an error message: single changes, else the fastest layout of these devices, else
-    of more."""
+    """Return what would make a plan fit, as text for an error message.
+
+    Single changes come first, else the fastest layout of these devices, else of more nodes.
+    """
     found = remedies(plan, lengths) or propose_layouts(plan.config, plan.hardware, lengths, plan.shape, 1)
     if not found:
         more = fewest_nodes(plan, lengths)
@@ -290,7 +305,10 @@ def _single_changes(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def fewest_nodes(plan: Plan, lengths: Lengths) -> Proposal | None:
-    """The fewest nodes, by doubling, on which some layout fits, with the fastest there; None: not up to 512 nodes."""
+    """Return the fastest layout on the fewest nodes on which some layout fits.
+
+    The number of nodes is doubled up to 512. None when nothing fits.
+    """
     nodes = plan.hardware.num_nodes
     while nodes < _MOST_NODES:
         nodes *= 2

@@ -1,7 +1,7 @@
-"""Time of a step on GPUs, stage by stage, from operations and bytes over assumed shares of the peaks;
-README.md of this folder has each.
+"""Estimate the time of a step on GPUs, stage by stage, from operations and bytes over assumed shares of the peaks.
 
-An engine samples in steps of a batch that fills and drains, each as long as its bytes or its operations take.
+README.md of this folder has each assumption. An engine samples in decode steps with a batch that fills and drains. Each
+step takes as long as its bytes or its operations.
 """
 
 from __future__ import annotations
@@ -23,30 +23,32 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_shape import ModelShape
 
-_MAX_ROLLOUTS = 4096  # of one engine that are followed one by one; more are scaled down with their slots
+_MAX_ROLLOUTS = 4096  # rollouts of one engine that are simulated one by one; more are scaled down with their slots
 
-HALF_SPEED_TOKENS = 512  # assumed: a micro-batch of so many tokens on a rank reaches half of what a large one does
-VERIFIER_S = 0.01  # assumed, of one response and worker; runs beside generation
+HALF_SPEED_TOKENS = 512  # assumed: tokens of a micro-batch on a rank at half the speed of a large one
+VERIFIER_S = 0.01  # assumed seconds of one response on one worker, during generation
 
 
 @dataclass(frozen=True)
 class EngineSpeed:
-    """A decode step of one engine takes max(bytes / bandwidth, operations / peak) + fixed costs. Rates are what is
-    reached."""
+    """The speed of one engine: a decode step takes max(bytes / bandwidth, operations / peak) + fixed costs.
 
-    weight_bytes: float  # of one GPU that a step reads, whatever its batch
-    expert_bytes: float  # the same of experts, were all of them used
-    expert_share: float  # of the experts that one token uses
-    token_bytes: float  # of one GPU: keys and values of one token
-    flops: float  # of one GPU, for one token, without attention
-    context_flops: float  # of one GPU, for one token that attends to one more
+    The rates are those that are reached, not the peaks.
+    """
+
+    weight_bytes: float  # bytes of one GPU that every step reads
+    expert_bytes: float  # bytes of all experts on one GPU
+    expert_share: float  # share of the experts that one token uses
+    token_bytes: float  # keys and values of one token on one GPU
+    flops: float  # operations of one GPU for one token, without attention
+    context_flops: float  # operations of one GPU for each attended token
     bandwidth: float
     matrix_flops: float
     step_s: float
     rollout_s: float
 
     def step_seconds(self, batch: float, context: float) -> float:
-        """Seconds of a step with `batch` rollouts that attend to `context` tokens each."""
+        """Return the seconds of a decode step with `batch` rollouts that attend to `context` tokens each."""
         touched = 1.0 - (1.0 - self.expert_share) ** batch
         cache_bytes = batch * context * self.token_bytes
         moved = self.weight_bytes + touched * self.expert_bytes + cache_bytes
@@ -56,7 +58,7 @@ class EngineSpeed:
 
 
 def engine_speed(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> EngineSpeed:
-    """Speed of an engine from the shape, the data sheet and the assumed shares of the peaks."""
+    """Return the speed of an engine from the model's shape, the data sheet and the assumed shares of the peaks."""
     tensor = config.generation.tensor_parallel_size
     number = NUMBER_BYTES[config.generation.precision]
     reached = hardware.efficiency
@@ -84,28 +86,30 @@ def decode_seconds(
     slots: int,
     work: Workload,
 ) -> tuple[float, float]:
-    """(seconds, share of them after the last rollout has begun) for `num` rollouts of typical lengths over `slots`
-    places, each place taken by the next rollout as soon as it is free."""
+    """Return the seconds in which one engine decodes `num` rollouts, and the share after the last one has started.
+
+    The rollouts have typical lengths and run in `slots` slots. The next rollout takes a slot as soon as it is free.
+    """
     scale = max(1.0, num / _MAX_ROLLOUTS)
     followed = max(1, round(num / scale))
     places = max(1, round(slots / scale))
     lengths = work.response_quantiles(followed)
     stride = _stride(followed)
-    order = [lengths[index * stride % followed] for index in range(followed)]  # a fixed shuffle
-    ends = order[:places]  # of the rollouts that run, in decode steps
+    order = [lengths[index * stride % followed] for index in range(followed)]  # fixed shuffle
+    ends = order[:places]  # ends of the running rollouts, in decode steps
     last_start = 0
     heapq.heapify(ends)
     for length in order[places:]:
         last_start = heapq.heappop(ends)
         heapq.heappush(ends, last_start + length)
-    # Up to `last_start` all places are taken; afterwards rollouts end one by one.
+    # Up to `last_start` all slots are taken. Afterwards rollouts end one by one.
     steady = last_start * speed.step_seconds(min(num, slots), work.attended_tokens)
     tail = 0.0
     now = last_start
     running = len(ends)
     for end in sorted(ends):
         context = work.attended_tokens
-        if last_start == 0:  # all began together, not in turns
+        if last_start == 0:  # all rollouts started together
             context = work.prompt_tokens + (now + end) / 2
         tail += (end - now) * speed.step_seconds(running * scale, context)
         now = end
@@ -114,8 +118,10 @@ def decode_seconds(
 
 
 def _stride(num: int) -> int:
-    """Step width that is coprime with `num`, near its golden section: neighbours in the order are far apart in the
-    sorted list."""
+    """Return a step width near the golden section of `num` that is coprime with it.
+
+    Neighbours in that order are far apart in the sorted list.
+    """
     stride = max(1, round(0.618 * num))
     while math.gcd(stride, num) > 1:
         stride += 1
@@ -124,14 +130,14 @@ def _stride(num: int) -> int:
 
 @dataclass(frozen=True)
 class GenerationTime:
-    """Time of generation in a step."""
+    """The time of generation in a step."""
 
     prefill_s: float
     decode_s: float
-    tail_share: float  # of decode_s, after the last rollout has begun
+    tail_share: float  # share of decode_s after the last rollout has started
     rollouts_per_engine: int
     batch: int  # rollouts sampled together
-    decode_step_s: float  # with a full batch
+    decode_step_s: float  # decode step with a full batch
 
 
 def generation_time(
@@ -142,7 +148,10 @@ def generation_time(
     engine: EnginePlan,
     num: int,
 ) -> GenerationTime:
-    """Time of `num` engines. One without room for a single rollout takes infinitely long."""
+    """Return the time in which `num` engines generate a step's rollouts.
+
+    An engine without room for a single rollout takes infinitely long.
+    """
     speed = engine_speed(config, shape, hardware)
     rollouts = max(1, math.ceil(work.sampled / num / hardware.efficiency.balance))
     batch = min(engine.concurrency, rollouts)
@@ -156,8 +165,11 @@ def generation_time(
 
 
 def prompt_tokens_computed(config: BroRLConfig, work: Workload, num_engines: int) -> float:
-    """Prompt tokens that all engines compute together: a prompt once on every engine that has a chunk of its group, and
-    for each other rollout what does not fill a cache block (`lab/brorl_lab/theory/batching.py`)."""
+    """Return the prompt tokens that all engines compute together in a step.
+
+    A prompt is computed once on every engine that has a chunk of its group. Each further rollout computes what does not
+    fill a cache block (`lab/brorl_lab/theory/batching.py`).
+    """
     chunks = math.ceil(work.num_per_prompt / config.rollouts.chunk_size)
     engines = min(num_engines, chunks)
     rest = work.prompt_tokens - mean_cached_tokens(work.prompt_tokens, BLOCK_TOKENS)
@@ -166,8 +178,10 @@ def prompt_tokens_computed(config: BroRLConfig, work: Workload, num_engines: int
 
 
 def mean_cached_tokens(prompt_tokens: float, block_size: int) -> float:
-    """Tokens of a prompt in whole cache blocks, its last token never, in the mean over prompts from 0.65 to 1.35 times
-    as long."""
+    """Return the tokens of a prompt that the prefix cache holds in whole blocks, without its last token.
+
+    This is the mean over prompts from 0.65 to 1.35 times as long.
+    """
     num_lengths = 15
     total = 0.0
     for index in range(num_lengths):
@@ -179,37 +193,37 @@ def mean_cached_tokens(prompt_tokens: float, block_size: int) -> float:
 
 @dataclass(frozen=True)
 class StageTime:
-    """Time of one stage of a step."""
+    """The time of one stage of a step."""
 
-    name: str  # as in time/NAME_s of metrics.jsonl
+    name: str  # NAME in time/NAME_s of metrics.jsonl
     seconds: float
     note: str
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """A step by its stages, and what it makes."""
+    """The time of a step by its stages, and its numbers of tokens."""
 
     stages: tuple[StageTime, ...]
-    tokens: float  # sampled
+    tokens: float  # sampled tokens
     trained_tokens: float
-    generation: GenerationTime | None = None  # None on CPU
+    generation: GenerationTime | None = None  # None: a run on CPU
 
     @property
     def seconds(self) -> float:
         return sum(stage.seconds for stage in self.stages)
 
     def stage_seconds(self, name: str) -> float:
-        """Seconds of a stage; 0 when there is none of this name."""
+        """Return the seconds of a stage, or 0 for an unknown name."""
         return sum(stage.seconds for stage in self.stages if stage.name == name)
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """Forward passes over the rollouts of a step on one data-parallel replica."""
+    """One forward pass over the rollouts of a step, on one data-parallel replica."""
 
-    forward_s: float  # of all micro-batches, pipeline bubbles apart
-    bubble: float  # factor
+    forward_s: float  # all micro-batches, without pipeline bubbles
+    bubble: float  # factor of pipeline bubbles
     note: str
 
 
@@ -223,7 +237,7 @@ def step_time(
     micro: MicroBatches,
     engine: EnginePlan,
 ) -> StepTime:
-    """Time of a typical step: checkpoints and validations in their share."""
+    """Return the time of a typical step, with its share of checkpoints. Validation is not counted."""
     generation = generation_time(config, shape, hardware, work, engine, engines.num)
     sampling = generation.prefill_s + generation.decode_s
     sampling_note = (
@@ -235,7 +249,7 @@ def step_time(
     whole = _forward(config, shape, hardware, work, layout, micro)
     forward = whole.forward_s * whole.bubble
     num = config.algorithm.num_mini_batches
-    scored = (num - 1) / num  # passes that score: the first mini-batch needs none
+    scored = (num - 1) / num  # passes that score; the first mini-batch needs none
     if config.algorithm.kl.coefficient > 0:
         scored += 1.0
     held = policy_bytes(config, shape, layout, 0)
@@ -265,8 +279,11 @@ def _forward(
     layout: ParallelLayout,
     micro: MicroBatches,
 ) -> _Pass:
-    """One forward pass over the step's rollouts, on every rank at the same time. A pipeline goes at the pace of its
-    last stage, which has the output layer beside its layers; a micro-batch of few tokens leaves matrix units idle."""
+    """Return the time of one forward pass over the step's rollouts, which all ranks run at the same time.
+
+    The last stage sets the pace of a pipeline, because it has the output layer on top of its layers. A micro-batch of
+    few tokens leaves matrix units idle.
+    """
     reached = hardware.efficiency
     tokens = micro.num * micro.tokens * config.algorithm.num_mini_batches
     per_rank = micro.tokens / layout.context
@@ -288,14 +305,16 @@ def _forward(
 
 
 def _linear_share(shape: ModelShape, work: Workload) -> float:
-    """Share of a forward pass in the products inside layers, which FP8 speeds up: not attention, nor the output
-    layer."""
+    """Return the share of a forward pass in the products inside layers, which FP8 speeds up.
+
+    Attention and the output layer are not among them.
+    """
     head = shape.vocab_size * shape.hidden_size
     return 2.0 * (active_parameters(shape) - head) / forward_flops(shape, work.attended_tokens)
 
 
 def _recomputed_share(config: BroRLConfig, shape: ModelShape, work: Workload) -> float:
-    """Share of a forward pass that the backward pass repeats: all of it, or the products of MLPs."""
+    """Return the share of a forward pass that the backward pass repeats: none, the products of MLPs, or all."""
     if config.policy.recompute is None:
         return 0.0
     if config.policy.recompute == "full":
@@ -311,9 +330,12 @@ def _messages_s(
     layout: ParallelLayout,
     tokens: float,
 ) -> float:
-    """Tensor parallelism moves a layer's hidden states four times (two all-reduces, or gather and scatter twice),
-    expert parallelism each token to its experts and back, pipelines hidden states to the next stage, context
-    parallelism keys and values; of a forward pass, on one rank."""
+    """Return the seconds of messages in a forward pass on one rank.
+
+    Tensor parallelism moves a layer's hidden states four times (two all-reduces, or gather and scatter twice). Expert
+    parallelism moves each token to its experts and back, pipelines move hidden states to the next stage, context
+    parallelism moves keys and values.
+    """
     number = NUMBER_BYTES[config.policy.precision]
     layers = shape.num_layers / layout.pipeline
     inside = hardware.efficiency.network * hardware.link_bandwidth
@@ -337,8 +359,11 @@ def _messages_s(
 
 
 def _gradient_exchange_s(shape: ModelShape, hardware: Hardware, layout: ParallelLayout) -> float:
-    """Exchange of a mini-batch: fp32 gradients are scattered and bf16 weights gathered over the replicas. How much
-    of it is hidden by the passes nobody has measured: it counts whole."""
+    """Return the seconds in which the replicas exchange the gradients and weights of a mini-batch.
+
+    fp32 gradients are scattered and bf16 weights gathered. How much of it the passes hide has not been measured, so all
+    of it counts.
+    """
     parameters = rank_parameters(shape, layout, 0)
     seconds = 0.0
     for size, replicas in ((parameters.dense, layout.replicas), (parameters.experts, layout.expert_replicas)):
@@ -357,7 +382,7 @@ def _offload(
     optimizer: float,
     engine: EnginePlan,
 ) -> StageTime:
-    """Way of the policy's and the engines' bytes out and back in over the host's bandwidth."""
+    """Return the time to move the policy's and the engines' bytes out and back in over the host's bandwidth."""
     policy, sleep = config.policy, config.generation.sleep
     moved = 0.0
     if policy.offload != "none":
@@ -371,14 +396,14 @@ def _offload(
 
 
 def _sync(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> StageTime:
-    """Way of the new weights into every engine."""
+    """Return the time to load the new weights into every engine."""
     size = NUMBER_BYTES[config.policy.precision] * rank_parameters(shape, ParallelLayout(), 0).total
     rate = hardware.efficiency.sync_bytes_per_s
     return StageTime("sync", size / rate, f"{size / GIB:.1f} GiB at {rate / 1e9:g} GB/s into every engine")
 
 
 def _save(config: BroRLConfig, hardware: Hardware, state: float) -> StageTime:
-    """The share of one step in a checkpoint: a copy to the host, and without async_save the writing too."""
+    """Return one step's share of a checkpoint: a copy to the host, and without async_save the writing, too."""
     interval = config.trainer.save_interval
     if interval == 0:
         return StageTime("save", 0.0, "only at the end")

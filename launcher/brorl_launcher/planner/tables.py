@@ -1,4 +1,4 @@
-"""Tables of a plan and of proposals, as a terminal shows them."""
+"""Print the tables of a plan and of proposals on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nemo_brorl.core.console import Console
 
 
 def print_plan(plan: Plan) -> None:
-    """Memory, generation, time, assumptions."""
+    """Print a plan: memory, generation, time and assumptions."""
     console = Console()
     console.line(headline(plan))
     for size in plan.sizes:
@@ -35,7 +35,7 @@ def print_plan(plan: Plan) -> None:
 
 
 def print_device(console: Console, memory: DeviceMemory) -> None:
-    """Memory of a device, term by term, at the moments when it is fullest."""
+    """Print the memory of a device, term by term, at the moments when it is fullest."""
     article = "an" if memory.role[0] in "aeiou" else "a"
     header = [f"GiB of {article} {memory.role}", *memory.moments, "how"]
     rows = []
@@ -49,7 +49,7 @@ def print_device(console: Console, memory: DeviceMemory) -> None:
 
 
 def print_stages(console: Console, time: StepTime) -> None:
-    """Seconds of a step, stage by stage."""
+    """Print the seconds of a step, stage by stage."""
     rows = []
     for stage in time.stages:
         share = ""
@@ -61,7 +61,7 @@ def print_stages(console: Console, time: StepTime) -> None:
 
 
 def print_proposals(title: str, proposals: Sequence[Proposal]) -> None:
-    """One row a proposal, with the settings to paste."""
+    """Print one row for each proposal, then its settings to paste."""
     if not proposals:
         return
     console = Console()
@@ -91,7 +91,7 @@ def _layout(plan: Plan) -> str:
 
 
 def headline(plan: Plan) -> str:
-    """Line that says what is planned."""
+    """Return the first line of a printed plan: model, devices, layout and batch."""
     hardware, work = plan.hardware, plan.work
     devices = f"{hardware.num_nodes} × {hardware.per_node} {hardware.kind}"
     size = f"N = {work.num_per_prompt} × {work.prompts} prompts"
@@ -99,7 +99,7 @@ def headline(plan: Plan) -> str:
 
 
 def remarks(plan: Plan) -> list[str]:
-    """Lines on micro-batches, engines, the object store and what is assumed."""
+    """Return the lines on micro-batches, engines, the object store and the assumptions."""
     micro, engine, node = plan.micro, plan.engine, plan.node
     return [
         f"micro-batches: {micro.num} of {micro.tokens:,.0f} tokens, for each of "
@@ -115,7 +115,7 @@ def remarks(plan: Plan) -> list[str]:
 
 
 def totals(plan: Plan) -> str:
-    """Rates and hours of a step and of the run."""
+    """Return the line with rates and hours of a step and of the run."""
     seconds = plan.time.seconds
     if not math.isfinite(seconds):
         return "an engine has no room for a single rollout"

@@ -1,4 +1,4 @@
-"""Workload of a step: rollouts and their lengths, micro-batches, engines. All from config and assumptions."""
+"""Describe the workload of a step from settings and assumptions: rollouts, their lengths, micro-batches, engines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nemo_brorl.config.schema import BroRLConfig
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens of prompts and responses, as far as they are known before a run; None: assumed, see `lengths_of`."""
+    """Known token counts of prompts and responses before a run. None: assumed, see `workload_of`."""
 
-    prompt: float | None = None  # mean
-    response: float | None = None  # mean
-    spread: float = 0.7  # standard deviation of a response over the mean, of a log-normal cut at the limit
-    keep_rate: float | None = None  # share of groups that are informative
+    prompt: float | None = None  # mean tokens
+    response: float | None = None  # mean tokens
+    spread: float = 0.7  # standard deviation over mean of a response's length, log-normal and cut at the limit
+    keep_rate: float | None = None  # share of informative groups
 
 
 ASSUMED = Lengths()
@@ -26,39 +26,41 @@ ASSUMED = Lengths()
 
 @dataclass(frozen=True)
 class Workload:
-    """Workload of one step."""
+    """The rollouts of one step: their numbers and lengths."""
 
     num_per_prompt: int  # N
-    prompts: int  # groups that are learnt from
+    prompts: int  # groups in a training batch
     keep_rate: float
-    prompt_tokens: float  # mean
-    response_tokens: float  # mean
+    prompt_tokens: float  # mean tokens
+    response_tokens: float  # mean tokens
     response_limit: int
     response_spread: float
 
     @property
     def trained(self) -> int:
-        """Rollouts that are learnt from."""
+        """Number of rollouts that the step trains on."""
         return self.num_per_prompt * self.prompts
 
     @property
     def sampled_groups(self) -> float:
-        """Groups sampled for a full batch; surplus is carried over, so none is wasted in the mean."""
+        """Groups sampled for a full batch. Surplus is carried over, so on average none is wasted."""
         return self.prompts / self.keep_rate
 
     @property
     def sampled(self) -> float:
-        """Rollouts sampled."""
+        """Number of rollouts sampled for a full batch."""
         return self.num_per_prompt * self.sampled_groups
 
     @property
     def attended_tokens(self) -> float:
-        """Tokens that a response token attends to, in the mean: the prompt, and E[R²] / 2 E[R] of its own response."""
+        """Mean tokens that a response token attends to: the prompt, and E[R²] / 2 E[R] of its own response."""
         return self.prompt_tokens + self.response_tokens * (1 + self.response_spread**2) / 2
 
     def response_quantiles(self, num: int) -> list[int]:
-        """Lengths of `num` typical responses, shortest first: the distribution's quantiles, cut at the limit, scaled to
-        its mean."""
+        """Return the lengths of `num` typical responses, shortest first.
+
+        They are the quantiles of the log-normal distribution, cut at the limit and scaled to its mean.
+        """
         if self.response_spread == 0:
             return [max(1, round(self.response_tokens))] * num
         sigma = math.sqrt(math.log(1 + self.response_spread**2))
@@ -73,7 +75,7 @@ class Workload:
 
 
 def _scale_to_mean(shape: list[float], mean: float, limit: float) -> float:
-    """The factor under which values, cut at the limit, have this mean."""
+    """Return the factor under which the values, cut at the limit, have the given mean."""
     low, high = 0.0, 1e6 * mean
     for _ in range(100):
         middle = (low + high) / 2
@@ -85,9 +87,11 @@ def _scale_to_mean(shape: list[float], mean: float, limit: float) -> float:
 
 
 def workload_of(config: BroRLConfig, lengths: Lengths) -> Workload:
-    """Workload of the stage with the most rollouts. What `lengths` leaves open is assumed: prompts an eighth of the
-    longest, responses 0.45 of it, and the paper's keep rates (0.41 at N = 16, 0.62 at N = 512, arXiv 2510.01180) with a
-    straight line over log N."""
+    """Return the workload of the schedule's stage with the most rollouts.
+
+    What `lengths` leaves open is assumed: prompts an eighth of the longest, responses 0.45 of it, and the paper's keep
+    rates (0.41 at N = 16, 0.62 at N = 512, arXiv 2510.01180) with a straight line over log N.
+    """
     num, prompts = max(config.rollouts.stage_sizes(), key=lambda size: (size[0] * size[1], size[0]))
     limit = config.rollouts.max_response_tokens
     rate = 1.0
@@ -117,7 +121,7 @@ def workload_of(config: BroRLConfig, lengths: Lengths) -> Workload:
 
 @dataclass(frozen=True)
 class Engines:
-    """How generation is laid out."""
+    """The layout of generation: number of engines, their tensor parallelism, and their placement."""
 
     num: int
     tensor: int
@@ -125,24 +129,26 @@ class Engines:
 
 
 def engines_of(config: BroRLConfig) -> Engines:
-    """Engines as the config lays them out."""
+    """Return the layout of the generation engines in the settings."""
     is_colocated = config.trainer.num_gpus > 0 and config.generation.placement == "colocated"
     return Engines(RunSizes.from_config(config).num_engines, config.generation.tensor_parallel_size, is_colocated)
 
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """What one data-parallel rank works through for a mini-batch."""
+    """The micro-batches of one data-parallel rank in one mini-batch."""
 
     num: int
-    tokens: float  # of each, over its context-parallel ranks, copies of prompts included
-    response_tokens: float  # of each
-    budget: int  # that none exceeds
+    tokens: float  # tokens of each, over its context-parallel ranks, with copies of prompts
+    response_tokens: float  # response tokens of each
+    budget: int  # most tokens of one
 
 
 def micro_batches(config: BroRLConfig, work: Workload, layout: ParallelLayout) -> MicroBatches:
-    """Micro-batches as `packing.py` cuts them: as few micro-batches as hold the responses, with a copy of a prompt for
-    each that has some of its group."""
+    """Return the micro-batches as `packing.py` cuts them.
+
+    There are as few as hold the responses, each with a copy of every prompt whose group it has a part of.
+    """
     budget = RunSizes.from_config(config).micro_batch_tokens * layout.context
     rollouts = work.trained / config.algorithm.num_mini_batches / layout.data
     if config.algorithm.train_rollouts is not None:
@@ -155,8 +161,10 @@ def micro_batches(config: BroRLConfig, work: Workload, layout: ParallelLayout) -
 
 
 def _tokens(config: BroRLConfig, work: Workload, rollouts: float) -> float:
-    """Tokens of a row of so many rollouts in order of their groups. Every mini-batch has an equal share of every
-    group."""
+    """Return the tokens of a micro-batch with so many rollouts in the order of their groups, with copies of prompts.
+
+    Every mini-batch has an equal share of every group.
+    """
     if not config.policy.shared_prompt:
         return rollouts * (work.prompt_tokens + work.response_tokens)
     per_group = max(1.0, work.num_per_prompt / config.algorithm.num_mini_batches)

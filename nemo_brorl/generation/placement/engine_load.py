@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 
 @dataclass
-class HeldChunk:
+class AssignedChunk:
     """A chunk that is assigned to an engine and not finished."""
 
     uid: str  # name of its prefix: the prompt's uid, or the name of a trajectory's turn
     num_rollouts: int
     work_of_one: float  # remaining work of a rollout that has not ended, in decoded tokens
     prefill_work: float  # 0 if the engine had the prompt already
-    num_begun: int = 0
+    num_started: int = 0
     num_ended: int = 0
     is_being_stolen: bool = False  # another engine was proposed, and this one has not answered
 
@@ -32,7 +32,7 @@ class HeldChunk:
     def work(self) -> float:
         """Remaining work of the chunk, in decoded tokens."""
         work = self.num_left * self.work_of_one
-        return work if self.num_begun else work + self.prefill_work
+        return work if self.num_started else work + self.prefill_work
 
 
 class PrefixCache:
@@ -79,10 +79,10 @@ class EngineLoad:
     """Load of one available engine: its chunks in the order of assignment, their rollouts and their work."""
 
     def __init__(self, cache_tokens: int) -> None:
-        self.chunks: dict[int, HeldChunk] = {}
+        self.chunks: dict[int, AssignedChunk] = {}
         self.cache = PrefixCache(cache_tokens)
-        self.prompts_held: dict[str, None] = {}  # cached prompts that may have waiting chunks
-        self.turns_held: dict[str, None] = {}  # trajectories that it sampled so far and that may have waiting turns
+        self.cached_prompts: dict[str, None] = {}  # cached prompts that may have waiting chunks
+        self.cached_turns: dict[str, None] = {}  # trajectories that it sampled so far and that may have waiting turns
         self.num_chunks_of: Counter[str] = Counter()  # key: prompt uid
         self.num_rollouts = 0  # rollouts that have not ended
         self.work = 0.0  # expected remaining work, in decoded tokens
@@ -90,26 +90,26 @@ class EngineLoad:
         self.is_stealing = False  # waits for the answer of another engine about a chunk
         self.stamp = 0  # number of its newest entry in the placement's heaps
 
-    def add(self, chunk: int, held: HeldChunk) -> None:
+    def add(self, chunk: int, assigned: AssignedChunk) -> None:
         """Add a chunk to the engine's load."""
-        self.chunks[chunk] = held
-        self.num_chunks_of[held.uid] += 1
-        self._charge(held.num_left, held.work)
+        self.chunks[chunk] = assigned
+        self.num_chunks_of[assigned.uid] += 1
+        self._charge(assigned.num_left, assigned.work)
 
-    def remove(self, chunk: int) -> HeldChunk:
+    def remove(self, chunk: int) -> AssignedChunk:
         """Remove a chunk from the engine's load."""
-        held = self.chunks.pop(chunk)
-        self.num_chunks_of[held.uid] -= 1
+        assigned = self.chunks.pop(chunk)
+        self.num_chunks_of[assigned.uid] -= 1
         # A Counter keeps zeros, and runs see new prompts for days.
-        if not self.num_chunks_of[held.uid]:
-            del self.num_chunks_of[held.uid]
-        self._charge(-held.num_left, -held.work)
-        return held
+        if not self.num_chunks_of[assigned.uid]:
+            del self.num_chunks_of[assigned.uid]
+        self._charge(-assigned.num_left, -assigned.work)
+        return assigned
 
     def advance(
         self,
         chunk: int,
-        num_begun: int,
+        num_started: int,
         num_ended: int,
         work_of_one: float,
     ) -> None:
@@ -117,21 +117,21 @@ class EngineLoad:
 
         Reports may arrive out of order, so the numbers never fall.
         """
-        held = self.chunks[chunk]
-        left_before = held.num_left
-        work_before = held.work
-        held.num_ended = max(held.num_ended, num_ended)
+        assigned = self.chunks[chunk]
+        left_before = assigned.num_left
+        work_before = assigned.work
+        assigned.num_ended = max(assigned.num_ended, num_ended)
         # The reply of one chunk also reports on the engine's other chunks, and may overtake an earlier report.
-        held.num_begun = max(held.num_begun, num_begun, held.num_ended)
-        held.work_of_one = work_of_one
-        self._charge(held.num_left - left_before, held.work - work_before)
+        assigned.num_started = max(assigned.num_started, num_started, assigned.num_ended)
+        assigned.work_of_one = work_of_one
+        self._charge(assigned.num_left - left_before, assigned.work - work_before)
 
-    def last_unbegun_chunk(self) -> int | None:
+    def last_unstarted_chunk(self) -> int | None:
         """Return the last assigned chunk that has not started and that no other engine was offered."""
         # An engine starts chunks in the order of assignment, so the last one is the likeliest not to have started.
         for chunk in reversed(self.chunks):
-            held = self.chunks[chunk]
-            if held.num_begun == 0 and not held.is_being_stolen:
+            assigned = self.chunks[chunk]
+            if assigned.num_started == 0 and not assigned.is_being_stolen:
                 return chunk
         return None
 
@@ -155,13 +155,16 @@ class EngineOrder:
         self._heap: list[tuple[float, int, int]] = []  # (work, engine, stamp)
 
     def push(self, engine: int) -> None:
-        """Insert an engine at the position of its current work."""
+        """Insert an engine into the order, at the position of its current work."""
         load = self._loads[engine]
         entry = (self._sign * load.work, engine, load.stamp)
         heapq.heappush(self._heap, entry)
 
     def first(self) -> int | None:
-        """Return the first engine, or None. It keeps its position until its stamp changes."""
+        """Return the engine with the least work (or most, for `most_first`), or None.
+
+        It keeps its position until its stamp changes.
+        """
         while self._heap:
             # Entries of engines that died, or whose work has changed, are still in the heap.
             _, engine, stamp = self._heap[0]

@@ -116,7 +116,7 @@ class _Task:
         self.squares_within += float(deviations @ deviations)
 
     def length_distribution(self, max_tokens: int) -> _LengthDistribution:
-        """Return the distribution that the sums show, or the prior if they are empty."""
+        """Return the distribution of ln length in the task, or the prior if no response was seen."""
         if self.num == 0:
             median = max(1.0, _PRIOR_MEDIAN * max_tokens)
             return _LengthDistribution(math.log(median), _PRIOR_SPREAD, _PRIOR_SPREAD)
@@ -256,7 +256,7 @@ class LengthHistory:
         return total / len(lengths)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums of all tasks, JSON-able.
+        """Return the length statistics of all tasks, JSON-able.
 
         Lengths of single prompts are left out. They only serve the step in which the prompts are sampled.
         """
@@ -266,7 +266,7 @@ class LengthHistory:
         return {"tasks": tasks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the length statistics of all tasks from `state_dict`."""
         self._tasks.clear()
         for name, sums in state["tasks"].items():
             self._tasks[name] = _Task(**sums)

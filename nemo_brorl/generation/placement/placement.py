@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemo_brorl.generation.placement.costs import ChunkCosts, PlacementCosts
-from nemo_brorl.generation.placement.engine_load import EngineLoad, EngineOrder, HeldChunk
+from nemo_brorl.generation.placement.engine_load import AssignedChunk, EngineLoad, EngineOrder
 from nemo_brorl.generation.placement.lengths import FullLength
 from nemo_brorl.generation.placement.prefix_holders import PrefixHolders
 from nemo_brorl.generation.placement.waiting import WaitingChunks, WaitingPrompt
@@ -75,12 +75,12 @@ class ChunkPlacement:
         self._num_submitted = 0
         self._waiting = WaitingChunks()
         self._engines: dict[int, EngineLoad] = {}  # available engines
-        self._work_held = 0.0  # sum of the work of all engines
+        self._assigned_work = 0.0  # sum of the work of all engines
         self._holders = PrefixHolders(self._engines, self._waiting, self._costs)
         self._open_steals: dict[int, Steal] = {}  # proposals without answer; key: chunk number
         self._with_room = EngineOrder(self._engines)  # least work first
         self._with_free_places = EngineOrder(self._engines)  # engines with free slots in their batch, least work first
-        self._with_unbegun_chunks = EngineOrder(self._engines, most_first=True)
+        self._with_unstarted_chunks = EngineOrder(self._engines, most_first=True)
         self.submit(requests)
 
     @property
@@ -101,7 +101,7 @@ class ChunkPlacement:
             self._requests[chunk] = request
             name = self._holders.add(chunk, request)
             work_of_one = self._costs.of_rollout(request)
-            is_fresh = name not in self._holders.of
+            is_fresh = name not in self._holders.by_prefix
             self._waiting.add(name, chunk, request.num_rollouts, work_of_one, is_fresh)
         return range(first, self._num_submitted)
 
@@ -133,7 +133,7 @@ class ChunkPlacement:
         self,
         engine: int,
         chunk: int,
-        num_begun: int,
+        num_started: int,
         num_ended: int,
         age: float = 0.0,
     ) -> None:
@@ -146,9 +146,9 @@ class ChunkPlacement:
             return
         request = self._requests[chunk]
         # A chunk that has not started says nothing about lengths.
-        if num_begun:
-            self._forecast.record_progress(request, num_ended, num_begun - num_ended, age)
-        load.advance(chunk, num_begun, num_ended, self._costs.of_rollout(request, age))
+        if num_started:
+            self._forecast.record_progress(request, num_ended, num_started - num_ended, age)
+        load.advance(chunk, num_started, num_ended, self._costs.of_rollout(request, age))
         self._requeue_engine(engine)
         self._reprice_waiting(self._holders.name(chunk))
 
@@ -183,7 +183,7 @@ class ChunkPlacement:
         The engine is unavailable until `add_engine`, and its prefix cache is lost.
         """
         load = self._engines.pop(engine)
-        self._work_held -= load.counted_work
+        self._assigned_work -= load.counted_work
         # In reverse, because extendleft puts each chunk before the last one: the oldest ends up first.
         self._waiting.first_in_line.extendleft(sorted(load.chunks, reverse=True))
         for chunk in load.chunks:
@@ -201,20 +201,20 @@ class ChunkPlacement:
         proposed: list[Steal] = []
         while self._numbers.can_steal and not self.num_waiting:
             thief = self._with_free_places.first()
-            victim = self._with_unbegun_chunks.first()
+            victim = self._with_unstarted_chunks.first()
             if thief is None or victim is None or thief == victim:
                 break
-            chunk = self._engines[victim].last_unbegun_chunk()
+            chunk = self._engines[victim].last_unstarted_chunk()
             if chunk is None:
                 break
-            held = self._engines[victim].chunks[chunk]
+            assigned = self._engines[victim].chunks[chunk]
             prefill_work = self._prefill_work(thief, chunk)
-            moved_work = held.num_left * held.work_of_one + prefill_work
+            moved_work = assigned.num_left * assigned.work_of_one + prefill_work
             if self._engines[thief].work + moved_work >= self._engines[victim].work:
                 break
             steal = Steal(victim, chunk, thief)
             self._open_steals[chunk] = steal
-            held.is_being_stolen = True
+            assigned.is_being_stolen = True
             # This ends the loop, because each thief waits for one answer at a time.
             self._engines[thief].is_stealing = True
             self._requeue_engine(thief)
@@ -235,10 +235,10 @@ class ChunkPlacement:
         steal = self._resolve_steal(chunk)
         if steal is not None:
             # Without this it would be proposed again at once.
-            self.progress(steal.victim, chunk, num_begun=1, num_ended=0)
+            self.progress(steal.victim, chunk, num_started=1, num_ended=0)
 
     def _resolve_steal(self, chunk: int) -> Steal | None:
-        """Close the open proposal about a chunk and return it, or None if there is none."""
+        """Close the proposal to move a chunk to another engine. Return it, or None if there is none."""
         steal = self._open_steals.pop(chunk, None)
         # The thief may have died meanwhile.
         if steal is not None and steal.thief in self._engines:
@@ -247,17 +247,17 @@ class ChunkPlacement:
         return steal
 
     def _requeue_engine(self, engine: int) -> None:
-        """Insert an engine whose load has changed into the three orders. Its earlier entries become void."""
+        """Insert an engine whose load has changed into the heaps of engines. Its earlier entries become void."""
         load = self._engines[engine]
         load.stamp += 1
-        self._work_held += load.work - load.counted_work
+        self._assigned_work += load.work - load.counted_work
         load.counted_work = load.work
         if load.num_rollouts <= self.max_rollouts:
             self._with_room.push(engine)
         if load.num_rollouts < self.max_rollouts and not load.is_stealing:
             self._with_free_places.push(engine)
-        if load.last_unbegun_chunk() is not None:
-            self._with_unbegun_chunks.push(engine)
+        if load.last_unstarted_chunk() is not None:
+            self._with_unstarted_chunks.push(engine)
 
     def _has_more_than_its_share(self, engine: int) -> bool:
         """Return True if an engine with a batch at least half full has more than an equal share of all work.
@@ -267,20 +267,20 @@ class ChunkPlacement:
         load = self._engines[engine]
         if load.num_rollouts < _HALF_FULL * self.max_rollouts:
             return False
-        all_work = self._work_held + self._waiting.work
+        all_work = self._assigned_work + self._waiting.work
         return load.work > all_work / len(self._engines)
 
     def _charge_engine(self, engine: int, chunk: int) -> None:
         """Add a chunk to an engine's load, and its prompt to the engine's cached prompts."""
         request = self._requests[chunk]
         load = self._engines[engine]
-        held = HeldChunk(
+        assigned = AssignedChunk(
             uid=self._holders.name(chunk),
             num_rollouts=request.num_rollouts,
             work_of_one=self._costs.of_rollout(request),
             prefill_work=self._prefill_work(engine, chunk),
         )
-        load.add(chunk, held)
+        load.add(chunk, assigned)
         self._holders.add_holder(engine, chunk, request)
         self._requeue_engine(engine)
 
@@ -288,7 +288,7 @@ class ChunkPlacement:
         """Query the forecast again for the waiting chunks of a prompt, after news of it."""
         if uid in self._waiting:
             request = self._requests[self._waiting[uid].chunks[0]]
-            self._waiting.expect(uid, self._costs.of_rollout(request), is_fresh=uid not in self._holders.of)
+            self._waiting.expect(uid, self._costs.of_rollout(request), is_fresh=uid not in self._holders.by_prefix)
 
     def _prefill_work(self, engine: int, chunk: int) -> float:
         """Return the work of computing a chunk's prompt and resumed tokens on an engine, 0 if it holds them."""
@@ -314,15 +314,15 @@ class ChunkPlacement:
         holds is preferred, then one that no engine holds.
         """
         # The next turn of trajectories starts with many tokens that no other engine has.
-        turn = self._waiting.longest_of(self._engines[engine].turns_held)
+        turn = self._waiting.longest_of(self._engines[engine].cached_turns)
         if turn is not None:
             return turn
         best = self._waiting.longest()
         assert best is not None, "nothing waits"
         most = self._benefit(engine, best)
-        fresh = self._waiting.longest_fresh(self._holders.of)
-        held = self._waiting.longest_of(self._engines[engine].prompts_held)
-        for prompt in filter(None, (fresh, held)):
+        fresh = self._waiting.longest_fresh(self._holders.by_prefix)
+        assigned = self._waiting.longest_of(self._engines[engine].cached_prompts)
+        for prompt in filter(None, (fresh, assigned)):
             benefit = self._benefit(engine, prompt)
             if benefit >= most:
                 best = prompt
@@ -339,6 +339,6 @@ class ChunkPlacement:
         work = self._requests[chunk].num_rollouts * prompt.work_of_one
         num_held = self._engines[engine].num_chunks_of.get(prompt.uid, 0)
         benefit = work - self._numbers.concentration * work * num_held
-        if prompt.uid in self._holders.of:
+        if prompt.uid in self._holders.by_prefix:
             benefit -= self._prefill_work(engine, chunk)
         return benefit

@@ -23,7 +23,7 @@ class PrefixHolders:
         waiting: WaitingChunks,
         costs: ChunkCosts,
     ) -> None:
-        self.of: dict[str, set[int]] = {}  # prefix name → engines that hold it
+        self.by_prefix: dict[str, set[int]] = {}  # prefix name → engines that hold it
         self._names: dict[int, str] = {}  # chunk number → prefix name
         self._turns: dict[int, int] = {}  # chunk with a name of its own → engine that sampled its last tokens
         self._engines = engines
@@ -42,9 +42,9 @@ class PrefixHolders:
         if partial is not None and is_turn:
             self._turns[chunk] = partial.engine
             self.add_holder(partial.engine, chunk, request)
-            self._engines[partial.engine].turns_held[name] = None
-        for engine in self.of.get(name, ()):
-            self._engines[engine].prompts_held[name] = None
+            self._engines[partial.engine].cached_turns[name] = None
+        for engine in self.by_prefix.get(name, ()):
+            self._engines[engine].cached_prompts[name] = None
         return name
 
     def name(self, chunk: int) -> str:
@@ -57,7 +57,7 @@ class PrefixHolders:
         None if that engine was lost, or the chunk is no such turn.
         """
         engine = self._turns.get(chunk)
-        if engine is None or engine not in self.of.get(self._names[chunk], ()):
+        if engine is None or engine not in self.by_prefix.get(self._names[chunk], ()):
             return None
         return engine
 
@@ -70,21 +70,21 @@ class PrefixHolders:
         """Record that an engine holds a chunk's prefix now, and has evicted others for it."""
         name = self._names[chunk]
         load = self._engines[engine]
-        self.of.setdefault(name, set()).add(engine)
-        load.prompts_held[name] = None
+        self.by_prefix.setdefault(name, set()).add(engine)
+        load.cached_prompts[name] = None
         num_tokens = self._costs.num_first_tokens(request)
         # The engine's real cache does the same, and does not report it.
         for evicted in load.cache.use(name, num_tokens):
             self.forget(engine, evicted)
-            load.prompts_held.pop(evicted, None)
-            load.turns_held.pop(evicted, None)
+            load.cached_prompts.pop(evicted, None)
+            load.cached_turns.pop(evicted, None)
 
     def forget(self, engine: int, name: str) -> None:
         """Record that an engine no longer holds a prefix."""
-        holders = self.of[name]
+        holders = self.by_prefix[name]
         holders.discard(engine)
         if not holders:
-            del self.of[name]
+            del self.by_prefix[name]
             self._waiting.note_fresh(name)
 
     def remove(self, chunk: int) -> str:
@@ -95,9 +95,9 @@ class PrefixHolders:
         name = self._names.pop(chunk)
         if self._turns.pop(chunk, None) is None:
             return name
-        for engine in self.of.pop(name, ()):
+        for engine in self.by_prefix.pop(name, ()):
             load = self._engines[engine]
             load.cache.drop(name)
-            load.prompts_held.pop(name, None)
-            load.turns_held.pop(name, None)
+            load.cached_prompts.pop(name, None)
+            load.cached_turns.pop(name, None)
         return name

@@ -22,14 +22,17 @@ class WaitingPrompt:
     chunks: deque[int] = field(default_factory=deque)
 
     def comes_before(self, other: WaitingPrompt) -> bool:
-        """Return True if its responses are expected to be longer, or equally long and submitted first."""
+        """Return True if this prompt should be sampled before the other one.
+
+        Its responses are expected to be longer, or equally long and it was submitted first.
+        """
         if self.work_of_one == other.work_of_one:
             return self.order < other.order
         return self.work_of_one > other.work_of_one
 
     @property
     def heap_entry(self) -> HeapEntry:
-        """Entry of the prompt in a heap."""
+        """Entry of this prompt in the heaps of waiting prompts."""
         return (-self.work_of_one, self.order, self.uid)
 
 
@@ -79,7 +82,7 @@ class WaitingChunks:
         work_of_one: float,
         is_fresh: bool,
     ) -> None:
-        """Set the expected work of one response of a prompt."""
+        """Set the expected work of one response of a waiting prompt, in decoded tokens."""
         prompt = self._prompts[uid]
         if prompt.work_of_one != work_of_one:
             self.work += prompt.num_rollouts * (work_of_one - prompt.work_of_one)
@@ -91,7 +94,10 @@ class WaitingChunks:
         return self._top(self._all)
 
     def longest_fresh(self, holders: Container[str]) -> WaitingPrompt | None:
-        """Return the prompt with the longest expected responses that is not in `holders`, or None."""
+        """Return the waiting prompt with the longest expected responses that no engine holds, or None.
+
+        `holders` has the prompts that an engine holds.
+        """
         # Entries of prompts that an engine has got meanwhile are removed here, not when it gets them.
         prompt = self._top(self._fresh)
         while prompt is not None and prompt.uid in holders:
@@ -126,7 +132,7 @@ class WaitingChunks:
         chunk: int,
         num_rollouts: int,
     ) -> bool:
-        """Remove a chunk if it waits. Return True if it did."""
+        """Remove a chunk from the waiting chunks. Return True if it was there."""
         if chunk in self.first_in_line:
             self.first_in_line.remove(chunk)
             return True
@@ -142,7 +148,7 @@ class WaitingChunks:
         chunk: int,
         num_rollouts: int,
     ) -> None:
-        """Remove a chunk from the queue of its prompt."""
+        """Remove a chunk from the waiting chunks of its prompt."""
         prompt = self._prompts[uid]
         prompt.chunks.remove(chunk)
         self._count(prompt, -1, -num_rollouts)

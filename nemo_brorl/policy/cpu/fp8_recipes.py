@@ -53,7 +53,7 @@ class Quantised:
 
     @property
     def dequantised(self) -> Tensor:
-        """The matrix that the FP8 numbers and their factor stand for, fp32 [R, C]."""
+        """The product of the FP8 numbers and their factor, fp32 [R, C]."""
         values = self.values.float()
         if self.factor is None:
             return values

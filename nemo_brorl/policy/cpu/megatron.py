@@ -4,7 +4,7 @@ Megatron-core 0.16.1 names the CUDA device in all of its code: as `torch.cuda` a
 defaults of parameters. Neither can be changed from outside without patching torch itself for the whole process. So
 while one of its modules is compiled, these names are bound to the CPU in its syntax tree:
 
-    in the source               becomes                 which a run on CPU comes to in
+    in the source               becomes                 where a run on CPU meets it
     torch.cuda.X                __cuda__.X, of          streams and the current device of collectives, pipeline and
                                 `cuda_stand_in`         experts; the states of random numbers; classes of tensors
     from torch.cuda import X    X = __cuda__.X          `tensor_parallel.random`

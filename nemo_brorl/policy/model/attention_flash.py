@@ -358,7 +358,7 @@ def _zeros(like: Tensor) -> Tensor:
 
 
 def _rows(tensor: Tensor, parts: Sequence[slice]) -> Tensor:
-    """Return parts of a tensor's rows, concatenated. A single part is not copied."""
+    """Return parts of a tensor's rows, concatenated. A single part is returned without a copy."""
     if len(parts) == 1:
         return tensor[parts[0]]
     return torch.cat([tensor[part] for part in parts])

@@ -319,8 +319,8 @@ def _sums(
         else:
             logits = _logits(products, temperature)
             is_here, column = _find(targets, first, logits.size(1))
-            found = logits.gather(1, column)
-            target += torch.where(is_here, found, 0.0)[:, 0]
+            target_logits = logits.gather(1, column)
+            target += torch.where(is_here, target_logits, 0.0)[:, 0]
             largest, sums = _add_tile(logits, largest, sums)
             del logits
         # Free the tile before the next one is made.
@@ -399,8 +399,8 @@ def add_tile(
     new_weighted = new_weighted + (shifted * exps).sum(1)
     new_squared = squared * scale.square()
     new_squared = new_squared + exps.square().sum(1)
-    found = torch.where(_is_target(products, column), logits, 0.0)
-    return larger, torch.stack([new_total, new_weighted, new_squared]), target + found.sum(1)
+    target_logits = torch.where(_is_target(products, column), logits, 0.0)
+    return larger, torch.stack([new_total, new_weighted, new_squared]), target + target_logits.sum(1)
 
 
 def tile_gradient(

@@ -27,7 +27,7 @@ def param_dtype(config: PolicyConfig) -> torch.dtype:
     Gradients and the optimizer's master weights are always fp32.
     """
     if config.precision not in _DTYPES:
-        raise ConfigError(f"policy.precision={config.precision!r} is unknown: write one of {', '.join(_DTYPES)}")
+        raise ConfigError(f"policy.precision={config.precision!r} is unknown. Set one of {', '.join(_DTYPES)}.")
     return _DTYPES[config.precision]
 
 

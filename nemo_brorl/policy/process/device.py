@@ -49,7 +49,7 @@ def open_device(on_gpu: bool, num_threads: int) -> Device:
 
 @cache
 def compiled(function: Any, **constants: Any) -> Any:
-    """Return `function` with some arguments fixed, compiled once for inputs of all sizes.
+    """Return `function` with some arguments fixed, compiled by torch once for inputs of all sizes.
 
     A number that is not fixed would become one more input of the kernel.
     """

@@ -75,7 +75,7 @@ def close_groups() -> None:
 def this_host(is_single_node: bool) -> str:
     """Return the address at which other ranks reach this process: the one by which Ray knows the node.
 
-    The host's own name is no help, because it often stands for 127.0.1.1.
+    The host's own name is no help, because it often resolves to 127.0.1.1.
     """
     if is_single_node:
         return "127.0.0.1"

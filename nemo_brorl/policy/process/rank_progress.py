@@ -155,12 +155,12 @@ def tracked(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
 def _collective_of(frame: FrameType | None) -> str | None:
     """Return the outermost communication function of torch or Megatron among a thread's innermost frames, or None."""
-    found = None
+    collective = None
     for _ in range(MAX_FRAMES):
         if frame is None:
             break
         file_name = frame.f_code.co_filename.rpartition("/")[2]
         if file_name in COLLECTIVE_FILES:
-            found = frame.f_code.co_name
+            collective = frame.f_code.co_name
         frame = frame.f_back
-    return found
+    return collective

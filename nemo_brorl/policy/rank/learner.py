@@ -167,7 +167,7 @@ class Learner:
         self.has_saved = True
 
     def is_save_written(self) -> bool:
-        """Return whether `finish_save` would return without waiting for this rank's files."""
+        """Return whether this rank's checkpoint files are written, so that `finish_save` would not wait for them."""
         return self.pending_save is None or self.pending_save.is_written()
 
     def finish_save(self) -> float:

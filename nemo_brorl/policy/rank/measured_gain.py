@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Any
 
-import torch
+from torch import Tensor
 
 from nemo_brorl.algorithm.token_batch import TokenBatch
 
@@ -34,24 +34,32 @@ class MeasuredGain:
 
     def __init__(self) -> None:
         self.num = 0
-        self.total = 0.0
-        self.squares = 0.0
+        # Sums stay on the device, because reading one waits for all queued work of the GPU.
+        self.total: Any = 0.0
+        self.squares: Any = 0.0
 
-    def add(self, batch: TokenBatch, is_measured: Sequence[bool]) -> None:
-        """Count the measured responses of a row of the last mini-batch.
+    def add(self, batch: TokenBatch, measured: Tensor) -> None:
+        """Count the measured responses of a row of the last mini-batch for the gain.
 
-        `is_measured` is [R] over the row's responses. Collective over the ranks that share the responses' tokens.
+        `measured` [M] int64 holds their indices among the row's responses. Collective over the ranks that share the
+        responses' tokens.
         """
         sequences = batch.sequences
         lengths = sequences.lengths.clamp(min=1)  # a response without tokens counts with a gain of 0
         advantages = (sequences.sums(batch.advantages) / lengths).double()
         log_ratios = sequences.sums(batch.log_probs - batch.old_log_probs).double()
         ratios = log_ratios.clamp(-_MAX_LOG, _MAX_LOG).exp()
-        is_counted = torch.tensor(is_measured, dtype=torch.bool, device=ratios.device)
-        gains = (advantages * (ratios - 1))[is_counted]
+        # Indexing by a mask would wait for the GPU, which alone knows the size of the result.
+        gains = (advantages * (ratios - 1))[measured]
         self.num += len(gains)
-        self.total += float(gains.sum())
-        self.squares += float(gains.square().sum())
+        self.total += gains.sum()
+        self.squares += gains.square().sum()
+
+    def on_host(self) -> MeasuredGain:
+        """Return the sums for the measured gain as Python numbers."""
+        gain = MeasuredGain()
+        gain.num, gain.total, gain.squares = self.num, float(self.total), float(self.squares)
+        return gain
 
     def merge(self, other: MeasuredGain) -> None:
         """Add another rank's sums for the measured gain."""
@@ -66,8 +74,8 @@ class MeasuredGain:
         """
         if self.num < 2:
             return {}
-        mean = self.total / self.num
-        variance = max(self.squares / self.num - mean**2, 0.0)
+        mean = float(self.total) / self.num
+        variance = max(float(self.squares) / self.num - mean**2, 0.0)
         error = math.sqrt(variance / (self.num - 1))
         ratio = mean / error if error > 0 else 0.0
         return {

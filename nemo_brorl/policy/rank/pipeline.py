@@ -118,7 +118,8 @@ def _leave_out(output: Tensor, non_loss_data: bool = False) -> Counted:
 
 
 def _int_tensor(number: int, like: Tensor) -> Tensor:
-    return torch.tensor(number, dtype=torch.int, device=like.device)
+    # The device fills it. Copying a number from the host would wait for all queued work of the GPU.
+    return torch.full((), number, dtype=torch.int, device=like.device)
 
 
 def _run(

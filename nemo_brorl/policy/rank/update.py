@@ -114,7 +114,7 @@ class Update:
         Context-parallel ranks have counted the same responses, so only one of them is merged.
         """
         merged = MeasuredGain()
-        for gain in of_all_ranks(self.gain, parallel_state.get_data_parallel_group()):
+        for gain in of_all_ranks(self.gain.on_host(), parallel_state.get_data_parallel_group()):
             merged.merge(gain)
         return merged
 
@@ -128,16 +128,16 @@ class Update:
     def _mini_batches(self) -> list[list[Row]]:
         """Return the rows of each mini-batch that this data-parallel rank trains on."""
         rank = parallel_state.get_data_parallel_rank()
-        mine = [mini_batch[rank] for mini_batch in self.plan.mini_batches]
+        own_mini_batches = [mini_batch[rank] for mini_batch in self.plan.mini_batches]
         micro_batches: list[MicroBatch] = []
-        for mini_batch in mine:
+        for mini_batch in own_mini_batches:
             micro_batches += mini_batch
         groups = fetch_groups(self.plan, micro_batches)
         packed_groups = [build_packed_groups(self.plan, micro_batch, groups) for micro_batch in micro_batches]
         temperature = 1.0 if self.is_supervised else self.state.settings.rollouts.temperature
         # Rows are made for all mini-batches at once: with virtual stages, rows that run together need one length.
         rows = self.state.rows(packed_groups, temperature)
-        return _like(mine, rows)
+        return _like(own_mini_batches, rows)
 
     def _old_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
         """Return log-probs under the weights before the update.
@@ -209,10 +209,9 @@ class Update:
         values = train_rows(state.chunks, rows, loss)
         PROGRESS.mark_step("optimizer")
         losses = [row_values["policy/loss"] for row_values in values]
-        # The losses are summed before they are read, so the host waits for the device only once before the step.
-        is_finite = not losses or math.isfinite(torch.stack(losses).sum())
+        loss_sum = torch.stack(losses).sum() if losses else None
         optim = state.settings.policy.optim
-        norm = guarded_step(state.optimizer, self.plan.learning_rate, optim, is_finite, state.device)
+        norm = guarded_step(state.optimizer, self.plan.learning_rate, optim, loss_sum, state.device)
         if norm is not None:
             # Only the last pipeline stage has values.
             for row, row_values in zip(rows, values, strict=False):
@@ -253,7 +252,7 @@ class Update:
                 row, scores, old_log_probs, reference[number], covariance_masks[number], size, algorithm.aggregation
             )
             if measures_gain:
-                self.gain.add(batch, row.is_measured)
+                self.gain.add(batch, row.measured)
             result = loss_of(batch, algorithm)
             metrics = {"policy/loss": result.loss.detach(), **result.metrics}
             return self.plan.loss_scale * result.loss, metrics
@@ -274,13 +273,8 @@ def _token_batch(
 
     `old` and `reference` are log-probs [n].
     """
-    device = row.advantages.device
-    index = torch.from_numpy(row.response_index).to(device)
-    num_sampled = [response.num_sampled for response in row.responses]
-    lengths = torch.tensor(num_sampled, dtype=torch.float32, device=device)
-    turns = [len(response.turn_lengths) for response in row.responses]
-    num_turns = torch.tensor(turns, dtype=torch.float32, device=device)
-    token_lengths = TokenLengths(lengths[index], row.turn_lengths, num_turns[index])
+    lengths, index = row.response_lengths, row.response_of
+    token_lengths = TokenLengths(lengths[index], row.turn_lengths, row.num_turns[index])
     group = None  # ranks that share the tokens of a response
     if parallel_state.get_context_parallel_world_size() > 1:
         group = parallel_state.get_context_parallel_group()

@@ -2,8 +2,8 @@
 
 A row's layout says which tokens attend to which, and every attention backend follows it. A row is cut into blocks. A
 block is `num` segments of `length` tokens each, end to end. A segment attends to itself causally, and before that to
-all spans that its block names. A span lies in the *context*. Without context parallelism the context is the row itself.
-With it, the context is the segments that are cut over the ranks, put together again (`gather_context`).
+all spans that its block names. A span is part of the *context*. Without context parallelism the context is the row
+itself. With it, the context is the segments that are cut over the ranks, put together again (`gather_context`).
 
 So a response names the spans of its prompt and of whatever else it shares with other responses. A piece of a long
 segment names what precedes it. No mask is needed, because spans are attended to as a whole.
@@ -144,8 +144,17 @@ class Response:
         return self.is_sampled
 
     @property
+    def is_plain(self) -> bool:
+        """True for a response of one turn with one advantage, whose tokens were all sampled."""
+        return self.is_sampled is None and not isinstance(self.advantage, np.ndarray)
+
+    @property
     def num_sampled(self) -> int:
-        return int(self.counts.sum())
+        return len(self.token_ids) if self.is_sampled is None else int(self.is_sampled.sum())
+
+    @property
+    def num_turns(self) -> int:
+        return 1 if self.is_sampled is None else len(self.turn_lengths)
 
     @cached_property
     def turns(self) -> Int64:
@@ -193,19 +202,18 @@ class Row:
     advantages: Tensor  # [n] float32
     turn_lengths: Tensor  # [n] float32, number of sampled tokens in the token's turn
     is_fresh: Tensor  # [n] bool
-    responses: tuple[Response, ...]  # responses of the whole micro-batch, in the order of their tokens in [n]
+    responses: tuple[Response, ...]  # R responses of the whole micro-batch, in the order of their tokens in [n]
     response_index: Int64  # [n] index into `responses` of the token's response
     token_index: Int64  # [n] index of the token in its response
+    response_of: Tensor  # [n] int64, copy of `response_index` on the model's device
+    response_lengths: Tensor  # [R] float32, number of sampled tokens in each response
+    num_turns: Tensor  # [R] float32, number of turns in each response
+    measured: Tensor  # [M] int64, indices of the responses that `MeasuredGain` counts
     score_index: Tensor | None = None  # [n] int64, index into the u scores; None: no token is shared
 
     @property
     def num_loss_tokens(self) -> int:
         return len(self.advantages)
-
-    @property
-    def is_measured(self) -> list[bool]:
-        """For each response of the row, true if `MeasuredGain` counts it."""
-        return [response.is_measured for response in self.responses]
 
     def draws(self, seed: int) -> Float32:
         """Return a uniform number in [0, 1) for every token, [n].
@@ -276,11 +284,11 @@ def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[
     used: set[int] = set()
     for micro_batch in micro_batches:
         used.update(group_slice.group for group_slice in micro_batch.slices)
-    wanted: list[Any] = []
+    chunks: list[Any] = []
     for group in sorted(used):
-        wanted += plan.groups[group].chunks
+        chunks += plan.groups[group].chunks
     # Each call to the object store has a fixed cost and a group has many chunks, so one call fetches all.
-    arrays = fetch_all(wanted)
+    arrays = fetch_all(chunks)
     groups = {}
     start = 0
     for group in sorted(used):

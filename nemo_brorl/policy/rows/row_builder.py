@@ -29,8 +29,15 @@ from nemo_brorl.policy.rows.packed_rows import (
     Sight,
     Span,
 )
-from nemo_brorl.policy.rows.segments import Segment, build_segments, choose_owners, routes_of_row, runs_of_equals
-from nemo_brorl.types import Float32, Int32, Int64
+from nemo_brorl.policy.rows.segments import (
+    Segment,
+    build_segments,
+    choose_owners,
+    number_segments,
+    routes_of_row,
+    runs_of_equals,
+)
+from nemo_brorl.types import Bool, Float32, Int32, Int64
 
 
 def build_row(
@@ -45,14 +52,15 @@ def build_row(
     """
     segments = build_segments(packed_groups, settings.min_shared_tokens)
     choose_owners(segments, settings.context_size)
+    if settings.attention == "flex":
+        number_segments(segments)
     draft = _RowDraft(settings, len(segments))
     # Cut segments come first, because `Packing.num_cut` counts the tokens at the start of the row that travel.
     cut = [segment for segment in segments if segment.owner is None]
     for alike in runs_of_equals(cut):
         draft.place_cut(alike)
     mine = [segment for segment in segments if segment.owner == settings.context_rank]
-    for alike in runs_of_equals(mine):
-        draft.place_whole(alike)
+    draft.place_whole(mine)
     for segment in segments:
         if segment.owner not in (None, settings.context_rank):
             # Its branches and predicted tokens must see that it is on another rank.
@@ -67,6 +75,7 @@ class _RowDraft:
     def __init__(self, settings: RowSettings, num_segments: int) -> None:
         self.settings = settings
         self.num_segments = num_segments
+        self.notes_sight = settings.attention == "flex"  # the only backend that reads `Packing.sight`
         self.num_tokens = 0
         self.num_cut = 0
         self.num_context = 0
@@ -80,20 +89,32 @@ class _RowDraft:
         self.context_keys: list[Int64] = []  # [3, tokens] of the context, like `keys`
 
     def place_whole(self, segments: Sequence[Segment]) -> None:
-        """Append segments of equal length and parent to the row, as one block that this rank has whole."""
-        num = len(segments)
-        length = segments[0].length
-        rows = np.arange(num * length).reshape(num, length)
-        rows += self.num_tokens
-        for segment, own_rows in zip(segments, rows, strict=True):
-            segment.rows = own_rows
-            segment.span = Span(int(own_rows[0]), length)
-        token_ids = np.stack([segment.token_ids for segment in segments])
-        positions = segments[0].first_position + np.arange(length)
-        self._add(token_ids, positions, segments, past=None)
-        numbers, last_numbers = _numbers(segments)
-        keys = [numbers.repeat(length), last_numbers.repeat(length), self.positions[-1]]
-        self.keys.append(np.stack(keys))
+        """Append segments to the row that this rank has whole, end to end.
+
+        Neighbours of equal length and parent become one block.
+        """
+        if not segments:
+            return
+        lengths = np.array([segment.length for segment in segments])
+        ends = lengths.cumsum()
+        starts = ends - lengths
+        num_tokens = int(ends[-1])
+        rows = self.num_tokens + np.arange(num_tokens)
+        for segment, start, end in zip(segments, starts.tolist(), ends.tolist(), strict=True):
+            segment.rows = rows[start:end]
+            # Other segments attend only to those with branches. Spans for all responses would take time.
+            if segment.children:
+                segment.span = Span(self.num_tokens + start, end - start)
+        first_positions: list[int] = []
+        for alike in runs_of_equals(segments):
+            self.blocks.append(Block(len(alike), alike[0].length, _seen(alike[0])))
+            first_positions += [alike[0].first_position] * len(alike)
+        positions = np.arange(num_tokens) + (first_positions - starts).repeat(lengths)
+        self._add(np.concatenate([segment.token_ids for segment in segments]), positions)
+        if self.notes_sight:
+            numbers, last_numbers = _numbers(segments)
+            self.queries.append(np.stack([numbers.repeat(lengths), positions]))
+            self.keys.append(np.stack([numbers.repeat(lengths), last_numbers.repeat(lengths), positions]))
 
     def place_cut(self, segments: Sequence[Segment]) -> None:
         """Append this rank's two pieces of segments to the row, for segments that are cut over context-parallel ranks.
@@ -119,14 +140,16 @@ class _RowDraft:
             rows[:, columns] = own_rows.reshape(num, piece_length)
             # The first piece has no past. Others attend to the segment's past in the context, because most of it is on
             # other ranks.
-            past = None
+            seen = _seen(segments[0])
             if piece > 0:
-                past = Span(self.num_context, start, padded)
-            piece_ids = token_ids[:, columns]
-            self._add(piece_ids, positions[columns], segments, past)
-            num_tokens = num * piece_length
-            hidden = np.full((3, num_tokens), HIDDEN)  # hidden here, because the context has these keys
-            self.keys.append(hidden)
+                seen = (*seen, Span(self.num_context, start, padded))
+            self.blocks.append(Block(num, piece_length, seen))
+            self._add(token_ids[:, columns].ravel(), np.tile(positions[columns], num))
+            if self.notes_sight:
+                numbers, _ = _numbers(segments)
+                self.queries.append(np.stack([numbers.repeat(piece_length), self.positions[-1]]))
+                hidden = np.full((3, num * piece_length), HIDDEN)  # seen in the context
+                self.keys.append(hidden)
         for index, segment in enumerate(segments):
             segment.rows = rows[index, :length]
             first_row = self.num_context + index * padded
@@ -155,11 +178,12 @@ class _RowDraft:
         places = piece_of_rank * piece_length + place_in_piece
         self.context_ranks.append(np.tile(ranks, num))
         self.context_places.append(self.num_cut + places.ravel())
-        numbers, last_numbers = _numbers(segments)
-        is_padding = columns >= segments[0].length
-        seen_until = np.where(is_padding, HIDDEN, last_numbers[:, None])
-        keys = [numbers.repeat(len(columns)), seen_until.ravel(), np.tile(positions, num)]
-        self.context_keys.append(np.stack(keys))
+        if self.notes_sight:
+            numbers, last_numbers = _numbers(segments)
+            is_padding = columns >= segments[0].length
+            seen_until = np.where(is_padding, HIDDEN, last_numbers[:, None])
+            keys = [numbers.repeat(len(columns)), seen_until.ravel(), np.tile(positions, num)]
+            self.context_keys.append(np.stack(keys))
         self.num_cut += 2 * num * piece_length
         self.num_context += num * len(columns)
 
@@ -174,139 +198,158 @@ class _RowDraft:
             padding = Segment(np.zeros(num_missing, np.int32), num_missing, number=number, last_number=number)
             self.place_whole([padding])
 
-    def _add(
-        self,
-        token_ids: Int32,
-        positions: Int64,
-        segments: Sequence[Segment],
-        past: Span | None,
-    ) -> None:
-        """Append one block [num, length] with the tokens of these segments.
-
-        `positions` is [length]. `past` is the span of each segment's own tokens before the block, or None.
-        """
-        num, length = token_ids.shape
-        seen = []
-        for ancestor in segments[0].ancestors:
-            assert ancestor.span is not None, "what is shared has been placed before what stands on it"
-            seen.append(ancestor.span)
-        if past is not None:
-            seen.append(past)
-        self.blocks.append(Block(num, length, tuple(seen)))
-        self.token_ids.append(token_ids.ravel())
-        self.positions.append(np.tile(positions, num))
-        numbers, _ = _numbers(segments)
-        queries = [numbers.repeat(length), self.positions[-1]]
-        self.queries.append(np.stack(queries))
-        self.num_tokens += num * length
+    def _add(self, token_ids: Int32, positions: Int64) -> None:
+        self.token_ids.append(token_ids)
+        self.positions.append(positions)
+        self.num_tokens += len(token_ids)
 
     def finish(self, segments: Sequence[Segment], temperature: float) -> Row:
         """Return the finished row of tokens for this rank. `segments` are those of all ranks."""
-        predicted = _Predicted()
-        for segment in segments:
-            predicted.add(segment)
+        predicted = _Predicted(segments)
         responses = predicted.responses
-        response_index = _joined(predicted.response_index, np.int64)
         is_fresh = np.array([response.is_fresh for response in responses], np.bool_)
-        score_index = None
-        if predicted.has_shared:
-            score_index = self._joined(predicted.score_index, np.int64)
+        measured = [index for index, response in enumerate(responses) if response.is_measured]
         token_ids = self._joined(self.token_ids, np.int64)
         positions = self._joined(self.positions, np.int64)
         routes = routes_of_row(segments, self.num_tokens)
-        largest_positions = [int(part.max(initial=-1)) for part in self.positions]
         packing = Packing(
             blocks=tuple(self.blocks),
             positions=positions,
-            num_positions=1 + max(largest_positions, default=-1),
-            source_rows=self._joined(predicted.source_rows, np.int64),
-            targets=self._joined(predicted.targets, np.int64),
+            num_positions=1 + max(int(part.max()) for part in self.positions),
+            source_rows=self._tensor(predicted.source_rows, np.int64),
+            targets=self._tensor(predicted.targets, np.int64),
             temperature=temperature,
             num_cut=self.num_cut,
             context_order=self._context_order() if self.num_cut else None,
             attention=self.settings.attention,
             routes=None if routes is None else torch.from_numpy(routes),
-            sight=self._sight() if self.settings.attention == "flex" else None,
+            sight=self._sight() if self.notes_sight else None,
         )
         return Row(
             token_ids=token_ids[None],
             positions=positions[None],
             packing=packing,
-            sampled_log_probs=self._joined(predicted.log_probs, np.float32),
-            advantages=self._joined(predicted.advantages, np.float32),
-            turn_lengths=self._joined(predicted.turn_lengths, np.float32),
-            is_fresh=self._tensor(is_fresh[response_index]),
+            sampled_log_probs=self._tensor(predicted.log_probs, np.float32),
+            advantages=self._tensor(predicted.advantages, np.float32),
+            turn_lengths=self._tensor(predicted.turn_lengths, np.float32),
+            is_fresh=self._tensor(is_fresh[predicted.response_index], np.bool_),
             responses=tuple(responses),
-            response_index=response_index,
-            token_index=_joined(predicted.token_index, np.int64),
-            score_index=score_index,
+            response_index=predicted.response_index,
+            token_index=predicted.token_index,
+            response_of=self._tensor(predicted.response_index, np.int64),
+            response_lengths=self._tensor([response.num_sampled for response in responses], np.float32),
+            num_turns=self._tensor([response.num_turns for response in responses], np.float32),
+            measured=self._tensor(measured, np.int64),
+            score_index=self._tensor(predicted.score_index, np.int64) if predicted.has_shared else None,
         )
 
     def _context_order(self) -> Tensor:
         ranks = np.concatenate(self.context_ranks)
         places = np.concatenate(self.context_places)
-        return self._tensor(ranks * self.num_cut + places)
+        return self._tensor(ranks * self.num_cut + places, np.int64)
 
     def _sight(self) -> Sight:
         queries = np.concatenate(self.queries, axis=1)
         keys = np.concatenate([*self.context_keys, *self.keys], axis=1)
         parts = []
         for row in (*queries, *keys):
-            parts.append(self._tensor(row.astype(np.int32)))
+            parts.append(self._tensor(row, np.int32))
         return Sight(*parts)
 
     def _joined(self, parts: Sequence[np.ndarray], dtype: type) -> Tensor:
-        return self._tensor(_joined(parts, dtype))
+        return self._tensor(_joined(parts, dtype), dtype)
 
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.settings.device)
+    def _tensor(self, values: np.ndarray | Sequence[float], dtype: type) -> Tensor:
+        return torch.from_numpy(np.asarray(values, dtype)).to(self.settings.device)
 
 
 class _Predicted:
     """The tokens that this rank predicts, u of them, and the responses that count them, n tokens in all.
 
-    Arrays are collected segment by segment and joined at the end.
+    Every array is made for all segments at once. Small arrays for every response would take most of the time of a row.
     """
 
-    def __init__(self) -> None:
-        self.responses: list[Response] = []  # responses in the order of their tokens
-        self.source_rows: list[Int64] = []  # [u]
-        self.targets: list[Int32] = []  # [u]
-        self.score_index: list[Int64] = []  # [n] index into the u predicted tokens
-        self.log_probs: list[Float32] = []  # [n] log-probs of the sampler
-        self.advantages: list[Float32] = []  # [n]
-        self.turn_lengths: list[Int64] = []  # [n]
-        self.response_index: list[Int64] = []  # [n]
-        self.token_index: list[Int64] = []  # [n] index in the response
-        self.has_shared = False
-        self._num_scores = 0
-        self._indices: dict[int, int] = {}  # index of each response by its id()
-
-    def add(self, segment: Segment) -> None:
-        """Record a segment's predicted tokens, once for each response that sampled them."""
-        if not segment.responses:
-            return
-        sources = segment.source_rows
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        segments = [segment for segment in segments if segment.responses]
+        pairs: list[tuple[Segment, Response]] = []
+        for segment in segments:
+            pairs += [(segment, response) for response in segment.responses]
+        # Responses are distinguished by identity: two may have equal tokens, and one is in several segments.
+        self.responses = list({id(response): response for _, response in pairs}.values())
+        self.has_shared = len(pairs) > len(segments)
+        lengths = np.array([segment.num_predicted for segment in segments], np.int64)
+        starts = lengths.cumsum() - lengths
+        sources = _source_rows(segments, starts)
+        targets = _joined([segment.token_ids[segment.num_given :] for segment in segments], np.int32)
+        # `columns` numbers the tokens of all pairs, end to end. `tokens` is the index of each in its segments' tokens.
+        pair_sizes = np.array([len(segment.responses) for segment in segments], np.int64)
+        pair_lengths = lengths.repeat(pair_sizes)
+        pair_starts = pair_lengths.cumsum() - pair_lengths
+        columns = np.arange(pair_lengths.sum())
+        tokens = columns + (starts.repeat(pair_sizes) - pair_starts).repeat(pair_lengths)
         # A token counts where it was sampled, on the rank that has the token before it.
-        counts = np.stack([segment.part_of(response.counts) for response in segment.responses])
-        counts &= sources >= 0
-        mine = np.flatnonzero(counts.any(0))
-        self.source_rows.append(sources[mine])
-        self.targets.append(segment.token_ids[segment.num_given :][mine])
-        for response, is_counted in zip(segment.responses, counts[:, mine], strict=True):
-            # Responses are told apart by identity: two may have equal tokens, and one is in several segments.
-            index = self._indices.setdefault(id(response), len(self.responses))
-            if index == len(self.responses):
-                self.responses.append(response)
-            places = segment.first_token + mine[is_counted]
-            self.score_index.append(self._num_scores + np.flatnonzero(is_counted))
-            self.log_probs.append(response.log_probs[places])
-            self.advantages.append(response.token_advantages[places])
-            self.turn_lengths.append(response.turn_lengths[response.turns[places]])
-            self.response_index.append(np.full(len(places), index))
-            self.token_index.append(places)
-        self.has_shared |= len(segment.responses) > 1
-        self._num_scores += len(mine)
+        values = _ResponseValues(pairs, pair_lengths)
+        is_counted = values.is_sampled & (sources >= 0)[tokens]
+        is_predicted = np.zeros(len(sources), bool)
+        is_predicted[tokens[is_counted]] = True
+        self.source_rows = sources[is_predicted]  # [u]
+        self.targets = targets[is_predicted]  # [u]
+        score_numbers = is_predicted.cumsum() - 1
+        self.score_index = score_numbers[tokens[is_counted]]  # [n] index into the u predicted tokens
+        self.log_probs = values.log_probs[is_counted]  # [n] log-probs of the sampler
+        self.advantages = values.advantages[is_counted]  # [n]
+        self.turn_lengths = values.turn_lengths[is_counted]  # [n]
+        indices = {id(response): index for index, response in enumerate(self.responses)}
+        pair_responses = np.array([indices[id(response)] for _, response in pairs], np.int64)
+        self.response_index = pair_responses.repeat(pair_lengths)[is_counted]  # [n] index into `responses`
+        first_tokens = np.array([segment.first_token for segment in segments], np.int64)
+        token_index = columns + (first_tokens.repeat(pair_sizes) - pair_starts).repeat(pair_lengths)
+        self.token_index = token_index[is_counted]  # [n] index in the response
+
+
+class _ResponseValues:
+    """What the responses know of their tokens, for pairs of a segment and one of its responses, end to end.
+
+    `lengths` [pairs] are the predicted tokens of each pair's segment.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[Segment, Response]], lengths: Int64) -> None:
+        self.log_probs = _joined([segment.part_of(response.log_probs) for segment, response in pairs], np.float32)
+        if all(response.is_plain for _, response in pairs):
+            self.is_sampled = np.ones(len(self.log_probs), bool)
+            self.advantages = np.array([response.advantage for _, response in pairs], np.float32).repeat(lengths)
+            self.turn_lengths = np.array([len(response.token_ids) for _, response in pairs], np.int64).repeat(lengths)
+            return
+        counts: list[Bool] = []
+        advantages: list[Float32] = []
+        turn_lengths: list[Int64] = []
+        for segment, response in pairs:
+            counts.append(segment.part_of(response.counts))
+            advantages.append(segment.part_of(response.token_advantages))
+            turn_lengths.append(response.turn_lengths[segment.part_of(response.turns)])
+        self.is_sampled = _joined(counts, np.bool_)
+        self.advantages = _joined(advantages, np.float32)
+        self.turn_lengths = _joined(turn_lengths, np.int64)
+
+
+def _source_rows(segments: Sequence[Segment], starts: Int64) -> Int64:
+    """Return for every predicted token of the segments the row of the token before, or -1 if another rank has it.
+
+    `starts` [segments] are the indices of the segments' first predicted tokens in the result.
+    """
+    rows = _joined([segment.rows[segment.num_given :] for segment in segments], np.int64)
+    sources = np.empty_like(rows)
+    sources[1:] = rows[:-1]
+    sources[starts] = [segment.row_before for segment in segments]
+    return sources
+
+
+def _seen(segment: Segment) -> tuple[Span, ...]:
+    spans = []
+    for ancestor in segment.ancestors:
+        assert ancestor.span is not None, "what is shared has been placed before what stands on it"
+        spans.append(ancestor.span)
+    return tuple(spans)
 
 
 def _numbers(segments: Sequence[Segment]) -> tuple[Int64, Int64]:
@@ -320,4 +363,4 @@ def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
     """Return arrays concatenated, or an empty array of `dtype`."""
     if not parts:
         return np.empty(0, dtype)
-    return np.concatenate(parts).astype(dtype)
+    return np.concatenate(parts).astype(dtype, copy=False)

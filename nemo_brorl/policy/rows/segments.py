@@ -64,12 +64,15 @@ class Segment:
         return [*self.parent.ancestors, self.parent]
 
     @property
-    def source_rows(self) -> Int64:
-        """Row indices of the tokens before this segment's predicted tokens, which predict them. -1: on another rank."""
+    def num_predicted(self) -> int:
+        return len(self.token_ids) - self.num_given
+
+    @property
+    def row_before(self) -> int:
+        """Row index of the token before this segment's first predicted token. -1: on another rank."""
         if self.parent is None:
-            return self.rows[self.num_given - 1 : -1]
-        last_before = self.parent.rows[-1:]
-        return np.concatenate([last_before, self.rows[:-1]])
+            return int(self.rows[self.num_given - 1])
+        return int(self.parent.rows[-1])
 
     @property
     def known_routes(self) -> Iterator[tuple[Int64, Routes]]:
@@ -88,7 +91,7 @@ class Segment:
 
     def part_of(self, values: np.ndarray) -> np.ndarray:
         """Return this segment's part of a response's values [T]: those of its predicted tokens."""
-        end = self.first_token + self.length - self.num_given
+        end = self.first_token + self.num_predicted
         return values[self.first_token : end]
 
 
@@ -114,12 +117,15 @@ def build_segments(packed_groups: Sequence[PackedGroup], min_shared_tokens: int 
             documents.append(root)
     # Adjacent segments of equal length become one block, which is one call of the attention.
     documents.sort(key=lambda document: document.length)
-    segments = documents + trees
+    return documents + trees
+
+
+def number_segments(segments: Sequence[Segment]) -> None:
+    """Set `number` and `last_number` of a row's segments, which only FlexAttention's mask needs."""
     for number, segment in enumerate(segments):
         segment.number = number
         for ancestor in (*segment.ancestors, segment):
             ancestor.last_number = number
-    return segments
 
 
 def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
@@ -130,6 +136,8 @@ def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
     it is cut into shorter runs in which the responses continue.
     """
     responses = [response for response in packed_group.responses if len(response.token_ids)]
+    if min_shared_tokens == 0 and len(responses) > 1:
+        return _star(packed_group, responses)
     # In sorted order any two responses share the minimum of what the neighbours between them share.
     responses.sort(key=_sorting_key)
     shared = [0]  # number of tokens that a response shares with the one before
@@ -159,6 +167,13 @@ def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
             bounds = [low, *cuts, high]
             runs += [(begin, end, parent) for begin, end in pairwise(bounds)]
     assert root is not None
+    return root
+
+
+def _star(packed_group: PackedGroup, responses: Sequence[Response]) -> Segment:
+    """Return a root segment that holds the prompt, with a branch for every response."""
+    root = Segment(packed_group.prompt_ids, len(packed_group.prompt_ids), prompt_routes=packed_group.prompt_routes)
+    root.children = [Segment(response.token_ids, 0, (response,), parent=root) for response in responses]
     return root
 
 
@@ -238,9 +253,9 @@ def routes_of_row(segments: Sequence[Segment], num_tokens: int) -> Routes | None
         return None
     _, first = known[0]
     shape = (num_tokens, *first.shape[1:])
-    found = np.full(shape, NO_ROUTE, first.dtype)
+    row_routes = np.full(shape, NO_ROUTE, first.dtype)
     for rows, routes in known:
         is_here = rows >= 0
-        places = rows[is_here]
-        found[places] = routes[is_here]
-    return found
+        indices = rows[is_here]
+        row_routes[indices] = routes[is_here]
+    return row_routes

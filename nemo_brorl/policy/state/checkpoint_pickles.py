@@ -33,7 +33,7 @@ _INDEX_NAMES = {
     "torch.distributed.checkpoint.planner": {"SavePlan", "TensorWriteData", "WriteItem", "WriteItemType"},
     "torch.serialization": {"_get_layout"},
 }
-# Functions and classes in what Transformer Engine stores beside a layer's weights: its recipe, and with the delayed
+# Functions and classes in what Transformer Engine stores with a layer's weights: its recipe, and with the delayed
 # recipe its scales.
 _SCALE_NAMES = {
     "collections": {"OrderedDict"},

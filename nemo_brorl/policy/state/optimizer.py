@@ -184,20 +184,24 @@ def guarded_step(
     optimizer: MegatronOptimizer,
     learning_rate: float,
     config: OptimConfig,
-    is_loss_finite: bool,
+    loss_sum: Tensor | None,
     device: Device,
 ) -> float | None:
     """Clip gradients and take the optimizer step of a mini-batch, on all ranks or on none. Collective.
 
-    Returns the global gradient norm before clipping. Returns None and changes nothing when the loss of any rank or a
-    gradient is not finite.
+    `loss_sum` is the scalar loss of this rank on its device. It is None on ranks that have no loss. Returns the global
+    gradient norm before clipping. Returns None and changes nothing when the loss of any rank or a gradient is not
+    finite.
     """
+    is_bad = torch.zeros((), device=device.torch_device)
+    if loss_sum is not None:
+        is_bad = torch.isfinite(loss_sum).logical_not().float()
+    # Ranks exchange this before the norm, whose value the host waits for. Reading it afterwards waits for nothing.
+    dist.all_reduce(is_bad, dist.ReduceOp.MAX)
     optimizer.prepare_grads()
+    # Megatron reduces the norm over all ranks, so they all see whether it is finite.
     norm = float(optimizer.get_grad_norm())
-    is_finite = is_loss_finite and math.isfinite(norm)
-    num_bad = torch.tensor(0.0 if is_finite else 1.0, device=device.torch_device)
-    dist.all_reduce(num_bad, dist.ReduceOp.MAX)
-    if num_bad.item():
+    if is_bad.item() or not math.isfinite(norm):
         return None
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group["lr_mult"]

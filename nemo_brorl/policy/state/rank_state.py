@@ -65,7 +65,7 @@ def build_rank_state(
     model_folder: Path,
     device: Device,
 ) -> RankState:
-    """Return the state before the first step, with the weights of a Hugging Face folder.
+    """Return the state of a policy rank before the first step, with the weights of a Hugging Face folder.
 
     Process groups must be open. Collective. Raises ModelError or ConfigError.
     """

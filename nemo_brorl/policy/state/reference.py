@@ -68,6 +68,6 @@ def _check_is_plain(param: Tensor) -> None:
     # Transformer Engine's FP8 parameters are a subclass. Copying into one quantises again, which may give other bits.
     if type(param.data) is not Tensor:
         raise ConfigError(
-            "policy.fp8_params=true keeps weights in FP8, which cannot be exchanged with a reference without rounding: "
-            "write policy.fp8_params=false, or algorithm.kl.coefficient=0 to train without a reference"
+            "policy.fp8_params=true keeps weights in FP8, which cannot be exchanged with a reference without rounding. "
+            "Set policy.fp8_params=false, or algorithm.kl.coefficient=0 to train without a reference."
         )

@@ -246,10 +246,10 @@ def check_files(folder: Path) -> None:
     Raises CheckpointError on all ranks, naming the damaged files.
     """
     sums = read_sums(folder)
-    mine = share_of(list(sums), dist.get_rank(), dist.get_world_size())
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, all_damage(folder, {name: sums[name] for name in mine}))
-    damaged = sorted(itertools.chain.from_iterable(found))
+    own_files = share_of(list(sums), dist.get_rank(), dist.get_world_size())
+    damage_by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(damage_by_rank, all_damage(folder, {name: sums[name] for name in own_files}))
+    damaged = sorted(itertools.chain.from_iterable(damage_by_rank))
     if damaged:
         raise CheckpointError(f"damaged since it was saved: {'; '.join(damaged)}")
 

@@ -43,11 +43,11 @@ class StoreFiles:
         return self.folder / ROLLOUTS / _name(step)
 
     def steps(self) -> list[int]:
-        """Return the stored steps, ascending."""
+        """Return the steps in the rollout store, ascending."""
         return _steps_in(self.folder / GROUPS)
 
     def size(self, step: int) -> int:
-        """Return the bytes of a step's files."""
+        """Return the size of a stored step's files in bytes."""
         return self.groups(step).stat().st_size + self.rollouts(step).stat().st_size
 
     def remove(self, step: int) -> None:
@@ -60,9 +60,9 @@ class StoreFiles:
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         groups = _steps_in(self.folder / GROUPS)
         rollouts = _steps_in(self.folder / ROLLOUTS)
-        for found in {*groups, *rollouts}:
-            if step is None or found > step:
-                self.remove(found)
+        for stored_step in {*groups, *rollouts}:
+            if step is None or stored_step > step:
+                self.remove(stored_step)
 
     @contextmanager
     def replacing(self, path: Path) -> Iterator[Path]:

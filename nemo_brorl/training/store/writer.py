@@ -69,7 +69,7 @@ class StoreWriter:
         pa.set_cpu_count(1)
 
     def be_nice(self) -> None:
-        """Lower the priority of the writer's process, so that training goes first."""
+        """Lower the priority of the process that writes the rollout store, so that training goes first."""
         os.nice(NICENESS)
 
     def write(self, record: StepRecord) -> WrittenStep:

@@ -73,27 +73,27 @@ def read_examples(
     """
     assert data.path is not None, "checked with the settings"
     reader = _ConversationReader(data, sft, conversations)
-    found = reader.read(data.path)
+    pairs = reader.read(data.path)
     train: list[Pair] = []
     held_out: list[Pair] = []
-    own: list[Pair] = []  # conversations of `data.held_out_path`
+    held_out_pairs: list[Pair] = []  # conversations of `data.held_out_path`
     if data.held_out_path is not None:
-        own = reader.read(data.held_out_path)
-    asked_later = {asked for asked, _ in own}
-    fraction = 0.0 if own else data.held_out_fraction
-    for pair in found:
-        asked, _ = pair
+        held_out_pairs = reader.read(data.held_out_path)
+    held_out_questions = {question for question, _ in held_out_pairs}
+    fraction = 0.0 if held_out_pairs else data.held_out_fraction
+    for pair in pairs:
+        question, _ = pair
         # Questions of the held-out file are not trained on, even if they are in this file, too.
-        if asked in asked_later:
+        if question in held_out_questions:
             continue
-        if is_held_out(asked, fraction):
+        if is_held_out(question, fraction):
             held_out.append(pair)
         else:
             train.append(pair)
-    held_out += own
+    held_out += held_out_pairs
     if not train:
         raise DataError(
-            f"{data.path} leaves nothing to train on: all of its {len(found)} conversations are held out. Add more, "
+            f"{data.path} leaves nothing to train on: all of its {len(pairs)} conversations are held out. Add more, "
             "or lower data.held_out_fraction."
         )
     return ExampleFile(
@@ -106,10 +106,10 @@ def read_examples(
 
 
 def _flat(pairs: Sequence[Pair]) -> tuple[Example, ...]:
-    found: list[Example] = []
+    flat: list[Example] = []
     for _, examples in pairs:
-        found += examples
-    return tuple(found)
+        flat += examples
+    return tuple(flat)
 
 
 class _ConversationReader:
@@ -134,11 +134,11 @@ class _ConversationReader:
         sft.too_long=refuse.
         """
         files = find_files(self.data.source, path, self.data.dataset_split)
-        own = self.data.columns
-        paths = [own.prompt, own.answer, own.task, *self.data.only, *COLUMNS]
+        layout = self.data.columns
+        paths = [layout.prompt, layout.answer, layout.task, *self.data.only, *COLUMNS]
         columns = {column_of(path) for path in paths if path}
         tables = open_tables(files, sorted(columns))
-        found: list[Pair] = []
+        pairs: list[Pair] = []
         bad: list[str] = []
         too_long: list[str] = []
         for number, row in tables.scan():
@@ -154,14 +154,14 @@ class _ConversationReader:
             # A conversation is too long if one of its examples is, because they are packed separately.
             longest = max(example.num_tokens for example in pair[1])
             if longest <= self.sft.max_tokens:
-                found.append(pair)
+                pairs.append(pair)
                 continue
             too_long.append(f"{tables.locate_row(number)}: {longest:,} tokens")
-            found += self._shortened(pair)
+            pairs += self._shortened(pair)
         self._judge(path, bad, too_long, tables)
-        if not found:
+        if not pairs:
             raise DataError(f"{path} is empty: none of its {len(tables)} rows can be trained on")
-        return found
+        return pairs
 
     def _pair(self, row: Row) -> Pair:
         """Convert a row to its examples. Raises BroRLError that says what is wrong."""
@@ -173,12 +173,12 @@ class _ConversationReader:
         if not isinstance(task, str):
             task = "sft"
         examples = self.conversations.examples(messages, task)
-        asked = []
+        contents = []
         for message in messages:
             if message["role"] == "assistant":
                 break
-            asked.append(message["content"])
-        return "\n\n".join(asked), examples
+            contents.append(message["content"])
+        return "\n\n".join(contents), examples
 
     def _shortened(self, pair: Pair) -> Iterator[Pair]:
         """Yield a conversation that is too long without its end, unless nothing is left to train on."""
@@ -236,22 +236,22 @@ def messages_of(
     Other columns are given by path. Raises DataError.
     """
     path = prompt_path or "messages"
-    given = value_at(row, path)
-    if prompt_path is None and given in (ABSENT, None):
+    conversation = value_at(row, path)
+    if prompt_path is None and conversation in (ABSENT, None):
         path = "prompt"
-        given = value_at(row, path)
-    if isinstance(given, str):
-        given = [{"role": "user", "content": given}]
-    if not isinstance(given, list) or not given:
+        conversation = value_at(row, path)
+    if isinstance(conversation, str):
+        conversation = [{"role": "user", "content": conversation}]
+    if not isinstance(conversation, list) or not conversation:
         raise DataError(
-            f"'{path}' is {_shown(given)}: write messages (a list of role and content), or prompt and response"
+            f"'{path}' is {_shown(conversation)}: write messages (a list of role and content), or prompt and response"
         )
     if answer_path or path != "messages":
         answer_path = answer_path or "response"
         content = value_at(row, answer_path)
         answer = {"role": "assistant", "content": content}
-        given = [*given, answer]
-    messages = [_message(message, answer_path or path) for message in given]
+        conversation = [*conversation, answer]
+    messages = [_message(message, answer_path or path) for message in conversation]
     roles = [message["role"] for message in messages]
     if "assistant" not in roles:
         raise DataError("no turn is the assistant's: there is nothing to train on")
@@ -262,12 +262,12 @@ def messages_of(
     return messages[:last]
 
 
-def _message(given: Any, path: str) -> dict[str, str]:
-    role = given.get("role") if isinstance(given, Mapping) else None
+def _message(message: Any, path: str) -> dict[str, str]:
+    role = message.get("role") if isinstance(message, Mapping) else None
     if role not in ROLES:
-        shown = _shown(given if role is None else role)
+        shown = _shown(message if role is None else role)
         raise DataError(f"the role {shown} is not known: write {', '.join(ROLES)}")
-    content = given.get("content")
+    content = message.get("content")
     if not _is_text(content) or (role == "assistant" and not content.strip()):
         raise DataError(f"'{path}' has {_shown(content)} as a text of the {role}: write a text that is not empty")
     return {"role": role, "content": content}

@@ -42,30 +42,30 @@ class Conversations:
         """
         if self.tokenizer.chat_template is None:
             return [self._without_template(messages, task)]
-        found: list[_ConversationDraft] = []
+        drafts: list[_ConversationDraft] = []
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            asked = self._render(messages[:number], is_prompt=True)
+            prompt = self._render(messages[:number], is_prompt=True)
             answered = self._render(messages[: number + 1], is_prompt=False)
-            if not answered.startswith(asked):
+            if not answered.startswith(prompt):
                 raise DataError(
                     "the model's chat template writes an answer otherwise than it asks for one, so that none of its "
                     "tokens can be told to be the assistant's"
                 )
             # If the template has rewritten earlier turns, their example stays, and a new one starts.
-            if not found or not asked.startswith(found[-1].text):
-                found.append(_ConversationDraft())
-            draft = found[-1]
-            between = asked.removeprefix(draft.text)
-            turn = answered.removeprefix(asked)
+            if not drafts or not prompt.startswith(drafts[-1].text):
+                drafts.append(_ConversationDraft())
+            draft = drafts[-1]
+            between = prompt.removeprefix(draft.text)
+            turn = answered.removeprefix(prompt)
             draft.add(self.tokenizer.encode(between), has_loss=False)
             token_ids = self.tokenizer.encode(turn)
             length = self._turn_length(token_ids)
             draft.add(token_ids[:length], has_loss=True)
             draft.add(token_ids[length:], has_loss=False)
             draft.text = answered
-        return [draft.example(task) for draft in found]
+        return [draft.example(task) for draft in drafts]
 
     def _render(self, messages: Messages, is_prompt: bool) -> str:
         return self.tokenizer.render(messages, self.system_prompt, is_prompt)
@@ -109,7 +109,7 @@ class _ConversationDraft:
         self.has_loss += [has_loss] * len(token_ids)
 
     def example(self, task: str) -> Example:
-        """Return the example, without tokens after the last one that the loss counts."""
+        """Build the example of a conversation, without tokens after the last one that the loss counts."""
         token_ids = np.array(self.token_ids, np.int32)
         has_loss = np.array(self.has_loss, np.bool_)
         learnt = np.flatnonzero(has_loss)
@@ -126,13 +126,13 @@ class _ConversationDraft:
 
 def stop_ids_of(tokenizer: ChatTokenizer, model_folder: Path) -> frozenset[int]:
     """Return the tokens that end a turn: the tokenizer's, and those of generation_config.json."""
-    found = {tokenizer.eos_token_id}
+    stop_ids = {tokenizer.eos_token_id}
     path = model_folder / "generation_config.json"
     if path.is_file():
         settings = json.loads(path.read_text(encoding="utf-8"))
-        given = settings.get("eos_token_id")
-        if isinstance(given, int):
-            found.add(given)
-        elif isinstance(given, list):
-            found.update(given)
-    return frozenset(found)
+        configured = settings.get("eos_token_id")
+        if isinstance(configured, int):
+            stop_ids.add(configured)
+        elif isinstance(configured, list):
+            stop_ids.update(configured)
+    return frozenset(stop_ids)

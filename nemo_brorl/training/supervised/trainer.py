@@ -94,7 +94,7 @@ class SftTrainer:
             )
 
     def step(self) -> None:
-        """Run one optimizer step."""
+        """Run one optimizer step of fine-tuning and print its line."""
         watch = Stopwatch()
         examples = self.lessons.batch(self.step_number)
         plan = supervised_plan(
@@ -170,7 +170,7 @@ class SftTrainer:
             self.parts.policy.export(self.parts.run_folder / "hf")
 
     def save(self, wait: bool) -> None:
-        """Write a checkpoint of the current step. Raises CheckpointError."""
+        """Write a checkpoint of the current fine-tuning step. Raises CheckpointError."""
         state = {
             "version": self.step_number,
             "num_skipped": self.num_skipped,

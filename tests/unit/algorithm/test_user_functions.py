@@ -215,5 +215,5 @@ def test_built_in_functions_pass_the_check() -> None:
 
 
 def test_a_name_that_is_neither_built_in_nor_a_path_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"algorithm.advantage=gpr.*write one of .*package.module:function"):
+    with pytest.raises(ConfigError, match=r"algorithm.advantage=gpr.*set one of .*package.module:function"):
         config_with("algorithm.advantage=gpr")

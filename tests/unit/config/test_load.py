@@ -127,7 +127,7 @@ WRONG_OVERRIDES = [
     ("rollouts.top_p=[1]", "rollouts.top_p"),
     ("parity.enabled=maybe", "parity.enabled=maybe must be true or false"),
     ("trainer=3", "trainer is a section"),
-    ("trainer.max_steps", "a setting is written KEY=VALUE, for example trainer.max_steps="),
+    ("trainer.max_steps", "pass a setting as KEY=VALUE, for example trainer.max_steps="),
     ("a=[b", "not in Hydra's override syntax"),
     ("~trainer.seed", "settings cannot be removed"),
     ("trainer.seed=1,2", "sweeps are not run"),

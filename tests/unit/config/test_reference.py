@@ -23,7 +23,7 @@ def test_what_a_field_declares_is_listed() -> None:
     assert settings()["rollouts.num_per_prompt"].declared.meaning == "number of rollouts per prompt, N in BroRL"
     assert settings()["rollouts.num_per_prompt"].declared.allowed == "of at least 2"
     assert settings()["policy.fp8"].declared.allowed == "null, hybrid, e4m3"
-    assert next(group for group in groups() if group.path == "policy.optim").summary.startswith("Settings of Adam")
+    assert "Adam" in next(group for group in groups() if group.path == "policy.optim").summary
 
 
 def test_every_number_has_a_range() -> None:

@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and docs/ name only what is there: files, scripts, modules, commands, settings, metrics."""
+"""Pages at the top and in docs/ name only what is there: files, scripts, modules, commands, settings, metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from nemo_brorl.config.schema import groups, settings
 ROOT = Path(__file__).resolve().parents[3]
 WITH_A_PAGE = ("lab/studies/cluster_model", "bench/gpu", "launcher/brorl_launcher/planner", "tests/attacks")
 BESIDE_CODE = [ROOT / folder / "README.md" for folder in WITH_A_PAGE]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *BESIDE_CODE, *(ROOT / "docs").rglob("*.md")])
+AT_THE_TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md")]
+PAGES = sorted([*AT_THE_TOP, *BESIDE_CODE, *(ROOT / "docs").rglob("*.md")])
 FOLDERS = (
     "nemo_brorl",
     "launcher",

@@ -133,10 +133,10 @@ def test_the_answer_tells_how_far_other_chunks_are() -> None:
     first, second, _ = add(batch, 1), add(batch, 2), add(batch, 3)
     for _ in range(3):
         batch.step()
-    assert meta_of(first).progress == (ChunkProgress(2, num_begun=1, num_ended=1, age=0.0),), "chunk 3 has not begun"
+    assert meta_of(first).progress == (ChunkProgress(2, num_started=1, num_ended=1, age=0.0),), "chunk 3 has not begun"
     for _ in range(3):
         batch.step()
-    assert meta_of(second).progress == (ChunkProgress(3, num_begun=2, num_ended=2, age=0.0),)
+    assert meta_of(second).progress == (ChunkProgress(3, num_started=2, num_ended=2, age=0.0),)
 
 
 def test_the_age_of_a_chunk_counts_what_its_rollouts_came_with() -> None:
@@ -146,7 +146,7 @@ def test_the_age_of_a_chunk_counts_what_its_rollouts_came_with() -> None:
     partial_arrays = ChunkArrays(np.array([5, 6], np.int32), np.array([-1.0, -1.0], np.float32), np.array([0, 2, 2]))
     batch.add(ChunkTask(2, replace(REQUEST, sampling=Sampling(1.0, 1.0, 9), partial=partial), partial_arrays, Future()))
     batch.step()
-    assert meta_of(first).progress == (ChunkProgress(2, num_begun=2, num_ended=0, age=2.0),), "3 and 1"
+    assert meta_of(first).progress == (ChunkProgress(2, num_started=2, num_ended=0, age=2.0),), "3 and 1"
 
 
 @pytest.fixture
@@ -172,14 +172,14 @@ def test_a_report_comes_when_enough_rollouts_have_ended(clock: list[float]) -> N
         batch.step()
     assert not news.done()
     batch.step()
-    assert news.result() == (ChunkProgress(1, num_begun=2, num_ended=2, age=0.0),)
+    assert news.result() == (ChunkProgress(1, num_started=2, num_ended=2, age=0.0),)
     news = ask(batch, every=2)
     for _ in range(3):
         batch.step()
     assert not news.done(), "0.0 s after the last one"
     clock[0] += 1.0
     batch.step()
-    assert news.result() == (ChunkProgress(1, num_begun=5, num_ended=4, age=1.0),)
+    assert news.result() == (ChunkProgress(1, num_started=5, num_ended=4, age=1.0),)
 
 
 def test_a_report_comes_after_its_time_whatever_has_ended(clock: list[float]) -> None:
@@ -191,7 +191,7 @@ def test_a_report_comes_after_its_time_whatever_has_ended(clock: list[float]) ->
     assert not news.done(), "the engine was idle until now"
     clock[0] += 5.0
     batch.step()
-    assert news.result() == (ChunkProgress(1, num_begun=2, num_ended=0, age=2.0),)
+    assert news.result() == (ChunkProgress(1, num_started=2, num_ended=0, age=2.0),)
 
 
 def test_a_chunk_that_is_done_carries_the_news_itself(clock: list[float]) -> None:

@@ -132,6 +132,13 @@ class FakeDevice:
         )
 
 
+class FakeConnector:
+    """A connector that asks about every step, and sends nothing."""
+
+    def build_connector_meta(self, *args: Any) -> None:
+        return None
+
+
 @dataclass
 class Outcome:
     """Everything that a run has shown."""
@@ -214,12 +221,23 @@ def make_scheduler(name: str, model: Path, case: Case, **settings: Any) -> tuple
     return scheduler, get_request_block_hasher(case.block_size, hash_function)
 
 
-def run(scheduler: Any, hasher: Any, case: Case) -> Outcome:
-    """Run a case to its end, with one step in flight where the scheduler is asynchronous."""
+def add_request(
+    scheduler: Any, hasher: Any, case: Case, name: str, seed: int, prompt: list[int], max_tokens: int
+) -> None:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.request import Request
+
+    kind = RequestOutputKind.FINAL_ONLY
+    params = SamplingParams(seed=seed, max_tokens=max_tokens, logprobs=0, output_kind=kind)
+    params.update_from_generation_config({"eos_token_id": [EOS, *case.stop_tokens]}, EOS)
+    scheduler.add_request(Request(name, list(prompt), params, None, block_hasher=hasher))
+
+
+def run(scheduler: Any, hasher: Any, case: Case) -> Outcome:
+    """Run a case to its end, with one step in flight where the scheduler is asynchronous."""
     from vllm.v1.outputs import ModelRunnerOutput
-    from vllm.v1.request import Request, RequestStatus
+    from vllm.v1.request import RequestStatus
 
     device = FakeDevice(case.end_rate)
     outcome = Outcome()
@@ -235,12 +253,8 @@ def run(scheduler: Any, hasher: Any, case: Case) -> Outcome:
     arrivals = dict(case.arrivals)
     step = 0
     while scheduler.has_requests() or arrivals or in_flight:
-        for name, seed, prompt, max_tokens in arrivals.pop(step, []):
-            params = SamplingParams(
-                seed=seed, max_tokens=max_tokens, logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY
-            )
-            params.update_from_generation_config({"eos_token_id": [EOS, *case.stop_tokens]}, EOS)
-            scheduler.add_request(Request(name, list(prompt), params, None, block_hasher=hasher))
+        for arrival in arrivals.pop(step, []):
+            add_request(scheduler, hasher, case, *arrival)
         for name in case.aborts.get(step, []):
             outcome.cut(scheduler, name)
             scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
@@ -292,6 +306,23 @@ def test_without_blocks_of_generated_tokens_every_request_ends_with_the_same_tok
         scheduler.caches_generated = False
         outcome = run(scheduler, hasher, case)
         assert results(outcome)[:3] == results(expected)[:3], f"case {seed}"
+
+
+def test_a_step_that_holds_prompts_back_and_one_with_a_connector_are_vllms_own(model: Path) -> None:
+    case = Case(4, 64, 320, 16, 81, 0.0, {}, {}, set())
+    for attribute, throttle in (("", True), ("connector", False), ("aux_output_connector", False)):
+        scheduler, hasher = make_scheduler("lean", model, case)
+        add_request(scheduler, hasher, case, "a", 1, [7] * 20, 50)
+        device = FakeDevice(0.0)
+        for _ in range(3):
+            output = scheduler.schedule()
+            scheduler.update_from_output(output, device.run(output))
+        assert scheduler.num_lean_tokens == 2
+        if attribute:
+            setattr(scheduler, attribute, FakeConnector())
+        scheduler.schedule(throttle)
+        assert (scheduler.num_lean_tokens, scheduler.num_unreported("a")) == (2, 2)
+        assert scheduler.requests["a"].num_output_tokens == 3
 
 
 @pytest.mark.parametrize(

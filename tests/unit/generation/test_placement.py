@@ -119,10 +119,10 @@ def test_slots_of_ended_rollouts_are_free_before_the_chunk_is_done() -> None:
     placement = ChunkPlacement(chunks_of("A", 3), max_rollouts=64)
     placement.add_engine(0)
     assert assign_all(placement) == [(0, 0), (0, 1)]
-    placement.progress(0, 0, num_begun=64, num_ended=63)
+    placement.progress(0, 0, num_started=64, num_ended=63)
     assert placement.assign() is None, "65 rollouts are left, more than a batch"
-    placement.progress(0, 0, num_begun=64, num_ended=64)
-    placement.progress(0, 0, num_begun=64, num_ended=10)
+    placement.progress(0, 0, num_started=64, num_ended=64)
+    placement.progress(0, 0, num_started=64, num_ended=10)
     assert placement.assign() == (0, 2), "news that comes late takes nothing back"
 
 
@@ -202,7 +202,7 @@ def loaded_engine_0() -> ChunkPlacement:
     placement = ChunkPlacement(chunks_of("A", 3), max_rollouts=128)
     placement.add_engine(0)
     assert assign_all(placement) == [(0, 0), (0, 1), (0, 2)]
-    placement.progress(0, 0, num_begun=64, num_ended=0)
+    placement.progress(0, 0, num_started=64, num_ended=0)
     placement.add_engine(1)
     return placement
 
@@ -246,7 +246,7 @@ def test_nothing_changes_engines_when_that_is_off_or_computing_the_prompt_costs_
         placement = ChunkPlacement(chunks_of("A", 3), max_rollouts=128, costs=costs)
         placement.add_engine(0)
         assign_all(placement)
-        placement.progress(0, 0, num_begun=64, num_ended=0)
+        placement.progress(0, 0, num_started=64, num_ended=0)
         placement.add_engine(1)
         assert placement.steals() == []
 
@@ -259,7 +259,7 @@ def test_an_engine_with_more_than_its_share_waits_for_the_others() -> None:
     placement.add_engine(1)
     placement.submit(short)
     assert assign_all(placement) == [(1, 2), (1, 3)]
-    placement.progress(0, 0, num_begun=64, num_ended=64)
+    placement.progress(0, 0, num_started=64, num_ended=64)
     assert placement.assign() is None, "engine 0 has 64 × 100 left, engine 1 twice 64 × 10"
     placement.finish(1, 2)
     assert placement.assign() == (1, 4)

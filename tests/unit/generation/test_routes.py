@@ -10,7 +10,7 @@ import numpy as np
 from nemo_brorl.generation.chunk_messages import ChunkMeta
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation
 from nemo_brorl.generation.routes import RowRoutes, as_routes, packed_routes
-from nemo_brorl.scoring.response_arrays import taken, with_observations
+from nemo_brorl.scoring.response_arrays import select_responses, with_observations
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Routes, Sampling
 
 PROMPT = Prompt("a", "task", "verifier", (7, 8), {})
@@ -86,7 +86,7 @@ def test_an_observation_has_no_route() -> None:
     data = ChunkArrays(np.array([1, 2, 3], np.int32), np.zeros(3, np.float32), offsets, routes=routes(30, 40, 50))
     longer = with_observations(data, [[8], []])
     assert both(longer.routes) == [[30, 31], [40, 41], NOT_KNOWN, [50, 51]]
-    assert both(taken(data, [1]).routes) == [[50, 51]]
+    assert both(select_responses(data, [1]).routes) == [[50, 51]]
 
 
 def test_experts_fit_in_a_byte_beside_the_number_of_an_unknown_one_up_to_128() -> None:

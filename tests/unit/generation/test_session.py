@@ -199,7 +199,7 @@ def test_slots_of_ended_rollouts_are_filled_before_their_chunk_is_done() -> None
     session = session_of(engines, max_num_seqs=9)
     session.submit(requests_of(6))
     assert len(engines.actor().waiting("generate")) == 3
-    engines.actor().answer("progress", (ChunkProgress(0, num_begun=4, num_ended=3, age=1.0),))
+    engines.actor().answer("progress", (ChunkProgress(0, num_started=4, num_ended=3, age=1.0),))
     assert session.poll() == []
     assert len(engines.actor().waiting("generate")) == 4
     assert len(engines.actor().waiting("progress")) == 1, "it is asked again"

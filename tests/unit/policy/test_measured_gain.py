@@ -27,7 +27,7 @@ def test_two_responses_by_hand() -> None:
     old = torch.zeros(4)
     new = torch.tensor([2.0, 1.0, 0.5, 1.0]).log()
     gain = MeasuredGain()
-    gain.add(token_batch(old, new, torch.tensor([1.0, 1.0, -1.0, -1.0]), 2), [True, True])
+    gain.add(token_batch(old, new, torch.tensor([1.0, 1.0, -1.0, -1.0]), 2), torch.arange(2))
     metrics = gain.metrics()
     assert metrics["mass_balance/measured_gain"] == pytest.approx(0.75)
     assert metrics["mass_balance/measured_gain_error"] == pytest.approx(0.25)  # half their distance over √1
@@ -42,7 +42,7 @@ def test_it_is_the_true_change_of_the_expected_advantage() -> None:
     drawn = torch.multinomial(old, 4000, replacement=True)
     gain = MeasuredGain()
     for part in drawn.split(1000):
-        gain.add(token_batch(old.log()[part], new.log()[part], advantage[part], 1), [True] * 1000)
+        gain.add(token_batch(old.log()[part], new.log()[part], advantage[part], 1), torch.arange(1000))
     true = float((new - old) @ advantage)
     metrics = gain.metrics()
     assert metrics["mass_balance/measured_gain"] == pytest.approx(
@@ -53,9 +53,9 @@ def test_it_is_the_true_change_of_the_expected_advantage() -> None:
 
 def test_ranks_add_up_and_one_response_says_nothing() -> None:
     one, other = MeasuredGain(), MeasuredGain()
-    one.add(token_batch(torch.zeros(1), torch.ones(1), torch.ones(1), 1), [True])
+    one.add(token_batch(torch.zeros(1), torch.ones(1), torch.ones(1), 1), torch.arange(1))
     assert one.metrics() == {}
-    other.add(token_batch(torch.zeros(2), torch.ones(2), torch.ones(2), 1), [True, True])
+    other.add(token_batch(torch.zeros(2), torch.ones(2), torch.ones(2), 1), torch.arange(2))
     one.merge(other)
     assert (one.num, one.metrics()["mass_balance/measured_gain"]) == (3, pytest.approx(torch.e - 1))
 
@@ -65,7 +65,7 @@ def test_a_response_without_tokens_and_one_that_is_not_measured_add_nothing() ->
     sequences = ResponseIndex(torch.tensor([0, 2]), torch.tensor([1.0, 0.0, 1.0]))
     batch = TokenBatch(new, old, old, old, None, torch.ones(2), torch.ones(2), sequences)
     gain = MeasuredGain()
-    gain.add(batch, [True, True, False])
+    gain.add(batch, torch.tensor([0, 1]))
     assert gain.metrics()["mass_balance/measured_gain"] == pytest.approx(0.5)  # 1 and 0
 
 
@@ -84,15 +84,18 @@ def test_groups_that_were_kept_because_they_disagree_do_not_inflate_it() -> None
     log_ratios = np.where(held_out == 1, np.log(raised / rate), np.log((1 - raised) / (1 - rate))).ravel()
     true = (raised - rate) * (1 - 1 / 16)
 
-    def measured(which: list[bool]) -> tuple[float, float]:
+    def measured(which: np.ndarray) -> tuple[float, float]:
         gain = MeasuredGain()
         zeros = torch.zeros(len(log_ratios))
-        gain.add(token_batch(zeros, torch.tensor(log_ratios).float(), torch.tensor(advantages).float(), 1), which)
+        gain.add(
+            token_batch(zeros, torch.tensor(log_ratios).float(), torch.tensor(advantages).float(), 1),
+            torch.from_numpy(np.flatnonzero(which)),
+        )
         metrics = gain.metrics()
         return metrics["mass_balance/measured_gain"], metrics["mass_balance/measured_gain_error"]
 
-    value, error = measured(is_measured.tolist())
+    value, error = measured(is_measured)
     # Three standard errors of draws that are the same everywhere: no rounding comes near.
     assert value == pytest.approx(true, abs=3 * error)
-    inflated, error = measured([True] * len(log_ratios))
+    inflated, error = measured(np.ones(len(log_ratios)))
     assert inflated > 3 * true + 3 * error, "1 / (1 − 0.98^16) = 3.6 times"

@@ -295,3 +295,63 @@ def test_a_micro_batch_without_work_for_a_rank_still_gives_it_a_row() -> None:
     first, second = ranks(packed_group(0, [1], [[2]]), packed_group(1, [1], [[2, 3]]), num=2, multiple=2)
     assert first.token_ids.size(1) and second.token_ids.size(1)
     assert first.num_loss_tokens + second.num_loss_tokens == 3
+
+
+def random_group(random: np.random.Generator, number: int) -> PackedGroup:
+    """Responses of 0 to 40 tokens that often share a prefix, some with observed tokens and an advantage per turn."""
+    stems = [random.integers(3, 9, 20) for _ in range(2)]
+    responses = []
+    for index in range(random.integers(0, 8)):
+        parts = [stems[random.integers(0, 2)], random.integers(3, 9, random.integers(0, 20))]
+        tokens = np.concatenate(parts[random.integers(0, 2) :]).astype(np.int32)
+        is_sampled = random.random(len(tokens)) < 0.7 if random.random() < 0.5 else None
+        advantage = random.normal() if random.random() < 0.7 else random.normal(size=41).astype(np.float32)
+        log_probs = -random.random(len(tokens), np.float32)
+        responses.append(Response(number, index, tokens, log_probs, advantage, True, is_sampled=is_sampled))
+    prompt = random.integers(3, 9, random.integers(1, 10)).astype(np.int32)
+    return PackedGroup(prompt, tuple(responses))
+
+
+def tokens_read(laid: Row) -> list[list[int]]:
+    """Return for every token of a row the tokens that it attends to, itself last, in the order of `Block`."""
+    ids = laid.token_ids[0].tolist()
+    read: list[list[int]] = []
+    for block in laid.packing.blocks:
+        for segment in range(block.num):
+            before: list[int] = []
+            for span in block.sees:
+                start = span.start + segment * span.stride
+                before += ids[start : start + span.length]
+            first = len(read)
+            read += [before + ids[first : first + num] for num in range(1, block.length + 1)]
+    return read
+
+
+@pytest.mark.parametrize("min_shared_tokens", [0, 5])
+def test_in_random_rows_every_sampled_token_is_predicted_from_all_before_it_with_its_own_values(
+    min_shared_tokens: int,
+) -> None:
+    random = np.random.default_rng(min_shared_tokens)
+    for _ in range(50):
+        groups = [random_group(random, number) for number in range(random.integers(0, 4))]
+        laid = build_row(groups, 1.0, RowSettings(CPU, multiple=4, min_shared_tokens=min_shared_tokens))
+        assert laid.packing.source_rows is not None and laid.packing.targets is not None
+        score_index = torch.arange(laid.num_loss_tokens) if laid.score_index is None else laid.score_index
+        sources = laid.packing.source_rows[score_index].tolist()
+        targets = laid.packing.targets[score_index].tolist()
+        read = tokens_read(laid)
+        counted = []
+        for n, (index, place) in enumerate(zip(laid.response_index, laid.token_index, strict=True)):
+            response = laid.responses[index]
+            counted.append((response.packed_group, response.index, place))
+            before = [*groups[response.packed_group].prompt_ids, *response.token_ids[:place]]
+            assert (read[sources[n]], targets[n]) == (before, response.token_ids[place])
+            assert laid.sampled_log_probs[n] == response.log_probs[place]
+            assert laid.advantages[n] == response.token_advantages[place]
+            assert laid.turn_lengths[n] == response.turn_lengths[response.turns[place]]
+        of_groups = [response for group in groups for response in group.responses]
+        sampled = [(r.packed_group, r.index, place) for r in of_groups for place in np.flatnonzero(r.counts)]
+        assert sorted(counted) == sorted(sampled)
+        assert laid.response_of.tolist() == laid.response_index.tolist()
+        assert laid.response_lengths.tolist() == [response.counts.sum() for response in laid.responses]
+        assert laid.num_turns.tolist() == [len(response.turn_lengths) for response in laid.responses]

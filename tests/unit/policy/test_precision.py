@@ -43,7 +43,7 @@ def test_megatron_knows_of_no_fp8_on_cpu() -> None:
 
 
 def test_an_unknown_number_format_is_refused() -> None:
-    with pytest.raises(ConfigError, match="write one of fp32, bf16"):
+    with pytest.raises(ConfigError, match="Set one of fp32, bf16"):
         precision_settings(make_config(precision="fp16").policy, on_gpu=False)
 
 

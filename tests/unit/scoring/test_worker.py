@@ -113,7 +113,7 @@ def test_a_service_is_asked_only_where_cheaper_parts_leave_something_open(
         worker = VerifierWorker(str(tmp_path), 5.0, ("exact_match", "ours"), 0, rewards)
         worker.wait_ready()
         scores = worker.score("composite", payload, data, prompt)
-        only_last = worker.score("ours", {"answer": "4"}, data, prompt, places=[3])
+        only_last = worker.score("ours", {"answer": "4"}, data, prompt, rows=[3])
         worker.close()
     assert scores.rewards.tolist() == [0.5, 0, 0.5, 0.5]
     of_parts = "exact_match 1; ours 0.5"

@@ -10,7 +10,7 @@ from brorl_lab.trace_reader import read_spans, timeline_steps
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.timeline import BETWEEN, Exchange, Timeline, TimelineSpan, Work, chunk_key, top_stages
 from nemo_brorl.rollouts.chunk_spans import ChunkSpans
-from nemo_brorl.training.step_timeline import chunks_by_part, with_rollouts
+from nemo_brorl.training.step_timeline import chunks_by_rank, with_rollouts
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import GroupSlice, MicroBatch, Period, PlannedGroup, RolloutRequest, TrainBatch, UpdatePlan
 from tests.support.fakes import SAMPLING, make_chunk, make_group, make_prompt, score_chunk
@@ -139,7 +139,7 @@ def plan_of_two_groups() -> tuple[UpdatePlan, TrainBatch]:
 
 def test_a_chunk_flows_into_the_mini_batch_that_learns_from_its_first_rollout() -> None:
     plan, batch = plan_of_two_groups()
-    assert chunks_by_part(plan, batch) == {(0, 0): ("a/0", "b/0"), (1, 0): ()}
+    assert chunks_by_rank(plan, batch) == {(0, 0): ("a/0", "b/0"), (1, 0): ()}
 
 
 def test_of_ranks_that_share_a_replica_the_first_has_the_chunks() -> None:

@@ -65,7 +65,7 @@ def test_the_same_texts_give_the_same_tokenizer() -> None:
 
 
 def test_too_small_a_vocabulary_is_refused() -> None:
-    with pytest.raises(ConfigError, match="sft.new.vocab_size=200 is too small.*write 261"):
+    with pytest.raises(ConfigError, match="sft.new.vocab_size=200 is too small.*set 261"):
         build_tokenizer(TEXTS, 200)
 
 

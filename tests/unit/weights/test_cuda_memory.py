@@ -50,5 +50,5 @@ def test_who_maps_uses_its_own_index_of_the_card(monkeypatch: pytest.MonkeyPatch
 
 def test_an_engine_on_another_card_is_told_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_memory, "gpu_name", lambda device: "its own")
-    with pytest.raises(WeightSyncError, match="no policy rank is on GPU its own .* write object_store"):
+    with pytest.raises(WeightSyncError, match="no policy rank is on GPU its own .* Set it to object_store"):
         map_memory({"another": {}}, CARD)

@@ -63,7 +63,7 @@ def test_a_tied_head_may_be_listed_or_left_out_and_an_untied_one_may_not() -> No
         ([EMBED], "lacks model.norm.weight"),
         ([EMBED, NORM, HEAD], "has lm_head.weight, which the engine's model does not have"),
         ([EMBED, TensorInfo(NORM.name, (3,), "float32")], r"in shape \(3,\); the engine's model has \(2,\)"),
-        ([EMBED, TensorInfo(NORM.name, (2,), "int8")], "as int8; write one of float32"),
+        ([EMBED, TensorInfo(NORM.name, (2,), "int8")], "as int8; engines load only float32"),
         ([EMBED, NORM, NORM], "names model.norm.weight 2 times"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Check the instructions of IFBench about the form of a response, and those that ask for one certain text.
+"""Check the instructions of IFBench about the form of a response, and those that require one certain text.
 
 The form is brackets, quotes, lists, lines or case. The texts are known lists, tables and repeated requests.
 """
@@ -182,7 +182,7 @@ def no_bullets_bullets(text: str) -> bool:
 def title_case(text: str) -> bool:
     """Return whether a response is in title case.
 
-    Articles and the like may be in lower case, except as the first word.
+    Short function words such as articles may be in lower case, except as the first word.
     """
     words = [word for word in words_of(text) if word[0].isalpha()]
     small = ("a", "an", "the", "and", "but", "or", "nor", "of", "in", "on", "at", "to", "for", "by", "with", "as")

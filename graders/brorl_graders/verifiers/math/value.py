@@ -96,7 +96,7 @@ def read_number(text: str) -> Number | None:
 def are_equal(one: Number, other: Number, tolerance: float = 0.0) -> bool:
     """Return whether two numbers are the same as written, or differ by at most `tolerance` of the larger one.
 
-    A rounded or cut-off decimal equals the number that it stands for.
+    A rounded or cut-off decimal equals the number that it abbreviates.
     """
     difference = abs(one.value - other.value)
     if difference == 0:

@@ -1,11 +1,11 @@
-// Start: navigation by the address, theme, and in a page that is served the look for news.
+// Start the page: navigation by the address, the theme, and in watch mode the polling for news.
 
 const LOOK_S = 4;
 let shownAt = null;
 
 let turn = Promise.resolve();
 
-// One view after the other: what is loaded late must not land in the next view.
+// Show one view after the other: data that arrives late must not be drawn into the next view.
 function route() {
   turn = turn.then(showView);
   return turn;
@@ -39,9 +39,9 @@ async function showState() {
     const state = run.state;
     const words = {
       running: MODE === "watch" ? `runs: ${state.stage} ${state.detail}` : `ran when this was written: ${state.stage} ${state.detail}`,
-      stalled: `stands still in ${state.stage}; late: ${(state.late || []).join(", ") || "unknown"}`,
+      stalled: `is stalled in ${state.stage}; late: ${(state.late || []).join(", ") || "unknown"}`,
       ended: "has ended",
-      silent: `has given no sign of life since ${ago((MODE === "watch" ? now : written) - state.written_at)}; last: ${state.stage} ${state.detail}`,
+      silent: `has written no heartbeat for ${ago((MODE === "watch" ? now : written) - state.written_at)}; last: ${state.stage} ${state.detail}`,
       unknown: "",
     }[state.state];
     return words ? (runs.length > 1 ? `${run.name} ${words}` : `The run ${words}`) : "";

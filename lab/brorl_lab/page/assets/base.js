@@ -1,12 +1,12 @@
 "use strict";
-// Loading of parts, text that stays text, and small elements. Every string that becomes a child of an element goes
-// through `shown`: model output is hostile.
+// Load data, keep text as text, and build small elements. Every string that becomes a child of an element goes through
+// `shown`, because model output is hostile.
 
-const MODE = document.querySelector("meta[name=brorl-mode]").content; // report: parts are in the file; watch: they are asked for
+const MODE = document.querySelector("meta[name=brorl-mode]").content; // report: data in the file; watch: data requested from the server
 const MAX_SHOWN = 40000; // characters of one text
 const TOKEN = new URLSearchParams(location.search).get("token") || "";
 
-// Controls, marks of direction, and what has no width: shown by their names. Line feed and tab act.
+// Control characters, direction marks and zero-width characters are shown by their names. Line feed and tab act.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202f\u205f-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]|\p{Cs}|\p{Co}/gu;
 
 const CONTROLS = "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US".split(" ");
@@ -17,7 +17,7 @@ function nameOf(character) {
   return "U+" + code.toString(16).toUpperCase().padStart(4, "0");
 }
 
-// A text as nodes: what cannot be seen is named, and nothing in it acts.
+// Return a text as nodes: invisible characters are named, and nothing in the text acts.
 function shown(text) {
   const fragment = document.createDocumentFragment();
   const bounded = text.length > MAX_SHOWN ? text.slice(0, MAX_SHOWN) : text;
@@ -35,7 +35,7 @@ function shown(text) {
   return fragment;
 }
 
-// The same for attributes and options, which hold no elements.
+// Return a text with named invisible characters, for attributes and options, which hold no elements.
 function plain(text) {
   return String(text).slice(0, 2000).replace(UNSEEN, (character) => `[${nameOf(character)}]`);
 }
@@ -63,9 +63,9 @@ function add(element, children) {
 // ---------------------------------------------------------------------------------------------------------- loading
 
 const loaded = new Map();
-const whole = new Promise((done) => addEventListener("DOMContentLoaded", done)); // the file is read to its end
+const whole = new Promise((done) => addEventListener("DOMContentLoaded", done)); // resolved when the whole file is read
 
-// A part by its name: {…}, or null where this page does not hold it.
+// Return the data of a name, or null when this page does not have it.
 function load(name) {
   if (!loaded.has(name)) loaded.set(name, MODE === "watch" ? ask(name) : unpack(name));
   return loaded.get(name);
@@ -78,7 +78,7 @@ async function ask(name) {
   return answer.json();
 }
 
-// The overview stands before this program, all other parts behind it.
+// The overview precedes this program. All other data follows it.
 async function unpack(name) {
   if (name !== "overview") await whole;
   const element = document.getElementById(`part:${name}`);
@@ -124,7 +124,7 @@ function ago(seconds) {
 
 // ---------------------------------------------------------------------------------------------------------- tables
 
-// columns: {title, text: whether it begins at the left}; rows: cells, a string or a node each.
+// columns: {title, text: left-aligned or not}; rows: cells, each a string or a node.
 function table(caption, columns, rows) {
   const head = columns.map((column) => h("th", { scope: "col", class: column.text ? "text" : null }, column.title));
   const body = rows.map((cells) => tableRow(columns, cells));

@@ -1,5 +1,5 @@
-// Charts by uPlot: lines over steps or sizes, and the heat map. Every chart has its values in words below it, is moved
-// through with the arrow keys, and has a table.
+// Draw charts with uPlot: lines over steps or sizes, and the heat map. Every chart has its values as text below it and
+// a table, and the arrow keys move through its points.
 
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7b52c7", "#777777", "#b3401f",
   "#00696b", "#b0004f", "#4f6f00", "#33539e", "#6a3d3d", "#2b2b2b"];
@@ -22,7 +22,7 @@ function forgetCharts() {
   seen.disconnect();
 }
 
-// What all charts share. `label`: the whole chart in one sentence; `read(index)`: the values at a place, in words.
+// Build the frame that all charts share. `label`: the chart in one sentence; `read(index)`: the values at a point, as text.
 function figure({ title, text, label, wide, height, read, values, head }, draw) {
   const plot = h("div", { class: "plot", tabindex: "0", role: "img", "aria-label": label });
   const reading = h("p", { class: "reading", "aria-live": "polite" });
@@ -64,7 +64,7 @@ const seen = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "200px" });
 
-// Charts take milliseconds each: those that nobody has come to yet are not drawn.
+// A chart takes milliseconds, so it is drawn when it scrolls into view.
 function drawWhenSeen(element) {
   if (element.start) seen.observe(element);
 }
@@ -81,7 +81,7 @@ function axes(xTitle, unit, options) {
   return [x, y];
 }
 
-// Of the lines of a logarithmic axis those that have a number: all of them are a grey band.
+// Keep the grid lines of a logarithmic axis that have a number: all of them together look like a grey band.
 function powersOfTen(chart, splits) {
   return splits.map((value) => (has(value) && Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9 ? value : null));
 }
@@ -95,7 +95,7 @@ function axisText(value, isShare) {
   return String(Number(value.toPrecision(4)));
 }
 
-// series: {label, values, errors: half an interval, or none}; all over the same xs.
+// series: {label, values, errors: half-widths of intervals, or none}; all share xs.
 function lines(options) {
   const { title, text, xs, xTitle = "training step", series, unit = "", scale = "plain", wide = false, head = null } = options;
   const isLog = scale === "log";
@@ -126,7 +126,7 @@ function rangeOf(xs, isLog) {
   return (chart, low, high) => (low === high ? [low - 1, high + 1] : [low, high]);
 }
 
-// Shares are drawn from 0 where they are not far from it.
+// Start the axis of shares at 0 where the values are close to it.
 function yRange(unit, ends) {
   return (chart, lowest, highest) => {
     if (!has(lowest)) return [0, 1];
@@ -142,7 +142,7 @@ function yRange(unit, ends) {
   };
 }
 
-// Lowest and highest end of all intervals.
+// Return the lowest and the highest end of all intervals.
 function errorEnds(series) {
   const ends = [];
   for (const { values, errors } of series) {
@@ -180,7 +180,7 @@ function inWords(one, xs, xTitle, unit) {
   return `${one.label} from ${withUnit(first, unit)} at ${xTitle} ${firstX} to ${withUnit(last, unit)} at ${lastX}`;
 }
 
-// shares[x][row]: part of a column; rows from the bottom.
+// shares[x][row]: fraction of a column, with rows from the bottom.
 function heatMap({ title, text, xs, rows, shares, unitText }) {
   const most = Math.max(1e-9, ...shares.flat());
   const read = (index) => `training step ${xs[index]}: ` + rows.map((row, place) => [row, shares[index][place]]).filter(([, share]) => share > 0)

@@ -1,5 +1,5 @@
-// Marks of the kinds of spans: a colour and a pattern each. Kinds of one process have patterns of their own, so that no
-// two of them differ by colour alone.
+// Give each kind of span a mark: a colour and a pattern. The kinds of one process have distinct patterns, so that no two
+// of them differ by colour alone.
 
 const TILE = 12; // pixels of a pattern's square
 const PATTERNS = [
@@ -21,7 +21,7 @@ const PATTERNS = [
   "M2 10L6 3L10 10Z", // triangles
 ];
 
-// The mark of each kind: {colour, pattern}, numbers. processesOf: of each kind those that have spans of it.
+// Return the mark of each kind, {colour, pattern} as numbers. processesOf: the processes with spans of each kind.
 function marksOf(kinds, processesOf) {
   const marks = new Map();
   kinds.forEach((kind, index) => {
@@ -35,14 +35,14 @@ function marksOf(kinds, processesOf) {
   return marks;
 }
 
-// Black or white, whichever is read better on a colour ("#rrggbb").
+// Return black or white, whichever is easier to read on a colour ("#rrggbb").
 function inkOn(colour) {
   const [red, green, blue] = [1, 3, 5].map((at) => (parseInt(colour.slice(at, at + 2), 16) / 255) ** 2.2);
   const luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
   return (luminance + 0.05) ** 2 > 0.05 * 1.05 ? "#000000" : "#ffffff";
 }
 
-// What fills a span of a mark; its pattern begins at the span's corner.
+// Return the fill of a span with a mark. Its pattern starts at the span's corner.
 function filling(context, mark) {
   const side = Math.round(TILE * devicePixelRatio);
   const tile = h("canvas", { width: side, height: side });
@@ -70,7 +70,7 @@ function swatch(mark) {
   return element;
 }
 
-// The marks of every process, its kinds in the order in which they begin.
+// Return the marks of every process, with its kinds in the order of their first span.
 function marksLegend(marks, processesOf) {
   const processes = [...new Set([...processesOf.values()].flat())];
   const kindsOf = (process) => [...marks].filter(([kind]) => processesOf.get(kind).includes(process));

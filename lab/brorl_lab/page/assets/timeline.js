@@ -1,4 +1,4 @@
-// The timeline of a step: a row for each lane of each process, a bar for each span.
+// Draw the timeline of a step: a row for each track of each process, a bar for each span.
 
 const LANE = 20; // pixels of a row
 const MAX_ROWS = 60; // that are drawn at a time
@@ -7,7 +7,7 @@ async function showTimeline() {
   const { runs } = await load("overview");
   const part = await load(`timelines/${chosen.run}`);
   const steps = part ? part.steps.filter((step) => holds(`timeline/${chosen.run}/${step}`)) : [];
-  const top = [heading("Timeline"), h("p", null, "Who did what when in one step, on the driver's clock.")];
+  const top = [heading("Timeline"), h("p", null, "What each process did in one step, on the driver's clock.")];
   if (!steps.length) return fill(top, h("div", { class: "filters" }, runChoice(runs, showTimeline)), h("p", null, "This run keeps no timelines, or no step is finished."));
   if (!steps.includes(chosen.laneStep)) chosen.laneStep = steps[steps.length - 1];
   const found = await load(`timeline/${chosen.run}/${chosen.laneStep}`);
@@ -26,10 +26,10 @@ async function showTimeline() {
     lanes(found, few),
     h("div", { class: "panels" },
       h("section", null, h("h2", null, "Where the time went"), scrolled("Stages", stageTable(found))),
-      h("section", null, h("h2", null, "How busy each was"), scrolled("Processes", busyTable(found)))));
+      h("section", null, h("h2", null, "How busy each process was"), scrolled("Processes", busyTable(found)))));
 }
 
-// Of many lanes as many as are drawn: the same number of every process that has so many.
+// Select the tracks to draw when there are many: equally many of each process that has so many.
 function someLanes(rows) {
   for (let most = MAX_ROWS; most > 0; most -= 1) {
     const seen = new Map();
@@ -78,7 +78,7 @@ function lanes(found, rows) {
   const title = `Step ${found.step}: ${found.seconds.toFixed(2)} s`;
   const label = `${title}. ${rows.length} lanes, ${drawn.length} spans. ${found.stages.slice(0, 4).map((stage) => `${stage.name} ${percent(stage.seconds / found.seconds, 0)}`).join(", ")}. Arrow keys go from span to span.`;
   const state = { marked: null };
-  return figure({ title, text: "Drag to look closer, double click for all of it; a click on a span marks those of the same rollouts.", label, wide: true, height: LANE * rows.length + 62, read, values, head: marksLegend(marks, processesOf) },
+  return figure({ title, text: "Drag to zoom, double-click to reset. Click a span to highlight its rollouts.", label, wide: true, height: LANE * rows.length + 62, read, values, head: marksLegend(marks, processesOf) },
     (plot, size, say) => {
       const chart = new uPlot({
         ...size,

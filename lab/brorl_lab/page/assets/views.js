@@ -1,4 +1,4 @@
-// The views: curves, prompts, groups and one group, settings, comparison. Each is a function that fills `main`.
+// Draw the views: curves, prompts, groups, one group, settings, comparison. Each is a function that fills `main`.
 
 const main = document.getElementById("main");
 const views = [
@@ -65,7 +65,7 @@ function facts(run, isNamed) {
     h("div", { class: "cards" }, cards.map(([name, value]) => h("div", { class: "card" }, h("b", null, value), h("small", null, name)))));
 }
 
-// One run: a line for each metric of the panel. Several: a line for each run, of a metric that is chosen.
+// With one run draw a line for each metric of the panel, with several a line for each run, of a chosen metric.
 function curve(panel, overview) {
   const runs = overview.runs;
   const unit = unitOf(panel.metrics[0], overview);
@@ -288,7 +288,7 @@ async function showGroup(run, step, row) {
       [group.version === group.newest_version ? String(group.version) : `${group.version} to ${group.newest_version}`, "policy version"], [group.verifier, "verifier"],
       [`T ${number(group.sampling[0])}, p ${number(group.sampling[1])}`, `sampling; at most ${count(group.sampling[2])} tokens`]].map(([value, name]) => h("div", { class: "card" }, h("b", null, value), h("small", null, name)))),
     group.num_failed ? h("p", { class: "note" }, `The verifier failed for ${group.num_failed} rollouts: reward 0.`) : null,
-    h("h2", null, "What was asked"), group.messages.map((message) => h("div", { class: "message" }, h("p", { class: "soft" }, message.role), said(`Message of ${message.role}`, message.content))),
+    h("h2", null, "Prompt"), group.messages.map((message) => h("div", { class: "message" }, h("p", { class: "soft" }, message.role), said(`Message of ${message.role}`, message.content))),
     h("details", null, h("summary", null, "What the verifier was given"), scrolled("Payload", table("Payload", [{ title: "key", text: true }, { title: "value", text: true }], Object.entries(group.payload)))),
     h("h2", null, "Rollouts"),
     h("p", { class: "soft" }, `Green: right; yellow: part of the reward; red: wrong. ${MODE === "watch" ? "A click opens a response." : `A frame: its response is in this file (${places.length} of ${columns.reward.length}).`}`),
@@ -354,7 +354,7 @@ function response(group, place, found) {
   const kind = reward >= 1 ? ["right", "✓ right"] : reward > 0 ? ["part", "~ in part"] : ["wrong", "✗ wrong"];
   const advantage = columns.advantage[place];
   const fact = [`reward ${number(reward)}`, has(columns.shaped_reward[place]) && columns.shaped_reward[place] !== reward ? `shaped ${number(columns.shaped_reward[place])}` : null,
-    has(advantage) ? `advantage ${number(advantage)}` : "not learnt from", `${count(columns.num_tokens[place])} tokens`, columns.is_stopped[place] ? null : "cut at the limit",
+    has(advantage) ? `advantage ${number(advantage)}` : "not trained on", `${count(columns.num_tokens[place])} tokens`, columns.is_stopped[place] ? null : "cut at the limit",
     `mean log-prob ${number(columns.mean_log_prob[place])} nats`, columns.repetition[place] ? `repetition ${percent(columns.repetition[place])}` : null, `engine ${columns.engine[place]}`];
   const verdict = has(found.answer) ? `answer read: ${found.answer}${reward < 1 && has(group.expected) ? `, right: ${group.expected}` : ""}` : null;
   const reason = found.reason ? `verifier: ${found.reason}` : null;
@@ -366,7 +366,7 @@ function response(group, place, found) {
     if (found.left_out && index === found.cut_at) text.append(h("span", { class: "gap" }, `… ${count(found.left_out)} tokens are left out here …`));
     const level = unlikely(logProbs[index]);
     if (level) text.append(h("span", { class: `u${level}`, title: `${logProbs[index]} nats` }, piece));
-    else text.append(index in logProbs && !has(logProbs[index]) ? h("span", { class: "observed", title: "said by the environment" }, piece) : shown(piece));
+    else text.append(index in logProbs && !has(logProbs[index]) ? h("span", { class: "observed", title: "written by the environment" }, piece) : shown(piece));
   });
   return h("article", { class: "response", id: `response-${place}`, tabindex: "-1", "aria-label": `Rollout ${place}` },
     h("div", { class: "facts" }, h("b", null, `rollout ${place}`), h("span", { class: `tag ${kind[0]}` }, kind[1]), fact.filter(Boolean).map((one) => h("span", null, one)), verdict ? h("span", null, verdict) : null, reason ? h("span", null, reason) : null),
@@ -416,7 +416,7 @@ async function showSettings() {
 async function showComparison() {
   const part = await load("comparison");
   if (!part || !part.rows.length) return fill(heading("Comparison"), h("p", null, "There is one run here. brorl report RUN RUN … compares several."));
-  const columns = ["run", "step", "held-out pass@1", "95 % interval", `less ${part.rows[0].name}`, "95 % interval", "best pass@1", "at step", "rollouts sampled", "response tokens sampled", "time of these steps"].map((title, index) => ({ title, text: !index }));
+  const columns = ["run", "step", "held-out pass@1", "95 % interval", `minus ${part.rows[0].name}`, "95 % interval", "best pass@1", "at step", "rollouts sampled", "response tokens sampled", "time of these steps"].map((title, index) => ({ title, text: !index }));
   const rows = part.rows.map((row) => [row.name, String(row.step), percent(row.value), interval(row.interval), has(row.difference) ? points(row.difference) : "–", pointsInterval(row.difference_interval),
     percent(row.best), String(row.best_step), has(row.rollouts) ? count(row.rollouts) : "–", has(row.tokens) ? count(row.tokens) : "–", has(row.seconds) ? ago(row.seconds) : "–"]);
   const { runs } = await load("overview");

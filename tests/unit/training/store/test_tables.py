@@ -149,7 +149,7 @@ def test_the_documents_queries_run_in_duckdb(tmp_path: Path, monkeypatch: pytest
     duckdb = pytest.importorskip("duckdb")
     written(tmp_path, record(1))
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "reference" / "run_directory.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "howto" / "replay_and_export.md").read_text(encoding="utf-8")
     block = text.partition("```sql\n")[2].partition("```")[0]
     by_task, rare, of_parts, unlikely = [duckdb.sql(query).fetchall() for query in block.split(";\n") if query.strip()]
     assert [row[1:] for row in by_task] == [("all_wrong", 1, 0.0), ("trained", 1, 0.5)]
