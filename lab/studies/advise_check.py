@@ -123,7 +123,7 @@ def best_first(sizes: Sequence[int], worth: Sequence[float]) -> list[int]:
 
 
 def show(found: Sequence[Comparison], console: Console) -> None:
-    """Print every comparison of predicted with measured orders, and the means for each unit."""
+    """Print how well the predicted ranking of group sizes agrees with the measured one, by rollouts and by time."""
     table = []
     for one in found:
         orders = [" ".join(map(str, order)) for order in (one.foretold, one.found)]

@@ -122,7 +122,7 @@ class LeanMixin(Scheduler):
         request_ids: str | Iterable[str] | None,
         finished_status: RequestStatus,
     ) -> list[Request]:
-        """Abort requests. Tokens without an output yet are dropped."""
+        """Abort requests, and drop their tokens that no output has returned yet."""
         names = [request_ids] if isinstance(request_ids, str) else request_ids
         names = list(self.requests if names is None else names)
         self._make_ordinary(names)

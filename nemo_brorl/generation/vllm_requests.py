@@ -177,7 +177,10 @@ class EngineCounters:
     """Counters of one engine: prefix-cache queries and hits in tokens, and preemptions."""
 
     def __init__(self, engine: LLMEngine) -> None:
-        """Start counting. `engine` must run its core in this process, with vLLM's log stats off."""
+        """Start to count an engine's prefix-cache hits and preemptions.
+
+        `engine` must run its core in this process, with vLLM's log stats off.
+        """
         self.num_preemptions = 0
         self._prefix_cache = vllm_adapter.count_prefix_cache(engine)
         vllm_adapter.on_preemption(engine, self._count_preemption)

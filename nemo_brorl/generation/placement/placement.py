@@ -285,7 +285,7 @@ class ChunkPlacement:
         self._requeue_engine(engine)
 
     def _reprice_waiting(self, uid: str) -> None:
-        """Query the forecast again for the waiting chunks of a prompt, after news of it."""
+        """Update the predicted lengths of a prompt's waiting chunks after some of its responses have ended."""
         if uid in self._waiting:
             request = self._requests[self._waiting[uid].chunks[0]]
             self._waiting.expect(uid, self._costs.of_rollout(request), is_fresh=uid not in self._holders.by_prefix)

@@ -367,7 +367,7 @@ class _Reader:
         raise _Unreadable
 
     def letter(self, letter: str) -> Numeric:
-        """Return the value of a constant, or a fixed value for a variable.
+        """Return the value of a mathematical constant such as π, or a fixed number that stands in for a variable.
 
         A letter has the same value in both cases, because math-verify does not tell them apart.
         """
