@@ -40,7 +40,7 @@ def test_a_folder_of_nemos_that_cannot_be_made_is_named_without_a_traceback(tmp_
     from nemo_brorl.commands.nemo_app import open_experiment
 
     (tmp_path / "nemo").write_text("in the way")
-    with pytest.raises(ResourceError, match=r"nemo cannot be written \(Not a directory\): see that"):
+    with pytest.raises(ResourceError, match=r"nemo cannot be written \(Not a directory\): make sure that"):
         open_experiment(load_config(*line_for(tmp_path)))
 
 
