@@ -24,8 +24,9 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from nemo_brorl.generation.vllm_adapter import VERSION
+
 ROOT = Path(__file__).resolve().parents[1]
-VERSION = "0.32.0"
 FILES = ("tests/v1/core/test_scheduler.py", "tests/v1/core/test_async_scheduler.py")
 LEAN = "BRORL_LEAN_SCHEDULER"  # set in the run that replaces vLLM's classes
 

@@ -60,11 +60,9 @@ class LeanRequests:
         for counts in (self.num_tokens, self._first, self._num_known):
             counts[slot] = request.num_tokens
 
-    def remove(self, request_id: str) -> Request:
+    def remove(self, request_id: str) -> None:
         """Free the slot of a request that is no longer lean. Call `sort` after the last one."""
-        slot = self.slots.pop(request_id)
-        self._free.append(slot)
-        return self.requests[slot]
+        self._free.append(self.slots.pop(request_id))
 
     def sort(self) -> None:
         """Update `ids` and `order`, the running order of lean requests, after `add` and `remove`."""

@@ -103,10 +103,9 @@ class LeanMixin(Scheduler):
             # A request may have changed sides since the step was scheduled: its side now decides.
             lean_ids = [name for name in scheduled if name in lean_slots]
             if lean_ids:
-                ended = self._take(lean_ids, model_runner_output)
                 ordinary = {name: count for name, count in scheduled.items() if name not in lean_slots}
-                for output in ended:
-                    ordinary.pop(output.request_id, None)
+                # Requests that end here leave `lean_slots`.
+                ended = self._take(lean_ids, model_runner_output)
         rest = copy.copy(scheduler_output)
         rest.num_scheduled_tokens = ordinary
         outputs = super().update_from_output(rest, model_runner_output)
