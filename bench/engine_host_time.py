@@ -208,6 +208,8 @@ def run_side(options: argparse.Namespace) -> None:
         llm = LLM(**engine_arguments(options, folder))
         if options.device == "cpu":
             llm.collective_rpc("apply_device_fixes")
+        if options.side == "lean":
+            llm.collective_rpc("sample_by_arrays")
         meter = Meter()
         if options.side != "apart":
             measure_engine(llm.llm_engine, meter)

@@ -182,11 +182,14 @@ class RolloutEngine:
         imported = time.perf_counter()
         self._engine = LLMEngine.from_engine_args(EngineArgs(**settings.arguments))
         self._workers("apply_device_fixes")
+        lean = vllm_adapter.lean_scheduler(self._engine)
+        if lean is not None:
+            self._workers("sample_by_arrays")
         if settings.records_routes:
             self._workers("record_routes")
             vllm_adapter.return_routes(self._engine)
         self._counters = EngineCounters(self._engine)
-        self._batch = ChunkBatch(VllmRequests(self._engine, vllm_adapter.lean_scheduler(self._engine)))
+        self._batch = ChunkBatch(VllmRequests(self._engine, lean))
         self._sleep_mode = SleepMode(self._engine, settings.sleep, settings.on_cpu)
         return EngineReady(
             engine=settings.index,

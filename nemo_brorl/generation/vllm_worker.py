@@ -47,6 +47,14 @@ class WeightReceiver:
         if self.device.type == "cpu":
             vllm_adapter.fix_seeded_prefill()
 
+    def sample_by_arrays(self) -> None:
+        """Replace loops over requests in vLLM's CPU build, whose tokens stay the same bit for bit."""
+        if self.device.type == "cpu":
+            # It imports vLLM's sampler, which only workers have.
+            from nemo_brorl.generation.cpu_sampling import sample_by_arrays
+
+            sample_by_arrays(self.model_runner)
+
     def record_routes(self) -> None:
         """Return the expert routes of every step's tokens with its output. CPU only: on CUDA vLLM does it."""
         vllm_adapter.RouteRecorder(self.model_runner, self.vllm_config).attach()

@@ -25,6 +25,8 @@ GPU_WHEEL = json.loads((ROOT / "tests/data/vllm_signatures.json").read_text())
 GENERATION = ROOT / "nemo_brorl" / "generation"
 ADAPTER = GENERATION / "vllm_adapter.py"
 LEAN = [GENERATION / f"lean_{part}.py" for part in ("requests", "scheduler", "support")]
+CPU_SAMPLING = GENERATION / "cpu_sampling.py"
+INSIDERS = (ADAPTER, *LEAN, CPU_SAMPLING)
 PUBLIC = ("vllm", "vllm.config", "vllm.sampling_params")
 
 # What the adapter reads of vLLM's inside: by file and class ("" for the module itself), names.
@@ -189,6 +191,35 @@ INSIDE_LEAN: dict[str, tuple[str, ...]] = {
     "v1/outputs.py:ModelRunnerOutput": ("logprobs", "req_id_to_index", "sampled_token_ids"),
 }
 
+# What sampling by arrays reads, likewise.
+INSIDE_CPU_SAMPLING: dict[str, tuple[str, ...]] = {
+    "v1/sample/ops/topk_topp_sampler.py:": ("apply_top_k_top_p",),
+    "v1/sample/ops/topk_topp_sampler.py:TopKTopPSampler": ("forward", "logprobs_mode", "use_fp64_gumbel"),
+    "v1/sample/sampler.py:Sampler": ("topk_topp_sampler",),
+    "v1/outputs.py:SamplerOutput": ("sampled_token_ids", "logprobs_tensors"),
+    "v1/outputs.py:LogprobsTensors": ("tolists",),
+    "v1/worker/gpu_model_runner.py:GPUModelRunner": (
+        "discard_request_mask",
+        "input_batch",
+        "num_prompt_logprobs",
+        "requests",
+        "sampler",
+        "speculative_config",
+        "use_async_scheduling",
+        "_bookkeeping_sync",
+    ),
+    "v1/worker/gpu_input_batch.py:InputBatch": (
+        "is_token_ids",
+        "num_reqs",
+        "num_tokens_no_spec",
+        "req_id_to_index",
+        "req_ids",
+        "token_ids_cpu",
+        "update_req_spec_token_ids",
+    ),
+    "v1/worker/gpu_input_batch.py:CachedRequestState": ("output_token_ids",),
+}
+
 
 def installed(file: str) -> Path:
     """A file of the installed package, which is not imported: that takes ten seconds."""
@@ -247,7 +278,7 @@ def test_the_signatures_are_of_the_version_that_gpus_get() -> None:
     assert f"vllm=={VERSION} \\" in (ROOT / "requirements/gpu.txt").read_text().splitlines()
 
 
-@pytest.mark.parametrize(("place", "names"), [*INSIDE.items(), *INSIDE_LEAN.items()])
+@pytest.mark.parametrize(("place", "names"), [*INSIDE.items(), *INSIDE_LEAN.items(), *INSIDE_CPU_SAMPLING.items()])
 def test_the_installed_vllm_has_what_is_read_of_its_inside(place: str, names: tuple[str, ...]) -> None:
     file, _, class_name = place.partition(":")
     body = ast.parse(installed(file).read_text(encoding="utf-8")).body
@@ -257,7 +288,11 @@ def test_the_installed_vllm_has_what_is_read_of_its_inside(place: str, names: tu
     assert set(names) - names_in(body, is_class=bool(class_name)) == set()
 
 
-@pytest.mark.parametrize(("inside", "files"), [(INSIDE, [ADAPTER]), (INSIDE_LEAN, LEAN)], ids=["adapter", "lean"])
+@pytest.mark.parametrize(
+    ("inside", "files"),
+    [(INSIDE, [ADAPTER]), (INSIDE_LEAN, LEAN), (INSIDE_CPU_SAMPLING, [CPU_SAMPLING])],
+    ids=["adapter", "lean", "cpu_sampling"],
+)
 def test_the_list_of_what_is_read_has_nothing_that_is_not(
     inside: dict[str, tuple[str, ...]], files: list[Path]
 ) -> None:
@@ -270,7 +305,7 @@ def test_the_inside_of_vllm_is_imported_by_the_adapter_and_the_lean_scheduler_al
     for path in sorted(GENERATION.rglob("*.py")):
         for line, imported in imports(path):
             module = imported.rpartition(".")[0] or imported
-            if imported.split(".")[0] == "vllm" and module not in PUBLIC and path not in (ADAPTER, *LEAN):
+            if imported.split(".")[0] == "vllm" and module not in PUBLIC and path not in INSIDERS:
                 wrong.append(f"{path.name}:{line} {imported}")
     assert wrong == []
 
@@ -281,7 +316,7 @@ def test_private_attributes_of_vllm_are_read_by_the_adapter_and_the_lean_schedul
     private -= {"finish_reason", "requests", "sample_tokens", "get_model", "generators", "weight", "block_size"}
     wrong = []
     for path in sorted(GENERATION.rglob("*.py")):
-        if path in (ADAPTER, *LEAN):
+        if path in INSIDERS:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and node.attr in private:
