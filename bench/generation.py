@@ -44,20 +44,24 @@ class Timed(NamedTuple):
 
 
 class RawVllm:
-    """`vllm.LLM` as anyone would call it."""
+    """`vllm.LLM` as anyone would call it, with vLLM's own scheduler."""
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
+    def __init__(self, arguments: dict[str, Any], is_core_apart: bool = False) -> None:
+        """Load the engine. With `is_core_apart` vLLM's core has a second process, as is vLLM's default."""
         device.prepare_process(on_cpu=True)
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(is_core_apart))
         from vllm import LLM
 
-        self._llm = LLM(**arguments)
+        self._llm = LLM(**arguments | {"scheduler_cls": None})
         self._llm.collective_rpc("apply_device_fixes")
 
     def process(self) -> int:
         """Return the process id of the actor."""
         return os.getpid()
 
-    def generate(self, prompts: Sequence[Prompt], num_per_prompt: int, seed: int) -> Timed:
+    def generate(
+        self, prompts: Sequence[Prompt], num_per_prompt: int, seed: int, sampling: Sampling = SAMPLING
+    ) -> Timed:
         """Generate `num_per_prompt` rollouts of each prompt with vLLM alone, and time it."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -65,9 +69,9 @@ class RawVllm:
         params = SamplingParams(
             n=num_per_prompt,
             seed=seed,
-            temperature=SAMPLING.temperature,
-            top_p=SAMPLING.top_p,
-            max_tokens=SAMPLING.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
@@ -78,6 +82,12 @@ class RawVllm:
         outputs = self._llm.generate(inputs, params, use_tqdm=False)
         seconds = time.perf_counter() - start
         return Timed(seconds, sum(len(completion.token_ids) for output in outputs for completion in output.outputs))
+
+
+def start_raw(sizes: RunSizes, arguments: dict[str, Any], is_core_apart: bool = False) -> Any:
+    """Start a `RawVllm` with an engine's arguments as a Ray actor, and return its handle."""
+    options = device.actor_options(sizes) | {"max_concurrency": 1}
+    return ray.remote(**options)(RawVllm).remote(arguments, is_core_apart)
 
 
 class PromptMaker:
@@ -249,9 +259,7 @@ def main() -> None:
         folder = options.model or make_model(Path(scratch), room)
         arguments = device.engine_settings(config.generation, RunSizes.from_config(config), folder, 0).arguments
         pool = VllmPool(config.generation, RunSizes.from_config(config), folder)
-        raw = ray.remote(**(device.actor_options(RunSizes.from_config(config)) | {"max_concurrency": 1}))(
-            RawVllm
-        ).remote(arguments)
+        raw = start_raw(RunSizes.from_config(config), arguments)
         maker = PromptMaker(json.loads((folder / "config.json").read_text())["vocab_size"])
         pool.wait_ready()
         print("engines are ready: pool and raw vLLM in turns", flush=True)

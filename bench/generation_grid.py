@@ -1,6 +1,6 @@
 """What a large group is worth to one engine: N = 512 against N = 16 at equal samples, over prompt and response lengths.
 
-    python -m bench.generation_grid [--tiny] [--json FILE]
+    python -m bench.generation_grid [--raw inside|apart] [--tiny] [--json FILE]
 
 Every cell samples the same number of rollouts of the same lengths (a random model hardly stops) in four ways, in turns,
 medians:
@@ -14,7 +14,11 @@ wide over narrow is what the prompt saved (equally many in flight), narrow over 
 wide over one_by_one both. From scattered and narrow comes the seconds of a prompt token, and from it what wide over
 narrow should be.
 
-A repeat takes five to seven minutes on two idle cores; with several the order alternates and medians are shown.
+With `--raw` the engine pool and raw `vllm.LLM.generate` take turns instead, at N = 512, 16 and 1 with all rollouts in
+flight. Each pair of runs gives a ratio of samples/s; the table has the median, the least and the largest. vLLM's core
+is `inside` the process that calls it, or `apart` in a second one, vLLM's default.
+
+A repeat takes two to seven minutes on two idle cores. With several the order alternates and medians are shown.
 """
 
 from __future__ import annotations
@@ -26,15 +30,17 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import ray
 from brorl_lab.theory.batching import prompt_tokens_computed
 
-from bench.generation import PromptMaker, make_model, time_pool
+from bench.generation import PromptMaker, make_model, start_raw, time_pool
 from nemo_brorl.config.generation import BLOCK_TOKENS
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
+from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.types import Prompt, Sampling
 
@@ -132,6 +138,54 @@ def measure_cell(
     )
 
 
+def time_pair(
+    pool: VllmPool, raw: Any, prompts: Sequence[Prompt], num_per_prompt: int, sampling: Sampling, repeat: int
+) -> float:
+    """Return samples/s of the pool over those of raw vLLM, for prompts that neither has seen.
+
+    The order of the two alternates with `repeat`.
+    """
+    seconds = {}
+    for side in ("raw", "pool") if repeat % 2 else ("pool", "raw"):
+        if side == "raw":
+            timed = ray.get(raw.generate.remote(prompts, num_per_prompt, repeat, sampling))
+        else:
+            timed = time_pool(pool, prompts, num_per_prompt, min(num_per_prompt, 64), sampling)
+        seconds[side] = timed.seconds
+    return seconds["raw"] / seconds["pool"]
+
+
+def compare_with_raw(
+    pool: VllmPool, raw: Any, maker: PromptMaker, prompt_tokens: int, response_tokens: int, options: argparse.Namespace
+) -> dict[int, list[float]]:
+    """Return a ratio of samples/s for each pair of runs, by N."""
+    sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=response_tokens)
+    ratios = {}
+    for num_per_prompt in sorted({options.samples, min(NARROW, options.samples), 1}, reverse=True):
+        batches = [maker.make(options.samples // num_per_prompt, prompt_tokens) for _ in range(options.repeats)]
+        ratios[num_per_prompt] = [
+            time_pair(pool, raw, prompts, num_per_prompt, sampling, repeat) for repeat, prompts in enumerate(batches)
+        ]
+    return ratios
+
+
+def run_against_raw(pool: VllmPool, raw: Any, maker: PromptMaker, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compare all cells with raw vLLM, and print each as it ends."""
+    lengths = [(prompt, response) for prompt in options.prompt_tokens for response in options.response_tokens]
+    warm_up = argparse.Namespace(samples=options.samples, repeats=1)
+    compare_with_raw(pool, raw, maker, *lengths[0], warm_up)
+    rows = []
+    for prompt_tokens, response_tokens in lengths:
+        for num, ratios in compare_with_raw(pool, raw, maker, prompt_tokens, response_tokens, options).items():
+            rows.append({"prompt": prompt_tokens, "response": response_tokens, "num": num, "ratios": ratios})
+            print(
+                f"prompt {prompt_tokens:4}, response {response_tokens:4}, N = {num:3}: "
+                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) times raw vLLM's samples/s",
+                flush=True,
+            )
+    return rows
+
+
 def settings(options: argparse.Namespace) -> BroRLConfig:
     """Build the settings of one engine with room for all rollouts at once, so that no side waits for memory."""
     config = BroRLConfig()
@@ -172,6 +226,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--response-tokens", type=int, nargs="+", default=[8, 16, 32, 128])
     parser.add_argument("--samples", type=int, default=WIDE, help="rollouts of every run")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--raw", choices=("inside", "apart"), help="compare with raw vLLM, its core inside or apart")
     parser.add_argument("--kv-cache-gib", type=float, default=1.5)
     parser.add_argument("--tiny", action="store_true", help="a proof that it runs: two cells of 64 rollouts, once")
     parser.add_argument("--json", type=Path, help="write the numbers here")
@@ -192,6 +247,14 @@ def main() -> None:
         maker = PromptMaker(json.loads((folder / "config.json").read_text())["vocab_size"])
         pool = VllmPool(config.generation, RunSizes.from_config(config), folder)
         pool.wait_ready()
+        if options.raw:
+            arguments = device.engine_settings(config.generation, RunSizes.from_config(config), folder, 0).arguments
+            raw = start_raw(RunSizes.from_config(config), arguments, is_core_apart=options.raw == "apart")
+            rows = run_against_raw(pool, raw, maker, options)
+            ray.shutdown()
+            if options.json:
+                options.json.write_text(json.dumps(rows, indent=1) + "\n")
+            return
         measure_cell(pool, maker, options.prompt_tokens[0], options.response_tokens[0], options.samples, 1)  # warms up
         cells = []
         for prompt_tokens in options.prompt_tokens:
