@@ -178,6 +178,16 @@ class ChunkBatch:
             if now - chunk.started_at > deadline_s:
                 self.cut([chunk.call_id])
 
+    def _news(self, now: float) -> Progress:
+        """Return the progress of the other chunks for an answer, or () if the driver has heard of them just now.
+
+        With hundreds of small chunks, a report with every answer would take longer than sampling.
+        """
+        if not self._reports.times.may_report(now):
+            return ()
+        self._reports.times.mark_reported(now)
+        return self._progress()
+
     def _progress(self) -> Progress:
         """Return the progress of every chunk in the batch that has started."""
         progress = []
@@ -209,8 +219,7 @@ class ChunkBatch:
         vocab_size = self._requests.vocab_size
         meta, arrays, partial = chunk.reply(self.version, vocab_size)
         if isinstance(meta, ChunkMeta):
-            meta = dataclasses.replace(meta, progress=self._progress(), period=chunk.period())
-            self._reports.times.mark_reported(time.monotonic())
+            meta = dataclasses.replace(meta, progress=self._news(time.monotonic()), period=chunk.period())
             self.num_samples += len(meta.lengths)
             self.num_tokens += chunk.num_sampled
             num_resumed, num_cached = chunk.prefix_hits()

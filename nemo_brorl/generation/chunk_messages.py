@@ -39,7 +39,7 @@ class ChunkMeta:
     newest_version: int
     partial: PartialRollouts | None = None  # unfinished rollouts of a chunk that was cut, without their data
     num_sampled: Int32 | None = None  # [m], as in RolloutChunk
-    progress: Progress = ()  # progress of the engine's other chunks
+    progress: Progress = ()  # progress of the engine's other chunks; () if a report was sent just before
     period: Period | None = None
 
 

@@ -46,6 +46,10 @@ class ReportTimes:
         has_enough = self._num_unreported >= self.every
         return self._reported_at + (SHORTEST_S if has_enough else self.within_s)
 
+    def may_report(self, now: float) -> bool:
+        """Return True if an answer may carry a report: the last report is at least `SHORTEST_S` seconds old."""
+        return now >= self._reported_at + SHORTEST_S
+
     def is_due(self, now: float) -> bool:
         """Return True if a report is due at time `now`."""
         return now >= min(self.due_at, self._reported_at + self.within_s)

@@ -146,13 +146,15 @@ class Cluster:
             self._post(reports.due_at, "tick", engine, None)
 
     def _report(self, engine: int, done: Sequence[Chunk]) -> None:
-        model = self._engines[engine]
+        model, reports = self._engines[engine], self._reports[engine]
+        others = model.begun if reports.may_report(self._now_s) else []
         self._send(
             "hear",
             engine,
-            [(chunk, chunk.num_started, chunk.num_ended, model.age(chunk)) for chunk in (*done, *model.begun)],
+            [(chunk, chunk.num_started, chunk.num_ended, model.age(chunk)) for chunk in (*done, *others)],
         )
-        self._reports[engine].mark_reported(self._now_s)
+        if others:
+            reports.mark_reported(self._now_s)
 
     def _arrive(self, engine: int, chunk: object) -> None:
         assert isinstance(chunk, Chunk)

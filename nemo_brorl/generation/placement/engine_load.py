@@ -21,7 +21,6 @@ class AssignedChunk:
     prefill_work: float  # 0 if the engine had the prompt already
     num_started: int = 0
     num_ended: int = 0
-    is_being_stolen: bool = False  # another engine was proposed, and this one has not answered
 
     @property
     def num_left(self) -> int:
@@ -80,6 +79,7 @@ class EngineLoad:
 
     def __init__(self, cache_tokens: int) -> None:
         self.chunks: dict[int, AssignedChunk] = {}
+        self._movable: dict[int, None] = {}  # chunks that have not started and were offered to no other engine
         self.cache = PrefixCache(cache_tokens)
         self.cached_prompts: dict[str, None] = {}  # cached prompts that may have waiting chunks
         self.cached_turns: dict[str, None] = {}  # trajectories that it sampled so far and that may have waiting turns
@@ -93,12 +93,14 @@ class EngineLoad:
     def add(self, chunk: int, assigned: AssignedChunk) -> None:
         """Add a chunk to the engine's load."""
         self.chunks[chunk] = assigned
+        self._movable[chunk] = None
         self.num_chunks_of[assigned.uid] += 1
         self._charge(assigned.num_left, assigned.work)
 
     def remove(self, chunk: int) -> AssignedChunk:
         """Remove a chunk from the engine's load."""
         assigned = self.chunks.pop(chunk)
+        self._movable.pop(chunk, None)
         self.num_chunks_of[assigned.uid] -= 1
         # A Counter keeps zeros, and runs see new prompts for days.
         if not self.num_chunks_of[assigned.uid]:
@@ -124,16 +126,18 @@ class EngineLoad:
         # The reply of one chunk also reports on the engine's other chunks, and may overtake an earlier report.
         assigned.num_started = max(assigned.num_started, num_started, assigned.num_ended)
         assigned.work_of_one = work_of_one
+        if assigned.num_started:
+            self._movable.pop(chunk, None)
         self._charge(assigned.num_left - left_before, assigned.work - work_before)
 
     def last_unstarted_chunk(self) -> int | None:
         """Return the last assigned chunk that has not started and that no other engine was offered."""
         # An engine starts chunks in the order of assignment, so the last one is the likeliest not to have started.
-        for chunk in reversed(self.chunks):
-            assigned = self.chunks[chunk]
-            if assigned.num_started == 0 and not assigned.is_being_stolen:
-                return chunk
-        return None
+        return next(reversed(self._movable), None)
+
+    def offer(self, chunk: int) -> None:
+        """Record that a chunk was offered to another engine, and this one has not answered."""
+        del self._movable[chunk]
 
     def _charge(self, num_rollouts: int, work: float) -> None:
         self.num_rollouts += num_rollouts

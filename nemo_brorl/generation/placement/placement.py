@@ -214,7 +214,7 @@ class ChunkPlacement:
                 break
             steal = Steal(victim, chunk, thief)
             self._open_steals[chunk] = steal
-            assigned.is_being_stolen = True
+            self._engines[victim].offer(chunk)
             # This ends the loop, because each thief waits for one answer at a time.
             self._engines[thief].is_stealing = True
             self._requeue_engine(thief)

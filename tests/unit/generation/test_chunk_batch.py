@@ -128,33 +128,47 @@ def test_a_chunk_is_given_back_only_before_its_first_token() -> None:
     assert isinstance(meta_of(begun), ChunkMeta)
 
 
-def test_the_answer_tells_how_far_other_chunks_are() -> None:
-    batch = ChunkBatch(FakeRequests(room=3))
-    first, second, _ = add(batch, 1), add(batch, 2), add(batch, 3)
-    for _ in range(3):
-        batch.step()
-    assert meta_of(first).progress == (ChunkProgress(2, num_started=1, num_ended=1, age=0.0),), "chunk 3 has not begun"
-    for _ in range(3):
-        batch.step()
-    assert meta_of(second).progress == (ChunkProgress(3, num_started=2, num_ended=2, age=0.0),)
-
-
-def test_the_age_of_a_chunk_counts_what_its_rollouts_came_with() -> None:
-    batch = ChunkBatch(FakeRequests())
-    first = add(batch, 1, replace(REQUEST, sampling=Sampling(1.0, 1.0, 1)))
-    partial = PartialRollouts(np.array([0, 1], np.int32), np.array([2, 0], np.int32), 0, None)
-    partial_arrays = ChunkArrays(np.array([5, 6], np.int32), np.array([-1.0, -1.0], np.float32), np.array([0, 2, 2]))
-    batch.add(ChunkTask(2, replace(REQUEST, sampling=Sampling(1.0, 1.0, 9), partial=partial), partial_arrays, Future()))
-    batch.step()
-    assert meta_of(first).progress == (ChunkProgress(2, num_started=2, num_ended=0, age=2.0),), "3 and 1"
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds, to be set."""
     now = [100.0]
     monkeypatch.setattr(chunk_batch.time, "monotonic", lambda: now[0])
     return now
+
+
+def test_the_answer_tells_how_far_other_chunks_are(clock: list[float]) -> None:
+    batch = ChunkBatch(FakeRequests(room=3))
+    first, second, _ = add(batch, 1), add(batch, 2), add(batch, 3)
+    clock[0] += 1.0
+    for _ in range(3):
+        batch.step()
+    assert meta_of(first).progress == (ChunkProgress(2, num_started=1, num_ended=1, age=0.0),), "chunk 3 has not begun"
+    clock[0] += 1.0
+    for _ in range(3):
+        batch.step()
+    assert meta_of(second).progress == (ChunkProgress(3, num_started=2, num_ended=2, age=0.0),)
+
+
+def test_an_answer_soon_after_another_tells_nothing_of_other_chunks(clock: list[float]) -> None:
+    batch = ChunkBatch(FakeRequests())
+    answers = [add(batch, number, replace(REQUEST, sampling=Sampling(1.0, 1.0, number))) for number in (1, 2, 3, 9)]
+    clock[0] += 1.0
+    for _ in range(2):
+        batch.step()
+    clock[0] += 0.25
+    batch.step()
+    assert [len(meta_of(answer).progress) for answer in answers[:3]] == [3, 0, 1]
+
+
+def test_the_age_of_a_chunk_counts_what_its_rollouts_came_with(clock: list[float]) -> None:
+    batch = ChunkBatch(FakeRequests())
+    first = add(batch, 1, replace(REQUEST, sampling=Sampling(1.0, 1.0, 1)))
+    partial = PartialRollouts(np.array([0, 1], np.int32), np.array([2, 0], np.int32), 0, None)
+    partial_arrays = ChunkArrays(np.array([5, 6], np.int32), np.array([-1.0, -1.0], np.float32), np.array([0, 2, 2]))
+    batch.add(ChunkTask(2, replace(REQUEST, sampling=Sampling(1.0, 1.0, 9), partial=partial), partial_arrays, Future()))
+    clock[0] += 1.0
+    batch.step()
+    assert meta_of(first).progress == (ChunkProgress(2, num_started=2, num_ended=0, age=2.0),), "3 and 1"
 
 
 def ask(batch: ChunkBatch, every: int, within_s: float = 1000.0) -> Future[Progress]:
