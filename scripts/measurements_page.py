@@ -33,7 +33,7 @@ SUMMARIES = {  # key in a header: heading of its table, order of the studies
     "claim": (
         "What training has shown",
         "sums_training smollm2_training h100_loop n_sweep_warmed_up cipher_documents pool_stack mixture_training "
-        "calculator campaign",
+        "calculator campaign digits layouts fp8_on_cpu evaluation_check math_corpus instruction_checkers programs",
     ),
     "speed": (
         "How fast",
