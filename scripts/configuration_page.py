@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nemo_brorl.config.schema import Setting, SettingSection, groups
+from nemo_brorl.config.algorithm import CovarianceConfig
+from nemo_brorl.config.schema import Setting, SettingSection, groups, section_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
+# Parameters in a mapping that is a setting, by the section of this setting.
+PARAMETERS = {"algorithm": section_of(CovarianceConfig, "algorithm.loss_params.covariance")}
 LEAST_SHARED = 3  # fewest settings common to two sections that are named instead of shown again
 
 INTRODUCTION = """# Settings
@@ -37,6 +40,8 @@ def page() -> str:
     for group in groups():
         if group.settings:
             sections.append(section(group, shown))
+            if group.path in PARAMETERS:
+                sections.append(section(PARAMETERS[group.path], shown))
             for setting in group.settings:
                 shown.setdefault(_said(setting), group.path)
     return INTRODUCTION + "".join(sections)
