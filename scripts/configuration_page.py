@@ -10,11 +10,14 @@ from pathlib import Path
 from brorl_graders.base.components import import_function
 from brorl_graders.environments.registry import ENVIRONMENTS
 
-from nemo_brorl.config.schema import Setting, SettingSection, groups
+from nemo_brorl.config.algorithm import CovarianceConfig
+from nemo_brorl.config.schema import Setting, SettingSection, groups, section_of
 from nemo_brorl.prompts.row_formats import DATA_SETS, PRESETS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
+# Parameters in a mapping that is a setting, by the section of this setting.
+PARAMETERS = {"algorithm": section_of(CovarianceConfig, "algorithm.loss_params.covariance")}
 LEAST_SHARED = 3  # fewest settings common to two sections that are named instead of shown again
 
 INTRODUCTION = """# Settings
@@ -43,6 +46,8 @@ def page() -> str:
     for group in groups():
         if group.settings:
             sections.append(section(group, shown))
+            if group.path in PARAMETERS:
+                sections.append(section(PARAMETERS[group.path], shown))
             for setting in group.settings:
                 shown.setdefault(_said(setting), group.path)
         if group.path == "data.columns":
