@@ -19,9 +19,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
-from brorl_graders.base.payload import Payload, is_list
+from brorl_graders.base.payload import Key, Payload, is_list
 
 Choices = Sequence[str]  # texts of the options; empty: any letter is an option
+
+KEYS = (
+    Key("answer", "right option: its letter, its number from 0, or its text", is_required=True),
+    Key("choices", "texts of the options, from 2 to 26; without texts `answer` must be a letter"),
+)
 
 LETTERS = string.ascii_uppercase
 TRIMMED = string.whitespace + "*_$\"'`.,:;!"

@@ -21,10 +21,17 @@ from functools import cache, lru_cache
 from typing import Any
 
 from brorl_graders.base.answer import read_answer
-from brorl_graders.base.payload import Payload, is_blank
+from brorl_graders.base.payload import Key, Payload, is_blank
 from brorl_graders.verifiers.arithmetic import FUNCTIONS, exact_value, is_antiderivative, numbers_in, uses_only
 from brorl_graders.verifiers.safe_answer import EvaluationError, EvaluationGuard, is_arithmetic
 
+KEYS = (
+    Key("dataset", "name of the Reasoning Gym task", is_required=True),
+    Key("config", "settings of the task, as an object", is_required=True),
+    Key("question", "`question` of the task's entry", is_required=True),
+    Key("answer", "`answer` of the task's entry", is_required=True),
+    Key("metadata", "`metadata` of the task's entry", is_required=True),
+)
 BOARD_TASKS = ("arc_agi", "rearc")  # a right answer to these equals metadata["output"], tuples of tuples
 
 # Tasks that run an answer as Python when it is not the one they wrote (version 0.1.25): by eval(), for lists ...
@@ -88,7 +95,7 @@ def answer(payload: Mapping[str, Any], response: str) -> str | None:
 
 def check(payload: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the payload of a Reasoning Gym task: keys of its entry that are missing."""
-    if missing := [key for key in ("dataset", "config", "question", "answer", "metadata") if key not in payload]:
+    if missing := [key.name for key in KEYS if key.name not in payload]:
         lacking = ", ".join(missing)
         yield f"the payload has no {lacking}; it holds an entry of a Reasoning Gym task, its name and its settings"
 

@@ -32,7 +32,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from brorl_graders.base.answer import Box, boxed_answers, extract_answer, last_answer, without_thinking
-from brorl_graders.base.payload import Payload, accepted_answers, check_answer, check_choice, is_number
+from brorl_graders.base.payload import ANSWER, Key, Payload, accepted_answers, check_answer, check_choices, is_number
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import Group, Named, Numeral, Quantity, Reading, Words, read
@@ -46,6 +46,18 @@ _HUNDREDTH = 100
 
 PLACES = ("anywhere", "boxed", "tags", "last")  # locations of an answer; the first is the default
 TOLERANCE = "relative_tolerance"
+KEYS = (
+    ANSWER,
+    Key("extract", "where a response must give its answer; overrides `data.answer_format`", PLACES),
+    Key("percent", "`either`: 50% equals 0.5 and also 50; `exact`: 50% does not equal 50", PERCENT),
+    Key(
+        "units",
+        "`agree`: two units must agree, and a number without a unit equals one with a unit; `required`: an answer "
+        "needs the reference's unit; `ignore`: units are not compared",
+        UNITS,
+    ),
+    Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
+)
 MAX_TAIL = 2000  # characters of an answer, and of a response's end in which an unmarked answer is looked for
 _FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # after a box, such a statement replaces the box
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
@@ -253,9 +265,7 @@ def _group_and_other(
 def check(payload: Payload) -> Iterator[str]:
     """Yield what is wrong with the payload of a mathematical question."""
     yield from check_answer(payload)
-    yield from check_choice(payload, "extract", PLACES)
-    yield from check_choice(payload, "percent", PERCENT)
-    yield from check_choice(payload, "units", UNITS)
+    yield from check_choices(payload, KEYS)
     tolerance = payload.get(TOLERANCE, 0.0)
     if not is_number(tolerance) or not 0 <= tolerance < 1:
         yield f"{TOLERANCE!r} is {tolerance!r}; write a share of the number, from 0 to below 1"
