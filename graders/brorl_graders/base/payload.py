@@ -34,7 +34,7 @@ TIMEOUT_KEY = "timeout_s"
 
 
 class Key(NamedTuple):
-    """One key of the payload that a verifier reads. docs/payloads.md shows the keys of all verifiers."""
+    """One key of the payload that a verifier reads. docs/built_in_verifiers.md shows the keys of all verifiers."""
 
     name: str
     meaning: str  # one line of Markdown for users

@@ -1,4 +1,7 @@
-"""Verifier that gives 1 for the reference answer as it is written, apart from white space, else 0."""
+"""Verifier that gives 1 for the reference answer as it is written, apart from white space, else 0.
+
+`data.answer_format` names the location of a response's answer, by default the last `<answer>` tags.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Verifier of Reasoning Gym's tasks: the score that a task's own `score_answer` gives, 1 for a right answer.
 
-Nine tasks run the answer as Python. For these an answer must be a literal or arithmetic (`safe_answer.py`). Every other
-task scores under a guard that lets no answer run.
+Nine tasks run the answer as Python. Their answers must be lists, bounded arithmetic, polynomials or integrals
+(`safe_answer.py`). Every other task scores under an audit hook that blocks execution. An attempt to execute an answer
+counts as failed. An answer that makes a scorer raise earns 0.
 
-The library's own scorers (version 0.1.25) are wrong for some answers. They reward something that is no answer to the
-question, or they compute for seconds. Where the truth can be decided here, it is. `RULES` has a function for each such
-task, which returns a score, or None to leave the answer to the library.
+Some scorers of the library (version 0.1.25) are wrong or slow: they reward a text that does not answer the question, or
+they compute for seconds. `RULES` in this module replaces the scorers of nine tasks.
 """
 
 from __future__ import annotations
@@ -303,6 +303,7 @@ def _probability(text: str) -> Fraction | None:
     return Fraction(above, below)
 
 
+# Scorers of this package by task. None as a result leaves an answer to the library.
 RULES: dict[str, Rule] = {
     "coin_flip": coin_flip,
     "complex_arithmetic": complex_arithmetic,

@@ -1,10 +1,10 @@
 """Find verifiers, which turn the text of a response into its raw reward, by their names.
 
 Each verifier of this package is a module with `score(payload, response)`, `check(payload)` and `KEYS`. `check` yields
-what is wrong with a prompt's payload before anything is sampled. `KEYS` describes the payload to users. A module may
-also have `load()`, which imports its libraries, and `answer(payload, response)`, which returns the response's answer in
-one spelling, for votes. Imports of libraries are inside functions: a process loads only what its verifiers need, and
-the driver loads none of it.
+what is wrong with a prompt's payload before anything is sampled. `KEYS` and the module's docstring describe the
+verifier to users. A module may also have `load()`, which imports its libraries, and `answer(payload, response)`, which
+returns the response's answer in one spelling, for votes. Imports of libraries are inside functions: a process loads
+only what its verifiers need, and the driver loads none of it.
 
 `find` is the only way from a name to a verifier that scores, and no other module calls it. It accepts the verifiers of
 this package and those that the settings name (`graders/brorl_graders/base/names.py`).
@@ -12,6 +12,7 @@ this package and those that the settings name (`graders/brorl_graders/base/names
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, Protocol
@@ -49,11 +50,6 @@ MALFORMED = (
 )
 
 
-def first_paragraph(docstring: str | None) -> str:
-    """Return the first paragraph of a module's docstring on one line."""
-    return " ".join((docstring or "").partition("\n\n")[0].split())
-
-
 class Template(NamedTuple):
     """A verifier that a process loads before it forks scoring processes. It holds nothing of a prompt or response."""
 
@@ -68,7 +64,7 @@ class Verifier:
     is_foreign = False  # True: another library judges, so each prompt gets a scoring process of its own
     endpoint: Endpoint | None = None  # address that scoring workers ask over a network, instead of `score`
     keys: tuple[Key, ...] = ()  # keys of the payload; empty: unknown
-    summary = ""  # first paragraph of the docstring of the verifier's module
+    description = ""  # docstring of the verifier's module, as Markdown for users
     answer: Answer | None = None  # function that reads a response's answer for votes; None: no answers, as of programs
 
     def __init__(self, name: str) -> None:
@@ -126,7 +122,7 @@ class ModuleVerifier(Verifier):
         self.is_open = is_open
         self.is_foreign = is_foreign
         self.keys = module.KEYS
-        self.summary = first_paragraph(module.__doc__)
+        self.description = inspect.cleandoc(module.__doc__ or "")
         self.answer = getattr(module, "answer", None)
         self._module = module
 
@@ -156,7 +152,7 @@ class Composition(Verifier):
     """A verifier that combines others. It needs what its parts need, and nothing else."""
 
     keys = composite.KEYS
-    summary = first_paragraph(composite.__doc__)
+    description = inspect.cleandoc(composite.__doc__ or "")
 
     def parts(self, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
         for part in composite.parts_of(payload):

@@ -16,7 +16,7 @@ from brorl_graders.verifiers.registry import VERIFIERS
 
 from graders.tests.support.names import allow_also
 from graders.tests.support.play import agent_played
-from scripts import payloads_page
+from scripts import verifiers_page
 from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.slow
@@ -29,8 +29,8 @@ def test_every_verifier_is_described_for_users() -> None:
     assert [name for name in VERIFIERS if f"`{name}`" not in text] == []
 
 
-def test_the_page_of_payloads_is_current() -> None:
-    assert payloads_page.PAGE.read_text(encoding="utf-8") == payloads_page.page(), "run `make docs`"
+def test_the_page_of_built_in_verifiers_is_current() -> None:
+    assert verifiers_page.PAGE.read_text(encoding="utf-8") == verifiers_page.page(), "run `make docs`"
 
 
 def test_the_pages_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

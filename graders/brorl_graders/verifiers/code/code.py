@@ -1,10 +1,12 @@
 """Verifier of programs: the share of tests that a response's program passes, or 1 only if it passes all.
 
-The program runs in one sandbox (docs/reference/sandbox.md), and the judge of its test scripts in another. Their results
-are judged here.
+The program is the response's last complete code block marked as Python, else the last unmarked block. If some of these
+blocks define a name that the tests call, the last such block is the program. A response without a program scores 0.
+
+The program runs in one sandbox, and test scripts run in another (docs/reference/sandbox.md). The verifier compares
+results outside the sandboxes.
 
 `inputs`, `outputs` and `fn_name` are the layout of APPS, TACO and Eurus-2. `script` with `entry_point` is HumanEval's.
-The program is found among the response's code blocks in the forms in which models write them.
 """
 
 from __future__ import annotations

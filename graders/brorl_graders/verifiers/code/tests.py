@@ -94,7 +94,7 @@ Test = PrintTest | CallTest | ScriptTest
 
 
 def read_tests(payload: Payload) -> list[Test]:
-    """Return all tests of a payload (docs/payloads.md describes its keys).
+    """Return all tests of a payload (docs/built_in_verifiers.md describes its keys).
 
     Raises ValueError that says what is wrong with them.
     """

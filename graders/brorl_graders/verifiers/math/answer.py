@@ -1,26 +1,15 @@
 r"""Verifier of mathematical answers: 1 if the response's answer equals the reference.
 
-Answers may be numbers, fractions, units, percentages, words, sets, intervals and equations. The answer is looked for in
-the response without its thinking, inside the last `<answer>` tags if there are any. There it is the contents of the
-last `\boxed{}` and of boxes next to it, else what the text states as its answer (`statement.py`).
+Answers may be numbers, fractions, units, percentages, words, sets, intervals and equations. With `extract: anywhere`
+the verifier reads inside the last `<answer>` tags, if any, and never in the thinking. The last `\boxed{}` counts
+together with adjacent boxes: `\boxed{1}` and `\boxed{2}` are one answer of two values. Without a box, or when "final
+answer is" follows the box, the verifier reads the text after the last such phrase, else the last formula or number.
 
-Both answers are brought into one notation (`notation.py`). Numbers, plain expressions, words and groups of those are
-read (`reading.py`) and compared here, and math-verify (`library.py`) compares all others. A verdict depends only on the
-two answers and the rules. It is cached, since most responses to a prompt end in one of few answers.
+Numbers, plain expressions, words and groups of these are compared without a grammar of LaTeX. math-verify compares
+relations, matrices and functions. A verdict depends only on the two answers and the payload's options.
 
-Votes are counted by one spelling of each answer: `\frac{1}{2}`, `1/2`, `$0.5$` and `\boxed{\dfrac12}` are one. What can
-be read without a grammar (`reading.py`) is spelt by its value. Of anything else spacing and typesetting are dropped.
-Two spellings of one expression may stay apart (`x+1`, `1+x`): votes are counted thousands of times, so no library that
-may hang is used.
-
-A data set may set the rules by which two answers are equal.
-
-- Numbers: as `value.py` says, or up to a relative difference.
-- Percent: 50% equals 0.5, and by default also 50, since a question may ask "what percent". Two percentages are compared
-  as such.
-- Units: two known units must agree, up to a factor. A reference without a unit accepts any unit, and one with a unit
-  accepts a bare number.
-- Brackets: `(1,2)`, `[1,2]` and `\{1,2\}` differ. A list without brackets is a set of answers, or a tuple.
+Votes count one spelling of each answer: `\frac{1}{2}`, `1/2`, `$0.5$` and `\boxed{\dfrac12}` are one vote. Other
+expressions lose spacing and typesetting, so `x+1` and `1+x` are two votes.
 """
 
 from __future__ import annotations
@@ -38,6 +27,10 @@ from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import Group, Named, Numeral, Quantity, Reading, Words, read
 from brorl_graders.verifiers.math.statement import is_prose, stated_answer
 from brorl_graders.verifiers.math.value import Value, compare
+
+# `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, `reading.py` reads answers
+# without a grammar, `value.py` compares numbers, `units.py` compares units, and `library.py` asks math-verify. Verdicts
+# are cached, since most responses to a prompt end in one of few answers. Votes ask no library that may hang.
 
 PERCENT = ("either", "exact")
 UNITS = ("agree", "required", "ignore")

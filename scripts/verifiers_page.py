@@ -1,4 +1,4 @@
-"""Write docs/payloads.md from the verifiers' modules: `python scripts/payloads_page.py` (`make docs`)."""
+"""Write docs/built_in_verifiers.md from the verifiers' modules: `python scripts/verifiers_page.py` (`make docs`)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from pathlib import Path
 from brorl_graders.base.payload import Key
 from brorl_graders.verifiers.registry import VERIFIERS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "payloads.md"
-HEAD = """# Payloads of verifiers
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "built_in_verifiers.md"
+HEAD = """# Built-in verifiers
 
 Made from the modules in `graders/brorl_graders/verifiers/` by `make docs`; a test asserts that it is current.
 
-A prompt's payload is one JSON object, which the prompt's [verifier](reference/verifiers.md) reads. Columns of the data
-row fill the payload, and `data.verifier_options` overrides the columns. Loading data checks the payloads of built-in
-verifiers. `timeout_s` in a payload is [the verifier's deadline](reference/verifiers.md#where-verifiers-run) in seconds.
+A verifier scores a response by the prompt's payload, one JSON object. Columns of the data row fill the payload, and
+`data.verifier_options` overrides the columns. Loading data checks payloads. The key `timeout_s` in any payload is the
+verifier's deadline in seconds. The page [Verifiers](reference/verifiers.md) explains how to choose, combine and trust
+verifiers, and [where the answer is read](reference/verifiers.md#where-the-answer-is-read).
 """
 
 
 def page() -> str:
-    """Return the text of docs/payloads.md."""
+    """Return the text of docs/built_in_verifiers.md."""
     lines = [HEAD]
     for name, verifier in VERIFIERS.items():
-        lines += [f"## {name}", "", verifier.summary, "", "| key | values | meaning |", "|---|---|---|"]
+        lines += [f"## {name}", "", verifier.description, "", "| key | values | meaning |", "|---|---|---|"]
         lines += [f"| `{key.name}` | {values(key)} | {key.meaning} |" for key in verifier.keys]
         lines.append("")
     return "\n".join(lines)
