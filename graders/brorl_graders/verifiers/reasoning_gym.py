@@ -1,11 +1,13 @@
 """Verifier of Reasoning Gym's tasks: the score that a task's own `score_answer` gives, 1 for a right answer.
 
-Nine tasks run the answer as Python. Their answers must be lists, bounded arithmetic, polynomials or integrals
-(`safe_answer.py`). Every other task scores under an audit hook that blocks execution. An attempt to execute an answer
-counts as failed. An answer that makes a scorer raise earns 0.
+Nine tasks run the answer as Python, so an answer to these must be a list, bounded arithmetic, a polynomial or an
+integral (`safe_answer.py`). Every other task scores under an audit hook that blocks execution. An attempt to execute an
+answer counts as failed. An answer that makes a scorer raise earns 0.
 
 Some scorers of the library (version 0.1.25) are wrong or slow: they reward a text that does not answer the question, or
-they compute for seconds. `RULES` in this module replaces the scorers of nine tasks.
+they compute for seconds. `RULES` in `reasoning_gym.py` replaces, with reasons, the scorers of `coin_flip`,
+`complex_arithmetic`, `countdown`, `game_of_life_halting`, `intermediate_integration`, `prime_factorization`,
+`propositional_logic` (0 above 300 characters), `puzzle24` and `simple_integration`.
 """
 
 from __future__ import annotations

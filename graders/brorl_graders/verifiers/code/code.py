@@ -7,6 +7,14 @@ The program runs in one sandbox, and test scripts run in another (docs/reference
 results outside the sandboxes.
 
 `inputs`, `outputs` and `fn_name` are the layout of APPS, TACO and Eurus-2. `script` with `entry_point` is HumanEval's.
+
+A test script may have assertions, comparing helpers (EvalPlus), loops, `unittest`, pytest's functions and classes, an
+interactive session (`>>> f(2)`), `from solution import f`, and `if __name__ == "__main__"`. A script must reach an
+assertion. Loading data refuses three kinds of test scripts:
+
+- scripts without assertions, or with assertions only in functions that are never called
+- scripts that use nothing of the program
+- scripts that execute a program's results (`eval`, `exec`, `pickle`) or inspect the program (`inspect`, `globals`)
 """
 
 from __future__ import annotations
