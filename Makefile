@@ -127,6 +127,7 @@ docs: env
 	$(PYTHON) scripts/metrics_page.py
 	$(PYTHON) scripts/verifiers_page.py
 	$(PYTHON) scripts/measurements_page.py
+	$(PYTHON) scripts/rollout_store_page.py
 	$(PYTHON) scripts/module_map.py
 	PYTHONPATH=. $(PYTHON) scripts/planner_page.py
 

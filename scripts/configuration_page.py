@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 from pathlib import Path
 
-from nemo_brorl.config.schema import Setting, SettingSection, groups
+from brorl_graders.base.components import import_function
+from brorl_graders.environments.registry import ENVIRONMENTS
+
+from nemo_brorl.config.algorithm import CovarianceConfig
+from nemo_brorl.config.schema import Setting, SettingSection, groups, section_of
+from nemo_brorl.prompts.row_formats import DATA_SETS, PRESETS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
+# Parameters in a mapping that is a setting, by the section of this setting.
+PARAMETERS = {"algorithm": section_of(CovarianceConfig, "algorithm.loss_params.covariance")}
 LEAST_SHARED = 3  # fewest settings common to two sections that are named instead of shown again
 
 INTRODUCTION = """# Settings
@@ -37,8 +46,12 @@ def page() -> str:
     for group in groups():
         if group.settings:
             sections.append(section(group, shown))
+            if group.path in PARAMETERS:
+                sections.append(section(PARAMETERS[group.path], shown))
             for setting in group.settings:
                 shown.setdefault(_said(setting), group.path)
+        if group.path == "data.columns":
+            sections.append(presets() + environments())
     return INTRODUCTION + "".join(sections)
 
 
@@ -109,6 +122,45 @@ def _type(setting: Setting) -> str:
     if setting.annotation.endswith(" | None"):
         kind += " or null"
     return f"{kind}, {allowed}" if allowed else kind
+
+
+def presets() -> str:
+    """Return the section of docs/configuration.md about the presets of `data.preset`, one row for each row format."""
+    text = "\n## Presets of rows\n\nPaths of fields, by `data.preset`. `?` marks a field that may be missing.\n\n"
+    text += "| preset | data set | prompt | answer | task | more payload | verifier |\n|---|---|---|---|---|---|---|\n"
+    for name, formats in PRESETS.items():
+        for layout in formats:
+            data_set = DATA_SETS[name]
+            if layout.when:
+                data_set += ", rows whose `{}` is `{}`".format(*layout.when)
+            named = (path if path.rstrip("?") == key else f"{key}={path}" for key, path in layout.payload.items())
+            paths = [_code(layout.prompt), _code(layout.answer), _code(layout.task_path), ", ".join(map(_code, named))]
+            text += f"| `{name}` | {data_set} | {' | '.join(paths)} | `{layout.verifier}` |\n"
+    return text
+
+
+def environments() -> str:
+    """Return the section of docs/configuration.md about the built-in environments, from signatures and docstrings."""
+    text = "\n## Built-in environments\n\nValues of `data.environment`, with keys of `data.environment_settings`.\n\n"
+    text += "| environment | settings and defaults | meaning |\n|---|---|---|\n"
+    for name, path in ENVIRONMENTS.items():
+        kind = import_function("environment", path)
+        settings = ", ".join(_argument(argument) for argument in inspect.signature(kind).parameters.values())
+        details = (inspect.getdoc(kind.__init__) or "").partition("\n\n")[2]
+        sentences = re.split(r"(?<=\.)\s+", f"{inspect.getdoc(kind)} {details}".strip())
+        meaning = " ".join(sentence for sentence in sentences if not sentence.startswith("Raises"))
+        text += f"| `{name}` | {settings} | {' '.join(meaning.split())} |\n"
+    return text
+
+
+def _code(text: str | None) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _argument(argument: inspect.Parameter) -> str:
+    if argument.default is inspect.Parameter.empty:
+        return f"`{argument.name}` (required)"
+    return f"`{argument.name}={json.dumps(argument.default)}`"
 
 
 if __name__ == "__main__":
