@@ -15,6 +15,7 @@ from brorl_graders.verifiers.registry import VERIFIERS
 
 from graders.tests.support.names import allow_also
 from graders.tests.support.play import agent_played
+from scripts import verifiers_page
 from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.slow
@@ -25,6 +26,10 @@ QUESTION = {"text": "2 + 2 =", "verifier": "exact_match", "payload": {"answer": 
 def test_every_verifier_is_described_for_users() -> None:
     text = (ROOT / "docs" / "reference" / "verifiers.md").read_text(encoding="utf-8")
     assert [name for name in VERIFIERS if f"`{name}`" not in text] == []
+
+
+def test_the_page_of_built_in_verifiers_is_current() -> None:
+    assert verifiers_page.PAGE.read_text(encoding="utf-8") == verifiers_page.page(), "run `make docs`"
 
 
 def test_the_pages_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
