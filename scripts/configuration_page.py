@@ -11,7 +11,8 @@ from brorl_graders.base.components import import_function
 from brorl_graders.environments.registry import ENVIRONMENTS
 
 from nemo_brorl.config.algorithm import CovarianceConfig
-from nemo_brorl.config.schema import Setting, SettingSection, groups, section_of
+from nemo_brorl.config.help_pages import SETTINGS_THAT_MATTER
+from nemo_brorl.config.schema import Setting, SettingSection, groups, section_of, settings
 from nemo_brorl.prompts.row_formats import DATA_SETS, PRESETS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
@@ -36,6 +37,14 @@ brorl train --print-config                                # the resolved setting
 Unknown keys, wrong types, numbers out of range and settings that do not fit each other are refused before anything is
 started, with a message that says what to set instead. A run that is resumed may be given other values only for the
 settings marked with a star.
+
+## Settings that matter
+
+Most runs change only the settings in this table, which `brorl train --help` prints too. The planner
+[chooses each size](planner.md#automatic-sizes) that is `null`, or `auto` on the command line.
+
+| setting and default | change it to |
+|---|---|
 """
 
 
@@ -52,7 +61,19 @@ def page() -> str:
                 shown.setdefault(_said(setting), group.path)
         if group.path == "data.columns":
             sections.append(presets() + environments())
-    return INTRODUCTION + "".join(sections)
+    important = [reason_row(settings()[path], reason) for path, reason in SETTINGS_THAT_MATTER.items()]
+    return _with_links(INTRODUCTION + "".join(important + sections))
+
+
+def reason_row(setting: Setting, reason: str) -> str:
+    """Return one line of the table of settings that matter, with a link to the setting's section."""
+    section_path = setting.path.rpartition(".")[0]
+    return f"| [`{setting.path}={setting.default}`](#{_anchor(section_path)}) | {reason} |\n"
+
+
+def _with_links(text: str) -> str:
+    """Make a link of each page that the text of a setting names."""
+    return re.sub(r"docs/([\w/]+\.md)", r"[\g<0>](\1)", text)
 
 
 def section(group: SettingSection, shown: dict[str, str]) -> str:
@@ -62,10 +83,10 @@ def section(group: SettingSection, shown: dict[str, str]) -> str:
     below the heading and get no row.
     """
     shared = _shared(group, shown)
-    again = {setting.path for settings in shared.values() for setting in settings}
+    again = {setting.path for common in shared.values() for setting in common}
     text = f"\n## {group.path}\n\n{group.summary}\n"
-    for path, settings in shared.items():
-        text += _as_in(path, settings, is_whole=len(settings) == len(group.settings))
+    for path, common in shared.items():
+        text += _as_in(path, common, is_whole=len(common) == len(group.settings))
     rows = [row(setting) for setting in group.settings if setting.path not in again]
     if rows:
         head = "| setting and default | type | meaning |\n|---|---|---|\n"
