@@ -125,7 +125,9 @@ site:
 docs: env
 	$(PYTHON) scripts/configuration_page.py
 	$(PYTHON) scripts/metrics_page.py
+	$(PYTHON) scripts/verifiers_page.py
 	$(PYTHON) scripts/measurements_page.py
+	$(PYTHON) scripts/rollout_store_page.py
 	$(PYTHON) scripts/module_map.py
 	PYTHONPATH=. $(PYTHON) scripts/planner_page.py
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 from pathlib import Path
 
-from nemo_brorl.config.schema import Setting, SettingSection, groups
+from brorl_graders.base.components import import_function
+from brorl_graders.environments.registry import ENVIRONMENTS
+
+from nemo_brorl.config.algorithm import CovarianceConfig
+from nemo_brorl.config.help_pages import SETTINGS_THAT_MATTER
+from nemo_brorl.config.schema import Setting, SettingSection, groups, section_of, settings
+from nemo_brorl.prompts.row_formats import DATA_SETS, PRESETS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
+# Parameters in a mapping that is a setting, by the section of this setting.
+PARAMETERS = {"algorithm": section_of(CovarianceConfig, "algorithm.loss_params.covariance")}
 LEAST_SHARED = 3  # fewest settings common to two sections that are named instead of shown again
 
 INTRODUCTION = """# Settings
@@ -27,6 +37,14 @@ brorl train --print-config                                # the resolved setting
 Unknown keys, wrong types, numbers out of range and settings that do not fit each other are refused before anything is
 started, with a message that says what to set instead. A run that is resumed may be given other values only for the
 settings marked with a star.
+
+## Settings that matter
+
+Most runs change only the settings in this table, which `brorl train --help` prints too. The planner
+[chooses each size](planner.md#automatic-sizes) that is `null`, or `auto` on the command line.
+
+| setting and default | change it to |
+|---|---|
 """
 
 
@@ -37,9 +55,25 @@ def page() -> str:
     for group in groups():
         if group.settings:
             sections.append(section(group, shown))
+            if group.path in PARAMETERS:
+                sections.append(section(PARAMETERS[group.path], shown))
             for setting in group.settings:
                 shown.setdefault(_said(setting), group.path)
-    return INTRODUCTION + "".join(sections)
+        if group.path == "data.columns":
+            sections.append(presets() + environments())
+    important = [reason_row(settings()[path], reason) for path, reason in SETTINGS_THAT_MATTER.items()]
+    return _with_links(INTRODUCTION + "".join(important + sections))
+
+
+def reason_row(setting: Setting, reason: str) -> str:
+    """Return one line of the table of settings that matter, with a link to the setting's section."""
+    section_path = setting.path.rpartition(".")[0]
+    return f"| [`{setting.path}={setting.default}`](#{_anchor(section_path)}) | {reason} |\n"
+
+
+def _with_links(text: str) -> str:
+    """Make a link of each page that the text of a setting names."""
+    return re.sub(r"docs/([\w/]+\.md)", r"[\g<0>](\1)", text)
 
 
 def section(group: SettingSection, shown: dict[str, str]) -> str:
@@ -49,10 +83,10 @@ def section(group: SettingSection, shown: dict[str, str]) -> str:
     below the heading and get no row.
     """
     shared = _shared(group, shown)
-    again = {setting.path for settings in shared.values() for setting in settings}
+    again = {setting.path for common in shared.values() for setting in common}
     text = f"\n## {group.path}\n\n{group.summary}\n"
-    for path, settings in shared.items():
-        text += _as_in(path, settings, is_whole=len(settings) == len(group.settings))
+    for path, common in shared.items():
+        text += _as_in(path, common, is_whole=len(common) == len(group.settings))
     rows = [row(setting) for setting in group.settings if setting.path not in again]
     if rows:
         head = "| setting and default | type | meaning |\n|---|---|---|\n"
@@ -109,6 +143,45 @@ def _type(setting: Setting) -> str:
     if setting.annotation.endswith(" | None"):
         kind += " or null"
     return f"{kind}, {allowed}" if allowed else kind
+
+
+def presets() -> str:
+    """Return the section of docs/configuration.md about the presets of `data.preset`, one row for each row format."""
+    text = "\n## Presets of rows\n\nPaths of fields, by `data.preset`. `?` marks a field that may be missing.\n\n"
+    text += "| preset | data set | prompt | answer | task | more payload | verifier |\n|---|---|---|---|---|---|---|\n"
+    for name, formats in PRESETS.items():
+        for layout in formats:
+            data_set = DATA_SETS[name]
+            if layout.when:
+                data_set += ", rows whose `{}` is `{}`".format(*layout.when)
+            named = (path if path.rstrip("?") == key else f"{key}={path}" for key, path in layout.payload.items())
+            paths = [_code(layout.prompt), _code(layout.answer), _code(layout.task_path), ", ".join(map(_code, named))]
+            text += f"| `{name}` | {data_set} | {' | '.join(paths)} | `{layout.verifier}` |\n"
+    return text
+
+
+def environments() -> str:
+    """Return the section of docs/configuration.md about the built-in environments, from signatures and docstrings."""
+    text = "\n## Built-in environments\n\nValues of `data.environment`, with keys of `data.environment_settings`.\n\n"
+    text += "| environment | settings and defaults | meaning |\n|---|---|---|\n"
+    for name, path in ENVIRONMENTS.items():
+        kind = import_function("environment", path)
+        settings = ", ".join(_argument(argument) for argument in inspect.signature(kind).parameters.values())
+        details = (inspect.getdoc(kind.__init__) or "").partition("\n\n")[2]
+        sentences = re.split(r"(?<=\.)\s+", f"{inspect.getdoc(kind)} {details}".strip())
+        meaning = " ".join(sentence for sentence in sentences if not sentence.startswith("Raises"))
+        text += f"| `{name}` | {settings} | {' '.join(meaning.split())} |\n"
+    return text
+
+
+def _code(text: str | None) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _argument(argument: inspect.Parameter) -> str:
+    if argument.default is inspect.Parameter.empty:
+        return f"`{argument.name}` (required)"
+    return f"`{argument.name}={json.dumps(argument.default)}`"
 
 
 if __name__ == "__main__":

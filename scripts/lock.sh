@@ -6,6 +6,7 @@
 # Python 3.11 and 3.12. Sums are PyPI's, of all wheels and sources of a version, for every platform. UV_FIND_LINKS and UV_INDEX name
 # other sources to choose versions from. Resolve cpu.txt where uv finds torch's CPU build, whose sums are written by hand
 # (cpu-torch.txt). Its local part (+cpu) is cut off here, and the packages that PyPI's build also needs go to cpu-cuda.txt.
+# (`echo NAME==VERSION | uv pip compile - --no-deps --generate-hashes` prints sums for lists written by hand.)
 # docs/supply_chain.md explains what the sums check, and what they do not.
 set -euo pipefail
 cd "$(dirname "$0")/../requirements"

@@ -2,7 +2,7 @@
 # BroRL with a 32B model on 32 nodes of 8 GPUs.
 #   sbatch slurm/brorl_32b_256gpu.sh [KEY=VALUE ...]          overrides are Hydra's: trainer.max_steps=10 'data.tasks=[{name: gcd}]'
 # Submit from the repository. Pass a site's own options on the command line (sbatch --partition=… --account=… slurm/…) or in
-# SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/brorl_launcher/job/job.sh lists the BRORL_… variables, docs/howto/cluster.md explains them.
+# SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/brorl_launcher/job/job.sh explains the BRORL_… variables.
 #SBATCH --job-name=brorl_32b_256gpu
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append

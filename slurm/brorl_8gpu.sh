@@ -2,7 +2,7 @@
 # The recipe of brorl_64gpu on one node of 8 GPUs, with an eighth of its prompts in a step.
 #   sbatch slurm/brorl_8gpu.sh [KEY=VALUE ...]          overrides are Hydra's: trainer.max_steps=10 'data.tasks=[{name: gcd}]'
 # Submit from the repository. Pass a site's own options on the command line (sbatch --partition=… --account=… slurm/brorl_8gpu.sh) or
-# in SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/brorl_launcher/job/job.sh lists the BRORL_… variables, docs/howto/cluster.md explains them.
+# in SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/brorl_launcher/job/job.sh explains the BRORL_… variables.
 #SBATCH --job-name=brorl_8gpu
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append

@@ -17,7 +17,7 @@ from nemo_brorl.core.errors import ConfigError
 
 PAIRS = {"environment": "--env"}  # NAME=VALUE, repeatable
 LISTS = {"mounts": "--mount", "setup": "--setup", "options": "--sbatch"}  # repeatable
-SECTION = "the site's settings, over those of --site (docs/howto/cluster.md)"
+SECTION = "the site's settings, over those of --site (conf/site/example.yaml)"
 
 
 @dataclass(frozen=True)

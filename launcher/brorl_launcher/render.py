@@ -35,6 +35,8 @@ EXAMPLES = """examples:
   brorl render --config-name brorl_7b --partition gpu --account me --time 24:00:00 --run /shared/runs/first
   brorl render --to rayjob --config-name brorl_64gpu --container ghcr.io/me/brorl:gpu --volume runs:/shared \\
       --run /shared/runs/first | kubectl apply -f -
+  brorl render --to skypilot --config-name brorl_64gpu --container ghcr.io/me/brorl:gpu --volume runs:/shared \\
+      --run /shared/runs/first > task.yaml && sky launch task.yaml
   brorl render --config-name brorl --nodes 4 policy.model=/shared/models/mine rollouts.num_per_prompt=256 --site mine
 
 Writes RUN/launch/: job.sbatch, config.yaml (all settings), code/ (as it is now), revision.txt, command.txt. Then

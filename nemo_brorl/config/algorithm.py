@@ -128,8 +128,8 @@ class AlgorithmConfig:
     loss: str = setting("ppo_clip", "policy loss", choices=(*REINFORCEMENT_LOSSES, FUNCTION))
     loss_params: dict[str, Any] = setting(
         {},
-        "parameters of the loss. All have covariance: Clip-Cov or KL-Cov, which limit updates of tokens "
-        "that reduce entropy (docs/explanation/theory.md). A loss of your own may have more "
+        "parameters of the loss. All losses have covariance: Clip-Cov or KL-Cov, which limit updates of tokens that "
+        "reduce entropy (docs/configuration.md lists its parameters). A loss of your own may have more "
         "(docs/howto/extend.md)",
     )
     aggregation: str = setting(

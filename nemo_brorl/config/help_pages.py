@@ -64,34 +64,34 @@ EXAMPLES = {
     ),
 }
 
-# Settings that most recipes give a value, in the order in which one meets them.
-SETTINGS_THAT_MATTER = (
-    "policy.model",
-    "data.tasks",
-    "data.source",
-    "data.path",
-    "data.verifier",
-    "data.max_prompt_tokens",
-    "rollouts.num_per_prompt",
-    "rollouts.prompts_per_step",
-    "rollouts.chunk_size",
-    "rollouts.max_response_tokens",
-    "dynamic_sampling.fill",
-    "policy.optim.lr",
-    "algorithm.num_mini_batches",
-    "policy.precision",
-    "policy.tensor_model_parallel_size",
-    "policy.tokens_per_micro_batch",
-    "policy.recompute",
-    "generation.gpu_memory_utilization",
-    "generation.max_model_len",
-    "evaluation.num_prompts",
-    "evaluation.samples_per_prompt",
-    "trainer.max_steps",
-    "trainer.val_interval",
-    "trainer.save_interval",
-    "exp_manager.explicit_log_dir",
-)
+# Settings that most recipes give a value, in the order in which one meets them, each with the reason to change it.
+SETTINGS_THAT_MATTER = {
+    "policy.model": "train another model",
+    "data.tasks": "choose generated tasks",
+    "data.source": "use your own questions (docs/howto/data.md)",
+    "data.path": "name the file of your own questions",
+    "data.verifier": "choose a verifier (docs/reference/verifiers.md), or your own function",
+    "data.max_prompt_tokens": "accept longer prompts",
+    "rollouts.num_per_prompt": "choose N, the rollouts per prompt (docs/howto/choose_n.md)",
+    "rollouts.prompts_per_step": "train on more prompts a step",
+    "rollouts.chunk_size": "balance engines (smaller chunks), or share more prefix work (larger chunks)",
+    "rollouts.max_response_tokens": "allow longer responses, if rollouts/truncated is high",
+    "dynamic_sampling.fill": "decide when a batch is full (docs/howto/choose_n.md)",
+    "policy.optim.lr": "adapt the learning rate to model and batch",
+    "algorithm.num_mini_batches": "take more optimizer steps per training step",
+    "policy.precision": "use bf16 instead of fp32",
+    "policy.tensor_model_parallel_size": "split a model over GPUs of a node",
+    "policy.tokens_per_micro_batch": "save memory, or use larger, faster micro-batches",
+    "policy.recompute": "trade speed for activation memory",
+    "generation.gpu_memory_utilization": "share a GPU between engine and policy",
+    "generation.max_model_len": "limit prompt and response together",
+    "evaluation.num_prompts": "validate faster, or with less noise",
+    "evaluation.samples_per_prompt": "validate faster, or with less noise",
+    "trainer.max_steps": "train longer",
+    "trainer.val_interval": "validate more often",
+    "trainer.save_interval": "save more often",
+    "exp_manager.explicit_log_dir": "choose the run folder",
+}
 
 
 def help_page(command: str, description: str, default_config: str, topic: str) -> str:
@@ -119,7 +119,7 @@ def help_page(command: str, description: str, default_config: str, topic: str) -
 def _one_screen(command: str) -> list[str]:
     width = max(len(need) for need in RECIPES)
     recipes = [f"  {need:<{width}}  {', '.join(names)}" for need, names in RECIPES.items()]
-    important = [settings()[path] for path in SETTINGS_THAT_MATTER]
+    important = [(settings()[path], reason) for path, reason in SETTINGS_THAT_MATTER.items()]
     return [
         "examples:",
         *(f"  brorl {command} {arguments}" for arguments in EXAMPLES.get(command, ())),
@@ -127,8 +127,8 @@ def _one_screen(command: str) -> list[str]:
         "recipes, by what they need:",
         *recipes,
         "",
-        "settings that matter, with their defaults:",
-        *(f"  {setting.path + '=' + setting.default:<49} {_brief(setting)}" for setting in important),
+        "settings that matter, with their defaults, and what to change each for:",
+        *(f"  {setting.path + '=' + setting.default:<49} {reason}" for setting, reason in important),
         "",
         "--help SECTION shows the settings of a section, for example --help policy.optim.",
         f"--help {EVERYTHING} shows all {len(settings())}.",
@@ -161,7 +161,3 @@ def _line(setting: Setting) -> str:
     declared = setting.declared
     choices = f"[{declared.allowed}] " if declared.choices else ""
     return f"  {setting.path + '=' + setting.default:<52} {setting.annotation:<22} {choices}{declared.meaning}".rstrip()
-
-
-def _brief(setting: Setting) -> str:
-    return re.split(r"[;:.](?:\s|$)", setting.declared.meaning)[0]

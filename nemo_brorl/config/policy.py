@@ -63,7 +63,13 @@ class PolicyConfig:
         "matrix products in FP8. hybrid: e4m3 forward, e5m2 backward. By Transformer Engine on Hopper, emulated on CPU",
         choices=(None, "hybrid", "e4m3"),
     )
-    fp8_recipe: str = setting("tensorwise", "recipe of FP8 scales", choices=("delayed", "tensorwise", "blockwise"))
+    fp8_recipe: str = setting(
+        "tensorwise",
+        "scales of FP8 tensors. tensorwise: one per tensor, from its present largest number; delayed: one per tensor, "
+        "from the last fp8_amax_history passes; blockwise: powers of two, one for 1 x 128 numbers of activations and "
+        "gradients and for 128 x 128 of weights",
+        choices=("delayed", "tensorwise", "blockwise"),
+    )
     fp8_params: bool = setting(False, "keep the weights of FP8 layers in FP8 between steps (GPU)")
     fp8_amax_history: int = setting(
         1024, "micro-batches in the history of largest values of the delayed recipe", at_least=1

@@ -11,7 +11,7 @@ from nemo_brorl.config.declare import setting
 
 @dataclass
 class StoreConfig:
-    """Rollout store: every group of every step as Parquet files in the run folder (docs/reference/run_directory.md)."""
+    """Rollout store: every group of every step as Parquet files in the run folder (docs/rollout_store.md)."""
 
     enabled: bool = setting(True, "store the groups of every step")
     keep_steps: int | None = setting(None, "number of newest steps that are kept; null: all", at_least=1)

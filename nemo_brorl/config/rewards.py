@@ -182,7 +182,7 @@ class EnvironmentsConfig:
     step_timeout_s: float = setting(10.0, "most seconds for one step", above=0)
     episode_timeout_s: float = setting(300.0, "most seconds for all steps of an episode", above=0)
     max_observation_characters: int = setting(
-        8000, "longest observation in characters; longer ones are cut off", at_least=1
+        8000, "longest observation in characters; longer ones are cut, and the model is told", at_least=1
     )
     num_processes: int = setting(2, "processes per environment, in each of num_workers", at_least=1)
 

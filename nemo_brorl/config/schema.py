@@ -100,6 +100,11 @@ def settings() -> dict[str, Setting]:
     return by_path
 
 
+def section_of(declared_in: type, path: str) -> SettingSection:
+    """Return the section that a dataclass declares, without the sections inside it, as if it were set at `path`."""
+    return _walk(declared_in, f"{path}.", may_change=False)[0]
+
+
 def _walk(section: type, prefix: str, may_change: bool) -> list[SettingSection]:
     hints = get_type_hints(section)
     declared_settings: list[Setting] = []

@@ -1,4 +1,7 @@
-"""Checksums of files (size, crc32), computed when files are written and checked before they are read again."""
+"""Checksums of files (size, crc32), computed when files are written and checked before they are read again.
+
+They cost one more read of each file at each save and load, from what the kernel holds after writing.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ On CUDA vLLM returns them itself (`enable_return_routed_experts` of its second m
 callback of the routers and the scheduler's part, and nothing in between. `vllm_adapter.RouteRecorder` fills that gap,
 so all other modules read one attribute on every device.
 
-A token has a route once the engine has computed it. The token that was sampled last has none.
+A token has a route once the engine has computed it. The token that was sampled last has none. A route takes one byte
+for each layer and chosen expert, or two bytes with more than 128 experts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Define row layouts, with presets for well-known files; docs/howto/data.md names the origin of each."""
+"""Define row layouts, with presets for well-known files; docs/configuration.md has a table of the presets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,16 @@ class RowFormat:
         return columns
 
 
-# Formats by name of the preset. The first format that fits a row reads it.
+# Public data set whose files a preset reads, by name of the preset.
+DATA_SETS = {
+    "plain": "your own files",
+    "deepscaler": "agentica-org/DeepScaleR-Preview-Dataset",
+    "eurus_2": "PRIME-RL/Eurus-2-RL-Data",
+    "scp_116k": "EricLu/SCP-116K",
+    "ifeval": "google/IFEval (`input_data.jsonl`)",
+}
+
+# Formats by name of the preset. The first format that fits a row reads it. A comment lists all columns of the data set.
 PRESETS: dict[str, tuple[RowFormat, ...]] = {
     "plain": (
         RowFormat(
@@ -54,9 +63,9 @@ PRESETS: dict[str, tuple[RowFormat, ...]] = {
             task_path="task",
         ),
     ),
-    # agentica-org/DeepScaleR-Preview-Dataset: problem, answer, solution
+    # problem, answer, solution
     "deepscaler": (RowFormat("problem", "answer", "math"),),
-    # PRIME-RL/Eurus-2-RL-Data: data_source, prompt (messages), ability, reward_model {style, ground_truth}, extra_info
+    # data_source, prompt (messages), ability, reward_model {style, ground_truth}, extra_info
     "eurus_2": (
         RowFormat(
             "prompt",
@@ -73,9 +82,9 @@ PRESETS: dict[str, tuple[RowFormat, ...]] = {
             when=("ability", "code"),
         ),
     ),
-    # EricLu/SCP-116K: domain, problem, solution and solutions of other models
+    # domain, problem, solution and solutions of other models
     "scp_116k": (RowFormat("problem", "final:solution", "math", {"domain": "domain?"}),),
-    # google/IFEval: key, prompt, instruction_id_list, kwargs
+    # key, prompt, instruction_id_list, kwargs
     "ifeval": (
         RowFormat(
             "prompt",

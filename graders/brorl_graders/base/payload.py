@@ -15,7 +15,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 SUCCESS_REWARD = 1.0  # reward of a fully right response
 
@@ -31,6 +31,19 @@ ENVIRONMENT = "environment"  # name in place of a verifier for prompts of an env
 UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode categories of control characters, format marks and blanks
 
 TIMEOUT_KEY = "timeout_s"
+
+
+class Key(NamedTuple):
+    """One key of the payload that a verifier reads. docs/built_in_verifiers.md shows the keys of all verifiers."""
+
+    name: str
+    meaning: str  # one line of Markdown for users
+    choices: tuple[str, ...] = ()  # allowed texts, the default first; empty: `check` of the verifier knows the values
+    default: str = ""  # default of a key without choices, as JSON; "": none
+    is_required: bool = False
+
+
+ANSWER = Key("answer", "right answer: a text, a number, or a list of right answers", is_required=True)
 
 
 def accepted_answers(payload: Payload) -> list[str]:
@@ -104,6 +117,13 @@ def check_choice(payload: Payload, key: str, choices: Sequence[str]) -> Iterator
     chosen = payload.get(key, choices[0])
     if chosen not in choices:
         yield f"{key!r} is {chosen!r}; choose {', '.join(choices)}"
+
+
+def check_choices(payload: Payload, keys: Sequence[Key]) -> Iterator[str]:
+    """Yield a message for each of these keys whose value in a payload is none of the key's choices."""
+    for key in keys:
+        if key.choices:
+            yield from check_choice(payload, key.name, key.choices)
 
 
 @dataclass(frozen=True)

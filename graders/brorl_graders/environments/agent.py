@@ -53,10 +53,7 @@ class AgentError(RuntimeError):
 
 
 class Agent(Environment):
-    """An environment that runs an agent, given as a function `run(task, endpoint)` or as a command.
-
-    Other kinds of agents derive from this class and override `act`.
-    """
+    """An environment that runs an agent, given as a function `run(task, endpoint)` or as a command."""
 
     is_open = True
     is_agent = True
@@ -140,7 +137,10 @@ class Agent(Environment):
             self._work.cancel()
 
     async def act(self, task: Task, endpoint: ModelEndpoint) -> Result:
-        """Run the agent on a task, and return its result: a reward, an answer to score, or None."""
+        """Run the agent on a task, and return its result: a reward, an answer to score, or None.
+
+        Agents of other kinds override this method.
+        """
         if self.function is None:
             return await self._run_command(task, endpoint)
         if inspect.iscoroutinefunction(self.function):
@@ -241,9 +241,8 @@ def _retrieve_exception(work: asyncio.Task[Result]) -> None:
 class Verifiers(Agent):
     """An environment of the library `verifiers`, run as an agent with its own loop of turns and its own rubric.
 
-    Its tasks are rows of the environment's dataset. Any environment will do that `verifiers.load_environment` loads
-    (SingleTurnEnv, MultiTurnEnv, ToolEnv, …) in versions below 0.4, which has dropped them. The library is no
-    requirement of this package: `pip install nemo_brorl[verifiers]`.
+    The tasks are rows of the environment's dataset. Every environment works that `verifiers.load_environment` loads
+    (SingleTurnEnv, MultiTurnEnv, ToolEnv, …). Version 0.4 of the library lacks these environments.
     """
 
     def __init__(
@@ -252,9 +251,9 @@ class Verifiers(Agent):
         arguments: dict[str, Any] | None = None,
         max_turns: int = 16,
     ) -> None:
-        """Load an environment of the library `verifiers` by its name.
+        """Load an environment of the library `verifiers`.
 
-        `arguments` are passed to its `load_environment`. Raises ConfigError.
+        `environment` is the environment's name, and `arguments` are those of `load_environment`. Raises ConfigError.
         """
         super().__init__(max_turns=max_turns)
         self.environment = _load_environment(environment, json.dumps(arguments or {}))

@@ -5,7 +5,8 @@ the last turn. The answer is the model's next turn, and the trajectory keeps its
 sampled them. So an agent's requests continue one conversation, one at a time. Any other request is refused with the
 reason (400). Each conversation has its own token, and a request without a valid token is refused (401).
 
-The endpoint supports those parts of OpenAI's chat completions that fit into a trajectory.
+The endpoint supports those parts of OpenAI's chat completions that fit into a trajectory. `stream` returns an answer
+in one piece.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Judged(Environment):
 
 
 class VerifyAndRetry(Judged):
-    """An environment that lets the model retry after a wrong answer. The last answer gets the reward."""
+    """An environment that lets the model retry after a wrong answer. The question's verifier scores the last answer."""
 
     def __init__(
         self,
@@ -106,8 +106,8 @@ class VerifyAndRetry(Judged):
     ) -> None:
         """Check and store the settings of the environment.
 
-        `feedback` is the message after a wrong answer and may contain `{question}`. Each retry multiplies the reward by
-        `retry_discount`. Raises ConfigError for `max_turns` below 1.
+        `feedback` is the message after a wrong answer, and may contain `{question}`. Each retry multiplies the reward
+        by `retry_discount`. Raises ConfigError for `max_turns` below 1.
         """
         if max_turns < 1:
             raise ConfigError(f"verify_and_retry: max_turns={max_turns}: set 1 or more")
@@ -147,7 +147,10 @@ class WithTool(Judged):
 
 
 class Calculator(WithTool):
-    """An environment with a calculator of exact arithmetic: + - * / ** and brackets."""
+    """An environment with the tool `calculator(expression)`, which computes exactly with `+ - * / **` and brackets.
+
+    A turn without a tool call is the answer.
+    """
 
     tools = (
         {
@@ -179,10 +182,10 @@ class Calculator(WithTool):
 
 
 class PythonTool(WithTool):
-    """An environment with Python in the sandbox of `graders/brorl_graders/sandbox`.
+    """An environment with the tool `python(code)`, which runs in the sandbox of `graders/brorl_graders/sandbox`.
 
-    Variables are kept between the calls of an episode. Each call is a new process that first repeats the earlier calls,
-    so no process waits while the model generates.
+    A turn without a tool call is the answer. Variables are kept between the calls of an episode. Each call is a new
+    process that first repeats the earlier calls, so no process waits while the model generates.
     """
 
     is_open = True

@@ -19,10 +19,10 @@ RULES = (
 
 
 class Mastermind(Environment):
-    """A game of Mastermind in which the model guesses a secret code of letters.
+    """A game of Mastermind, in which the model guesses a secret code of `length` letters, each one of `num_letters`.
 
-    The reward is 1 for the code. After a lost game it is `consolation` times the share of letters that the last guess
-    has in the right place.
+    The reward is 1 for the code. After a lost game the reward is `consolation` times the share of letters that the last
+    guess has in the right place.
     """
 
     def __init__(

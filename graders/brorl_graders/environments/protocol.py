@@ -74,7 +74,7 @@ class Environment(ABC):
     tools: Sequence[Mapping[str, Any]] = ()  # entries {"type": "function", "function": {name, description, parameters}}
     max_turns: int = 8  # largest number of turns; then the episode is truncated
     is_open: bool = False  # may use files, the network and other processes; set it in the class
-    isolation: str = ANY
+    isolation: str = ANY  # which episodes share a process: ANY, SAME_TASK or ALONE
     is_agent: bool = False  # sends its tools with the first observation, and handles wrong calls
 
     @classmethod
@@ -99,7 +99,7 @@ class Environment(ABC):
     def reset(self, task: Task, seed: int) -> Observation | Awaitable[Observation]:
         """Start an episode and return its prompt, which depends on the task alone.
 
-        Acquire resources in `step` and not here, since prompts are also made with this method.
+        Acquire resources in `step` and not here, since prompts are also made with this method, with seed 0.
         """
 
     @abstractmethod

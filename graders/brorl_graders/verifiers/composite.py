@@ -1,16 +1,7 @@
 """Combine several verifiers for one response, by a weighted mean, a product, or the rule that all must succeed.
 
-`payload["parts"]` is a list of `{"verifier": name, "weight": number, "options": {…}}`. Every part sees the rest of the
-payload, so that all parts share the row's `answer`, with its own `options` on top.
-
-Modes, in `payload["mode"]`:
-
-- `sum`: the mean weighted by `weight` (1 by default).
-- `product`: the product of the scores, each to the power of its weight. A part with score 0 (a gate) makes it 0.
-- `all`: 1 when every part scores 1, else 0.
-
-A part that fails makes the whole fail. Parts are scored in order, and the rest is skipped once the score cannot
-change. So a cheap gate comes first.
+Parts are scored in order. A part that fails makes the composition fail. Put a cheap gate first: after a part with score
+0, the modes `product` and `all` skip the remaining parts.
 """
 
 from __future__ import annotations
@@ -20,11 +11,25 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from brorl_graders.base.payload import SUCCESS_REWARD, Payload, check_choice, is_list, is_number
+from brorl_graders.base.payload import SUCCESS_REWARD, Key, Payload, check_choices, is_list, is_number
 from brorl_graders.base.verdicts import Verdicts
 
 MODES = ("sum", "product", "all")
-KEYS = ("verifier", "weight", "options")
+PART_KEYS = ("verifier", "weight", "options")
+KEYS = (
+    Key(
+        "parts",
+        "list of `{verifier: NAME, weight: NUMBER, options: {…}}`. `weight` is 1 by default. A part's payload is the "
+        "rest of the payload, overridden by the part's `options`",
+        is_required=True,
+    ),
+    Key(
+        "mode",
+        "`sum`: mean of the parts' scores, weighted by `weight`; `product`: product of the parts' scores, each to the "
+        "power of its weight; `all`: 1 if every part scores 1, else 0",
+        MODES,
+    ),
+)
 REASONS_BETWEEN = "; "
 
 
@@ -62,7 +67,7 @@ def check(payload: Payload) -> Iterator[str]:
 
     It does not look at what the verifiers of its parts need.
     """
-    yield from check_choice(payload, "mode", MODES)
+    yield from check_choices(payload, KEYS)
     parts: Any = payload.get("parts")
     if not is_list(parts) or not all(isinstance(part, Mapping) for part in parts):
         yield f"'parts' is {parts!r}; write a list of {{verifier: NAME, weight: NUMBER, options: {{…}}}}"
@@ -151,7 +156,7 @@ def combine_scores(mode: str, weights: Sequence[float], scores: Sequence[float])
 
 
 def _wrong_part(part: Mapping[str, Any]) -> Iterator[str]:
-    unknown = sorted(set(part).difference(KEYS))
+    unknown = sorted(set(part).difference(PART_KEYS))
     if unknown:
         yield f"a part has {', '.join(unknown)}; it takes verifier, weight and options"
     weight = part.get("weight", 1.0)

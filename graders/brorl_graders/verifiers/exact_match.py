@@ -1,12 +1,17 @@
-"""Verifier that gives 1 for the reference answer as it is written, and 0 for anything else."""
+"""Verifier that gives 1 for the reference answer as it is written, apart from white space, else 0.
+
+`data.answer_format` names the location of a response's answer, by default the last `<answer>` tags.
+"""
 
 from __future__ import annotations
 
 from brorl_graders.base.answer import read_answer
-from brorl_graders.base.payload import Payload, accepted_answers
+from brorl_graders.base.payload import ANSWER, Payload, accepted_answers
 from brorl_graders.base.payload import check_answer as check
 
-__all__ = ["answer", "check", "score"]
+__all__ = ["KEYS", "answer", "check", "score"]
+
+KEYS = (ANSWER,)
 
 
 def score(payload: Payload, response: str) -> float:

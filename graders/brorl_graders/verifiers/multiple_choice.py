@@ -1,14 +1,15 @@
-"""Verifier of multiple-choice questions: 1 for the right option, named by its letter or by its text.
+r"""Verifier of multiple-choice questions: 1 for the right option, named by its letter or by its text.
 
-The choice is looked for in the response without its thinking. The first of these places that exists decides:
+The first location that exists in the response, apart from its thinking, decides:
 
 1. The last `<answer>` tags.
-2. The last `\\boxed{}`.
-3. The text after the last "answer is" or "Answer:", or before "is the right answer".
-4. The last letter that stands alone in brackets, in bold or on its own line ("(C)", "**C**", "C.").
+2. The last `\boxed{}`.
+3. The text after the last "answer is", "Answer:" or "I choose", or the letter before "is the right answer".
+4. The whole response, if it is an option's letter or text.
+5. The last letter that stands alone in brackets, in bold or on its own line ("(C)", "**C**", "C.").
 
-So a text that discusses "(A)" and ends in "Answer: C" has chosen C. A mark followed by something else has chosen
-nothing, and neither has one with a list of letters ("A, B, C or D").
+So a response that discusses "(A)" and ends in "Answer: C" has chosen C. A list of letters ("A, B, C or D") chooses no
+option.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
-from brorl_graders.base.payload import Payload, is_list
+from brorl_graders.base.payload import Key, Payload, is_list
 
 Choices = Sequence[str]  # texts of the options; empty: any letter is an option
+
+KEYS = (
+    Key("answer", "right option: its letter, its number from 0, or its text", is_required=True),
+    Key("choices", "texts of the options, from 2 to 26; without texts `answer` must be a letter"),
+)
 
 LETTERS = string.ascii_uppercase
 TRIMMED = string.whitespace + "*_$\"'`.,:;!"

@@ -1,11 +1,13 @@
 """Verifier of Reasoning Gym's tasks: the score that a task's own `score_answer` gives, 1 for a right answer.
 
-Nine tasks run the answer as Python. For these an answer must be a literal or arithmetic (`safe_answer.py`). Every other
-task scores under a guard that lets no answer run.
+Nine tasks run the answer as Python, so an answer to these must be a list, bounded arithmetic, a polynomial or an
+integral (`safe_answer.py`). Every other task scores under an audit hook that blocks execution. An attempt to execute an
+answer counts as failed. An answer that makes a scorer raise earns 0.
 
-The library's own scorers (version 0.1.25) are wrong for some answers. They reward something that is no answer to the
-question, or they compute for seconds. Where the truth can be decided here, it is. `RULES` has a function for each such
-task, which returns a score, or None to leave the answer to the library.
+Some scorers of the library (version 0.1.25) are wrong or slow: they reward a text that does not answer the question, or
+they compute for seconds. `RULES` in `reasoning_gym.py` replaces, with reasons, the scorers of `coin_flip`,
+`complex_arithmetic`, `countdown`, `game_of_life_halting`, `intermediate_integration`, `prime_factorization`,
+`propositional_logic` (0 above 300 characters), `puzzle24` and `simple_integration`.
 """
 
 from __future__ import annotations
@@ -21,10 +23,17 @@ from functools import cache, lru_cache
 from typing import Any
 
 from brorl_graders.base.answer import read_answer
-from brorl_graders.base.payload import Payload, is_blank
+from brorl_graders.base.payload import Key, Payload, is_blank
 from brorl_graders.verifiers.arithmetic import FUNCTIONS, exact_value, is_antiderivative, numbers_in, uses_only
 from brorl_graders.verifiers.safe_answer import EvaluationError, EvaluationGuard, is_arithmetic
 
+KEYS = (
+    Key("dataset", "name of the Reasoning Gym task", is_required=True),
+    Key("config", "settings of the task, as an object", is_required=True),
+    Key("question", "`question` of the task's entry", is_required=True),
+    Key("answer", "`answer` of the task's entry", is_required=True),
+    Key("metadata", "`metadata` of the task's entry", is_required=True),
+)
 BOARD_TASKS = ("arc_agi", "rearc")  # a right answer to these equals metadata["output"], tuples of tuples
 
 # Tasks that run an answer as Python when it is not the one they wrote (version 0.1.25): by eval(), for lists ...
@@ -88,7 +97,7 @@ def answer(payload: Mapping[str, Any], response: str) -> str | None:
 
 def check(payload: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the payload of a Reasoning Gym task: keys of its entry that are missing."""
-    if missing := [key for key in ("dataset", "config", "question", "answer", "metadata") if key not in payload]:
+    if missing := [key.name for key in KEYS if key.name not in payload]:
         lacking = ", ".join(missing)
         yield f"the payload has no {lacking}; it holds an entry of a Reasoning Gym task, its name and its settings"
 
@@ -296,6 +305,7 @@ def _probability(text: str) -> Fraction | None:
     return Fraction(above, below)
 
 
+# Scorers of this package by task. None as a result leaves an answer to the library.
 RULES: dict[str, Rule] = {
     "coin_flip": coin_flip,
     "complex_arithmetic": complex_arithmetic,

@@ -1,9 +1,10 @@
 """Find verifiers, which turn the text of a response into its raw reward, by their names.
 
-Each verifier of this package is a module with `score(payload, response)` and `check(payload)`. `check` yields what is
-wrong with a prompt's payload before anything is sampled. A module may also have `load()`, which imports its libraries,
-and `answer(payload, response)`, which returns the response's answer in one spelling, for votes. Imports of libraries
-are inside functions: a process loads only what its verifiers need, and the driver loads none of it.
+Each verifier of this package is a module with `score(payload, response)`, `check(payload)` and `KEYS`. `check` yields
+what is wrong with a prompt's payload before anything is sampled. `KEYS` and the module's docstring describe the
+verifier to users. A module may also have `load()`, which imports its libraries, and `answer(payload, response)`, which
+returns the response's answer in one spelling, for votes. Imports of libraries are inside functions: a process loads
+only what its verifiers need, and the driver loads none of it.
 
 `find` is the only way from a name to a verifier that scores, and no other module calls it. It accepts the verifiers of
 this package and those that the settings name (`graders/brorl_graders/base/names.py`).
@@ -11,6 +12,7 @@ this package and those that the settings name (`graders/brorl_graders/base/names
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, Protocol
@@ -21,6 +23,7 @@ from brorl_graders.base.names import Names, allow, allowed, refused_verifier
 from brorl_graders.base.payload import (
     ENVIRONMENT,
     Answer,
+    Key,
     Payload,
     Score,
     Scored,
@@ -60,6 +63,8 @@ class Verifier:
     is_open = False  # permission to use files, the network and processes
     is_foreign = False  # True: another library judges, so each prompt gets a scoring process of its own
     endpoint: Endpoint | None = None  # address that scoring workers ask over a network, instead of `score`
+    keys: tuple[Key, ...] = ()  # keys of the payload; empty: unknown
+    description = ""  # docstring of the verifier's module, as Markdown for users
     answer: Answer | None = None  # function that reads a response's answer for votes; None: no answers, as of programs
 
     def __init__(self, name: str) -> None:
@@ -103,6 +108,8 @@ class Verifier:
 class VerifierModule(Protocol):
     """A module of this package that is a verifier. It may also have `load` and `answer`."""
 
+    @property
+    def KEYS(self) -> tuple[Key, ...]: ...
     def check(self, payload: Payload, /) -> Iterator[str]: ...
     def score(self, payload: Payload, response: str, /) -> Scored: ...
 
@@ -114,6 +121,8 @@ class ModuleVerifier(Verifier):
         super().__init__(name)
         self.is_open = is_open
         self.is_foreign = is_foreign
+        self.keys = module.KEYS
+        self.description = inspect.cleandoc(module.__doc__ or "")
         self.answer = getattr(module, "answer", None)
         self._module = module
 
@@ -141,6 +150,9 @@ class ReasoningGym(ModuleVerifier):
 
 class Composition(Verifier):
     """A verifier that combines others. It needs what its parts need, and nothing else."""
+
+    keys = composite.KEYS
+    description = inspect.cleandoc(composite.__doc__ or "")
 
     def parts(self, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
         for part in composite.parts_of(payload):

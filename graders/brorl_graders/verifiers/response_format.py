@@ -1,15 +1,4 @@
-"""Verifier of how a response is written, whatever it says: its structure, its language, and its repetition.
-
-The payload says what to check, and nothing else is looked at:
-
-- `structure`: the parts that a response must have, each tag once. `think_answer`: a `<think>…</think>`, then an
-  `<answer>…</answer>` and nothing else. `think`: a `<think>…</think>`, then any text. `answer`: one
-  `<answer>…</answer>` at the end. `boxed`: one `\\boxed{}` at the end or near it, and none before. Set
-  `is_think_open: true` if the chat template opens `<think>`, so that the response may begin inside it.
-- `language`: the ISO 639 code of the language that the response must have, apart from code blocks and LaTeX.
-- `max_repetition`: the largest share of repeated word n-grams (`repetition_ngram` words, 8 by default). In scripts
-  without spaces, and in runs of more than 40 characters without a space, each character counts as a word.
-"""
+"""Verifier of a response's form: structure, language and repetition, of which the payload must name at least one."""
 
 from __future__ import annotations
 
@@ -18,11 +7,28 @@ from collections.abc import Iterator
 from typing import Any
 
 from brorl_graders.base.answer import boxed_answers
-from brorl_graders.base.payload import Payload, check_choice, is_blank, is_number
+from brorl_graders.base.payload import Key, Payload, check_choice, check_choices, is_blank, is_number
 from brorl_graders.verifiers.ifeval import texts
 
-SCORINGS = ("all", "fraction")  # all: 1 if every check holds, else 0; fraction: the share that holds
+SCORINGS = ("all", "fraction")
 DEFAULT_NGRAM = 8
+KEYS = (
+    Key(
+        "structure",
+        "parts of the response, with each tag once and no tag empty. `think_answer`: `<think>…</think>` and "
+        "`<answer>…</answer>` only; `think`: `<think>…</think>`, then text; `answer`: one `<answer>…</answer>` at the "
+        "end; `boxed`: one `\\boxed{}`, with at most 40 characters after it",
+    ),
+    Key("is_think_open", "`true` if the chat template opens `<think>`, so that responses begin inside it", (), "false"),
+    Key("language", "ISO 639 code of the response's language, apart from code blocks and LaTeX"),
+    Key(
+        "max_repetition",
+        "largest share of word n-grams that repeat an earlier one. In scripts without spaces, and in runs of more than "
+        "40 characters, each character counts as a word",
+    ),
+    Key("repetition_ngram", "words of an n-gram", (), str(DEFAULT_NGRAM)),
+    Key("scoring", "`all`: 1 if every check holds, else 0; `fraction`: share of checks that hold", SCORINGS),
+)
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _THINK = r"\s*<think>(?P<think>.*?)</think>\s*"
 STRUCTURES = {
@@ -59,7 +65,7 @@ def check(payload: Payload) -> Iterator[str]:
     size = payload.get("repetition_ngram", DEFAULT_NGRAM)
     if not isinstance(size, int) or size < 1:
         yield f"'repetition_ngram' is {size!r}; write a number of words from 1"
-    yield from check_choice(payload, "scoring", SCORINGS)
+    yield from check_choices(payload, KEYS)
 
 
 def _is_share(value: Any) -> bool:

@@ -25,6 +25,11 @@ from tests.support.run_folders import HOSTILE, put_run
 from tests.support.source_tree import ROOT
 
 TOKEN = "secret"
+# SHA-256 of files of uPlot 1.6.32 (MIT) from npm: dist/uPlot.iife.min.js and dist/uPlot.min.css
+UPLOT = {
+    "uplot.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
 PART = re.compile(r'<script type="text/plain" id="part:([^"]*)">([^<]*)</script>')
 
 
@@ -79,6 +84,11 @@ def test_the_policy_allows_this_program_and_style_and_nothing_from_elsewhere(run
     assert policy.startswith("default-src 'none';")
     assert "connect-src 'none'" in policy
     assert "unsafe" not in policy
+
+
+def test_the_chart_library_is_unchanged() -> None:
+    assets = resources.files("brorl_lab.page") / "assets"
+    assert {name: hashlib.sha256((assets / name).read_bytes()).hexdigest() for name in UPLOT} == UPLOT
 
 
 def test_the_command_writes_the_file_into_the_run_folder(

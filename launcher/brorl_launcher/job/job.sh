@@ -12,6 +12,7 @@
 #   BRORL_CONTAINER       image for pyxis (--container-image); the job then runs in one named container on each node [none]
 #   BRORL_MOUNTS          its mounts, SOURCE:TARGET[:FLAGS],…; BRORL_ROOT, BRORL_RUN and BRORL_JOB_FOLDER are added [none]
 #   BRORL_DRIVER          a command to run in place of training, once Ray is up; it gets the job's arguments     [none: train]
+#                         A command that compiles kernels outside Ray must name its kernel cache (TRITON_CACHE_DIR, …).
 #   BRORL_SPARES          nodes above trainer.num_nodes that may be idle: training takes the first ones that the doctor passes [0]
 #   BRORL_SKIP_DOCTOR     1: skip the doctor's checks                                                             [0]
 #   BRORL_MAX_RESTARTS    requeues after failures in a row, without a newer checkpoint in between                [3]

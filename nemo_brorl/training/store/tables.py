@@ -1,4 +1,4 @@
-"""Tables of the rollout store: their columns (see docs/reference/run_directory.md), and groups as table rows."""
+"""Tables of the rollout store: groups and rollouts as table rows. `columns.py` says what each column means."""
 
 from __future__ import annotations
 
@@ -11,70 +11,11 @@ import numpy as np
 import pyarrow as pa
 from brorl_graders.base.environment_values import as_written
 
+from nemo_brorl.training.store.columns import GROUP_SCHEMA, ROLLOUT_SCHEMA
 from nemo_brorl.types import ChunkArrays, Period, ScoredGroup, StepRecord, StoredGroup
 
 FORMAT = 1  # version of the file format
 METADATA = b"brorl"  # key of the step's own numbers in the schema of its groups
-
-MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
-
-GROUP_SCHEMA = pa.schema(
-    {
-        "step": pa.int32(),
-        "uid": pa.string(),
-        "task": pa.string(),
-        "domain": pa.string(),
-        "origin": pa.string(),
-        "fate": pa.string(),
-        "num_rollouts": pa.int32(),
-        "num_failed": pa.int32(),
-        "mean_reward": pa.float32(),
-        "version": pa.int32(),
-        "newest_version": pa.int32(),
-        "verifier": pa.string(),
-        "payload": pa.string(),
-        "messages": pa.list_(MESSAGE),
-        "prompt_ids": pa.list_(pa.int32()),
-        "learn_from": pa.list_(pa.int64()),
-        "seed": pa.int64(),
-        "temperature": pa.float64(),
-        "top_p": pa.float64(),
-        "max_tokens": pa.int32(),
-    }
-)
-ROLLOUT_SCHEMA = pa.schema(
-    {
-        "step": pa.int32(),
-        "uid": pa.string(),
-        "task": pa.string(),
-        "fate": pa.string(),
-        "place": pa.int32(),
-        "index": pa.int32(),
-        "chunk": pa.int32(),
-        "engine": pa.int32(),
-        "version": pa.int32(),
-        "newest_version": pa.int32(),
-        "num_tokens": pa.int32(),
-        "num_sampled": pa.int32(),
-        "turn_rewards": pa.list_(pa.float32()),
-        "tool_errors": pa.list_(pa.bool_()),
-        "is_stopped": pa.bool_(),
-        "sampled_at": pa.float64(),
-        "sampling_s": pa.float64(),
-        "scored_at": pa.float64(),
-        "scoring_s": pa.float64(),
-        "reward": pa.float32(),
-        "reason": pa.string(),
-        "shaped_reward": pa.float32(),
-        "advantage": pa.float32(),
-        "is_trained": pa.bool_(),
-        "repetition": pa.float32(),
-        "token_ids": pa.list_(pa.int32()),
-        "log_probs": pa.list_(pa.float32()),
-        "is_sampled": pa.list_(pa.bool_()),
-        "text": pa.string(),
-    }
-)
 # Log-probs hardly repeat. Splitting their bytes by position halves time and size.
 ROLLOUT_OPTIONS: dict[str, Any] = {
     "compression": "zstd",

@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from nemo_brorl.cluster.object_store import fetch_all
 from nemo_brorl.config.records import StoreConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
+from nemo_brorl.training.store.columns import ROLLOUT_SCHEMA
 from nemo_brorl.training.store.files import StoreFiles
-from nemo_brorl.training.store.tables import ROLLOUT_OPTIONS, ROLLOUT_SCHEMA, groups_table, rollouts_table
+from nemo_brorl.training.store.tables import ROLLOUT_OPTIONS, groups_table, rollouts_table
 from nemo_brorl.types import StepRecord, StoredGroup
 
 NICENESS = 10  # lower priority than training

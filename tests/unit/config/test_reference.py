@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from nemo_brorl.config.help_pages import RECIPES, help_page
+from nemo_brorl.config.help_pages import RECIPES, SETTINGS_THAT_MATTER, help_page
 from nemo_brorl.config.load import shipped_folder
 from nemo_brorl.config.schema import as_yaml, groups, settings
 from nemo_brorl.core.errors import ConfigError
@@ -60,6 +60,15 @@ def test_help_fits_on_one_screen_and_has_every_recipe_and_three_examples() -> No
     assert len(re.findall(r"^  brorl train --config-name", text, re.MULTILINE)) == 3
     recipes = {name for names in RECIPES.values() for name in names}
     assert recipes == {path.stem for path in shipped_folder().glob("*.yaml")}
+
+
+def test_help_and_page_give_the_reason_to_change_each_setting_that_matters() -> None:
+    text = help_page("train", "", "brorl_cpu", "")
+    table = page().partition("## Settings that matter")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^\| \[`", table, re.MULTILINE)) == len(SETTINGS_THAT_MATTER)
+    for path, reason in SETTINGS_THAT_MATTER.items():
+        assert re.search(rf"^  {re.escape(path)}=.* {re.escape(reason)}$", text, re.MULTILINE)
+        assert f"[`{path}={settings()[path].default}`]" in table
 
 
 def test_help_of_a_section_has_its_settings_alone_and_those_below_it() -> None:

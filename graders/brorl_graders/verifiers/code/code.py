@@ -1,26 +1,20 @@
 """Verifier of programs: the share of tests that a response's program passes, or 1 only if it passes all.
 
-The program runs in one sandbox (docs/reference/sandbox.md), and the judge of its test scripts in another. Their results
-are judged here.
+The program is the response's last complete code block marked as Python, else the last unmarked block. If some of these
+blocks define a name that the tests call, the last such block is the program. A response without a program scores 0.
 
-The payload holds the tests, under `tests` (an object, or that as JSON text) or directly:
+The program runs in one sandbox, and test scripts run in another (docs/reference/sandbox.md). The verifier compares
+results outside the sandboxes.
 
-- `inputs`, `outputs`: what the program reads and must print. With `fn_name`, lists of arguments and what that function,
-  or that method of `Solution`, must return. This is the layout of APPS, TACO and Eurus-2.
-- `asserts`: a list of assertions, each a test.
-- `script`: one test of any length. With `entry_point` it defines `check`, which is called with that function
-  (HumanEval). Scripts run in a process of their own (`scripts.py`).
+`inputs`, `outputs` and `fn_name` are the layout of APPS, TACO and Eurus-2. `script` with `entry_point` is HumanEval's.
 
-The payload also holds options:
+A test script may have assertions, comparing helpers (EvalPlus), loops, `unittest`, pytest's functions and classes, an
+interactive session (`>>> f(2)`), `from solution import f`, and `if __name__ == "__main__"`. A script must reach an
+assertion. Loading data refuses three kinds of test scripts:
 
-- `scoring`: fraction or all. `max_tests`: number of tests that are used.
-- `compare`: lines, exact or any_order. `float_tolerance`: tolerance of numbers with a decimal point.
-- `setup`: source that runs before the program.
-- `program`: block is the last code block of the response. text is all of the response if it has no block.
-- `isolation`: test starts a new process for each test. program uses one process for all calls of a function or for all
-  assertions. That is faster, and one test may spoil the next.
-
-The program is found among the response's code blocks in the forms in which models write them.
+- scripts without assertions, or with assertions only in functions that are never called
+- scripts that use nothing of the program
+- scripts that execute a program's results (`eval`, `exec`, `pickle`) or inspect the program (`inspect`, `globals`)
 """
 
 from __future__ import annotations
@@ -36,10 +30,18 @@ from typing import Any, NamedTuple
 
 from brorl_graders.base.answer import without_thinking
 from brorl_graders.base.errors import ResourceError
-from brorl_graders.base.payload import TIMEOUT_KEY, Payload, check_choice
+from brorl_graders.base.payload import TIMEOUT_KEY, Key, Payload, check_choices
 from brorl_graders.base.settings import SHARE_OF_TESTS, CodeLimits
 from brorl_graders.sandbox import Judge, Sandbox, SandboxError, SandboxLimits, SandboxProgram
-from brorl_graders.verifiers.code.tests import CallTest, ComparisonRules, PrintTest, ScriptTest, Test, read_tests
+from brorl_graders.verifiers.code.tests import (
+    TEST_KEYS,
+    CallTest,
+    ComparisonRules,
+    PrintTest,
+    ScriptTest,
+    Test,
+    read_tests,
+)
 
 PYTHON = ("python", "python3", "py", "py3")  # labels of Python code blocks
 # A line that opens or closes a block: indentation, marks of quotes and lists, the fence, and the text after it.
@@ -54,6 +56,35 @@ SCORINGS = ("fraction", "all")
 COMPARISONS = ("lines", "exact", "any_order")
 PROGRAMS = ("block", "text")
 ISOLATIONS = ("test", "program")
+KEYS = (
+    *TEST_KEYS,
+    Key(
+        "scoring",
+        "`fraction`: share of passed tests, as in ProRL and BroRL; `all`: 1 if all tests pass, else 0, stopping at the "
+        "first failure",
+        SCORINGS,
+    ),
+    Key(
+        "compare",
+        "`lines`: line by line, blanks ignored; `exact`: identical text; `any_order`: lines or list items in any order",
+        COMPARISONS,
+    ),
+    Key(
+        "float_tolerance",
+        "absolute and relative tolerance, if the expected number has a decimal point; 0: no tolerance",
+        (),
+        "1e-6",
+    ),
+    Key("max_tests", "number of first tests that run; without this key all tests run"),
+    Key("setup", "source that runs before program and script (HumanEval's `prompt`)"),
+    Key("program", "`block`: the response's last code block; `text`: the whole response if it has no block", PROGRAMS),
+    Key(
+        "isolation",
+        "`test`: a new process for each test; `program`: one process for all calls or assertions, faster, but tests "
+        "share state",
+        ISOLATIONS,
+    ),
+)
 VARIABLE = "BRORL_CODE_SETTINGS"  # environment variable that programs do not see
 DEFAULT_S = 20.0  # seconds for all tests of a response
 
@@ -200,10 +231,7 @@ def make_runner() -> Runner:
 
 def check(payload: Payload) -> Iterator[str]:
     """Yield what is wrong with the tests and options in the payload of a programming task."""
-    yield from check_choice(payload, "scoring", SCORINGS)
-    yield from check_choice(payload, "compare", COMPARISONS)
-    yield from check_choice(payload, "program", PROGRAMS)
-    yield from check_choice(payload, "isolation", ISOLATIONS)
+    yield from check_choices(payload, KEYS)
     try:
         read_tests(payload)
     except ValueError as error:

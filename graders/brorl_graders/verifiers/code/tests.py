@@ -8,9 +8,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from brorl_graders.base.payload import Payload
+from brorl_graders.base.payload import Key, Payload
 from brorl_graders.sandbox import FINISHED, NotPlainError, SandboxResult, ScriptedTest, as_json
 from brorl_graders.verifiers.code.scripts import Script, modules_of, read_script
+
+TEST_KEYS = (
+    Key(
+        "tests",
+        "tests as an object, as JSON text of an object, or as a list of assertions. The object has the keys `inputs` "
+        "to `entry_point`, which may also be keys of the payload",
+    ),
+    Key("inputs", "list of inputs: texts that the program reads. A list of texts stands for lines"),
+    Key("outputs", "list of outputs that the program must print before it exits with code 0"),
+    Key(
+        "fn_name",
+        "function, or method of `Solution`. An input is then a list of arguments, or text with one JSON value a line. "
+        "An output is the value that the function must return, also in a list of one or as JSON text",
+    ),
+    Key("asserts", "list of texts with assertions, each of which is a test"),
+    Key("script", "Python source of one test"),
+    Key("entry_point", "function of the program with which the script's `check` is called"),
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +94,7 @@ Test = PrintTest | CallTest | ScriptTest
 
 
 def read_tests(payload: Payload) -> list[Test]:
-    """Return all tests of a payload (docs/reference/sandbox.md describes its keys).
+    """Return all tests of a payload (docs/built_in_verifiers.md describes its keys).
 
     Raises ValueError that says what is wrong with them.
     """

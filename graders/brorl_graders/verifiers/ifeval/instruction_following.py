@@ -1,17 +1,14 @@
-"""Verifier of instructions that rules can check: the share of a prompt's instructions that a response follows.
+"""Verifier of instructions that rules can check: the share that a response follows, or 1 only if it follows all.
 
-It scores rows of IFEval and IFBench. All instructions are listed here by their public names, with those that are
-refused, and with what their arguments must be.
+The verifier knows all 25 instructions of IFEval (arXiv 2311.07911), and 55 of the 58 of IFBench, by their public names
+and arguments. Loading data refuses `ratio:stop_words`, `words:start_verb` and `words:odd_even_syllables`.
 
-`payload["instruction_id_list"]` names the instructions, and `payload["kwargs"]` has one object of arguments for each,
-as in the public data. Arguments that are null count as left out. The instructions apply to the response without its
-thinking. An empty response follows none. With `judging: loose` an instruction is followed if one of eight versions of
-the response follows it, as in the benchmarks' loose accuracy: without its first line, its last line, both or none, with
-stars and without.
+The instructions apply to the response without its thinking. An empty response follows no instruction. The eight
+versions of `judging: loose` lack the response's first line, last line, both or none, and have stars or none.
 
-The 25 instructions of IFEval (arXiv 2311.07911) are functions of a response. They are written from the paper's
-descriptions and from the public benchmark's strict scoring. Sentences and languages are found offline, and no
-tokenizer data is downloaded. Where the benchmark draws a missing value at random, it must be given here.
+IFEval's instructions are written from the paper's descriptions and from the public benchmark's strict scoring.
+Sentences and languages are found offline. Where the benchmark draws a missing argument at random, `kwargs` must have
+this argument.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from brorl_graders.base.answer import without_thinking
-from brorl_graders.base.payload import Payload, check_choice, is_blank, is_list, is_number
+from brorl_graders.base.payload import Key, Payload, check_choices, is_blank, is_list, is_number
 from brorl_graders.verifiers.ifeval import texts
 from brorl_graders.verifiers.ifeval.ifbench_counts import COUNTS, WORDS
 from brorl_graders.verifiers.ifeval.ifbench_formats import FORMATS, TASKS
@@ -34,7 +31,18 @@ CONSTRAINED_RESPONSES = ("My answer is yes.", "My answer is no.", "My answer is 
 
 Arguments = Mapping[str, Any]
 JUDGINGS = ("strict", "loose")
-SCORINGS = ("fraction", "all")  # fraction: share of followed instructions (ProRL's reward); all: 1 if all are, else 0
+SCORINGS = ("fraction", "all")
+KEYS = (
+    Key("instruction_id_list", "names of the instructions, as in the public data", is_required=True),
+    Key("kwargs", "one object of arguments for each instruction; null counts as left out", is_required=True),
+    Key("scoring", "`fraction`: share of followed instructions, as in ProRL; `all`: 1 if all are followed", SCORINGS),
+    Key(
+        "judging",
+        "`loose`: an instruction is followed if one of eight versions of the response follows it, as in the "
+        "benchmarks' loose accuracy",
+        JUDGINGS,
+    ),
+)
 
 # Instructions of IFBench that are refused: name -> reason.
 REFUSED: dict[str, str] = {
@@ -350,8 +358,7 @@ INSTRUCTIONS: dict[str, Callable[..., bool]] = {
 
 def check(payload: Payload) -> Iterator[str]:
     """Yield what is wrong with the instructions and options in a payload."""
-    yield from check_choice(payload, "scoring", SCORINGS)
-    yield from check_choice(payload, "judging", JUDGINGS)
+    yield from check_choices(payload, KEYS)
     names: Any = payload.get("instruction_id_list")
     arguments: Any = payload.get("kwargs")
     if not is_list(names):

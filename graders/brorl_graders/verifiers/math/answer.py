@@ -1,26 +1,15 @@
 r"""Verifier of mathematical answers: 1 if the response's answer equals the reference.
 
-Answers may be numbers, fractions, units, percentages, words, sets, intervals and equations. The answer is looked for in
-the response without its thinking, inside the last `<answer>` tags if there are any. There it is the contents of the
-last `\boxed{}` and of boxes next to it, else what the text states as its answer (`statement.py`).
+Answers may be numbers, fractions, units, percentages, words, sets, intervals and equations. With `extract: anywhere`
+the verifier reads inside the last `<answer>` tags, if any, and never in the thinking. The last `\boxed{}` counts
+together with adjacent boxes: `\boxed{1}` and `\boxed{2}` are one answer of two values. Without a box, or when "final
+answer is" follows the box, the verifier reads the text after the last such phrase, else the last formula or number.
 
-Both answers are brought into one notation (`notation.py`). Numbers, plain expressions, words and groups of those are
-read (`reading.py`) and compared here, and math-verify (`library.py`) compares all others. A verdict depends only on the
-two answers and the rules. It is cached, since most responses to a prompt end in one of few answers.
+Numbers, plain expressions, words and groups of these are compared without a grammar of LaTeX. math-verify compares
+relations, matrices and functions. A verdict depends only on the two answers and the payload's options.
 
-Votes are counted by one spelling of each answer: `\frac{1}{2}`, `1/2`, `$0.5$` and `\boxed{\dfrac12}` are one. What can
-be read without a grammar (`reading.py`) is spelt by its value. Of anything else spacing and typesetting are dropped.
-Two spellings of one expression may stay apart (`x+1`, `1+x`): votes are counted thousands of times, so no library that
-may hang is used.
-
-A data set may set the rules by which two answers are equal.
-
-- Numbers: as `value.py` says, or up to a relative difference.
-- Percent: 50% equals 0.5, and by default also 50, since a question may ask "what percent". Two percentages are compared
-  as such.
-- Units: two known units must agree, up to a factor. A reference without a unit accepts any unit, and one with a unit
-  accepts a bare number.
-- Brackets: `(1,2)`, `[1,2]` and `\{1,2\}` differ. A list without brackets is a set of answers, or a tuple.
+Votes count one spelling of each answer: `\frac{1}{2}`, `1/2`, `$0.5$` and `\boxed{\dfrac12}` are one vote. Other
+expressions lose spacing and typesetting, so `x+1` and `1+x` are two votes.
 """
 
 from __future__ import annotations
@@ -32,12 +21,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from brorl_graders.base.answer import Box, boxed_answers, extract_answer, last_answer, without_thinking
-from brorl_graders.base.payload import Payload, accepted_answers, check_answer, check_choice, is_number
+from brorl_graders.base.payload import ANSWER, Key, Payload, accepted_answers, check_answer, check_choices, is_number
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import Group, Named, Numeral, Quantity, Reading, Words, read
 from brorl_graders.verifiers.math.statement import is_prose, stated_answer
 from brorl_graders.verifiers.math.value import Value, compare
+
+# `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, `reading.py` reads answers
+# without a grammar, `value.py` compares numbers, `units.py` compares units, and `library.py` asks math-verify. Verdicts
+# are cached, since most responses to a prompt end in one of few answers. Votes ask no library that may hang.
 
 PERCENT = ("either", "exact")
 UNITS = ("agree", "required", "ignore")
@@ -46,6 +39,18 @@ _HUNDREDTH = 100
 
 PLACES = ("anywhere", "boxed", "tags", "last")  # locations of an answer; the first is the default
 TOLERANCE = "relative_tolerance"
+KEYS = (
+    ANSWER,
+    Key("extract", "where a response must give its answer; overrides `data.answer_format`", PLACES),
+    Key("percent", "`either`: 50% equals 0.5 and also 50; `exact`: 50% does not equal 50", PERCENT),
+    Key(
+        "units",
+        "`agree`: two units must agree, and a number without a unit equals one with a unit; `required`: an answer "
+        "needs the reference's unit; `ignore`: units are not compared",
+        UNITS,
+    ),
+    Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
+)
 MAX_TAIL = 2000  # characters of an answer, and of a response's end in which an unmarked answer is looked for
 _FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # after a box, such a statement replaces the box
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
@@ -253,9 +258,7 @@ def _group_and_other(
 def check(payload: Payload) -> Iterator[str]:
     """Yield what is wrong with the payload of a mathematical question."""
     yield from check_answer(payload)
-    yield from check_choice(payload, "extract", PLACES)
-    yield from check_choice(payload, "percent", PERCENT)
-    yield from check_choice(payload, "units", UNITS)
+    yield from check_choices(payload, KEYS)
     tolerance = payload.get(TOLERANCE, 0.0)
     if not is_number(tolerance) or not 0 <= tolerance < 1:
         yield f"{TOLERANCE!r} is {tolerance!r}; write a share of the number, from 0 to below 1"
