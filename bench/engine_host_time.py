@@ -1,7 +1,7 @@
 """Host time of one engine by part and by how many sequences it decodes: raw `vllm.LLM` against this package's engine.
 
     python -m bench.engine_host_time [--device cuda] [--model FOLDER | --shape 0.5B] [--sequences 64 128 256 512 1024]
-        [--sides raw own lean] [--context 70] [--tokens 48] [--repeats 5]
+        [--sides raw own lean] [--tensor-parallel 1] [--context 70] [--tokens 48] [--repeats 5]
 
 Each side has a process of its own, with an engine whose core is inside: `raw` is `LLM.generate`, `apart` the same with
 vLLM's core in a second process, `own` our chunks over vLLM's scheduler, `lean` our chunks over the lean scheduler. All
@@ -10,7 +10,8 @@ Digests of all tokens and log-probs are compared.
 
 Parts are charged with the CPU time of the engine's thread, less that of the parts inside them, so other load changes
 little. `device` is the forward pass, the output layer and the sampler, which are the GPU's where there is one. Tokens a
-second are by wall time, medians of `--repeats`. The line is host time of a step over its sequences.
+second are by wall time, medians of `--repeats`. The line is host time of a step over its sequences. Parts in
+other processes are not measured (`apart`, `--tensor-parallel 2`).
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ def engine_arguments(options: argparse.Namespace, folder: Path) -> dict[str, Any
     arguments: dict[str, Any] = {
         "model": str(folder),
         "max_num_seqs": max(options.sequences),
+        "tensor_parallel_size": options.tensor_parallel,
         "max_model_len": options.context + options.tokens,
         "block_size": 32,
         "enable_prefix_caching": True,
@@ -191,12 +193,15 @@ def own_side(llm: Any, options: argparse.Namespace, meter: Meter) -> Callable[[l
 
 
 def run_side(options: argparse.Namespace) -> None:
-    """Measure one side in this process, and print its rows as the last line."""
+    """Measure one side in this process, and print its rows as one line of JSON."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if options.side == "apart" else "0"
     from nemo_brorl.generation import device
 
     if options.side != "apart":
         device.prepare_process(on_cpu=options.device == "cpu")
+    if options.device == "cpu" and options.tensor_parallel > 1:
+        # Without it vLLM wants a NUMA node for each worker.
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(options.tensor_parallel)))
     from vllm import LLM
 
     rows = []
@@ -211,7 +216,7 @@ def run_side(options: argparse.Namespace) -> None:
         if options.side == "lean":
             llm.collective_rpc("sample_by_arrays")
         meter = Meter()
-        if options.side != "apart":
+        if options.side != "apart" and options.tensor_parallel == 1:
             measure_engine(llm.llm_engine, meter)
         sample = own_side(llm, options, meter) if options.side in ("own", "lean") else raw_side(llm, options)
         prompt = np.random.default_rng(7).integers(3, 20, options.context).tolist()
@@ -240,7 +245,7 @@ def print_side(side: str, rows: list[dict[str, Any]]) -> None:
         print(
             f"{side:6} {row['num']:5} sequences: {row['per_s']:9,.0f} tokens/s, host {host:5.1f} µs a token ({parts})"
         )
-    if len(points) > 1 and side != "apart":
+    if len(points) > 1 and points[0][1]:
         slope, constant = statistics.linear_regression(*zip(*points, strict=True))
         print(f"{side:6} host time of a step: {constant:.2f} ms + {1000 * slope:.1f} µs a sequence")
 
@@ -253,6 +258,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--sequences", type=int, nargs="+", default=[64, 128, 256, 512])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=["raw", "own", "lean"])
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks of the engine")
     parser.add_argument("--context", type=int, default=70, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=48, help="tokens of a response")
     parser.add_argument("--repeats", type=int, default=5, help="after one that warms up")
@@ -267,7 +273,9 @@ def main() -> None:
     for side in options.sides:
         command = [sys.executable, "-m", "bench.engine_host_time", *sys.argv[1:], "--side", side]
         output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-        measured[side] = json.loads(output.splitlines()[-1])
+        # vLLM's other processes may print after the rows.
+        (rows_line,) = (line for line in output.splitlines() if line.startswith('[{"num"'))
+        measured[side] = json.loads(rows_line)
         print_side(side, measured[side])
     for rows in zip(*measured.values(), strict=True):
         ratios = ", ".join(
