@@ -37,8 +37,8 @@ SUMMARIES = {  # key in a header: heading of its table, order of the studies
     ),
     "speed": (
         "How fast",
-        "h100_generation h100_training h200_training h100_loop engine_host_time generation_pool generation_raw generation_grid "
-        "policy_packing policy_throughput packed_rows checkpoint startup records",
+        "h100_generation h100_training h200_training h100_loop engine_host_time generation_pool generation_raw "
+        "generation_grid policy_packing policy_throughput packed_rows checkpoint startup records",
     ),
 }
 MACHINE = re.compile(r"two cores|H\d00")  # begins the hardware of a study in a summary
