@@ -192,14 +192,14 @@ def test_an_unknown_option_exits_with_2() -> None:
     assert caught.value.code == 2
 
 
-def test_help_shows_settings_with_their_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_settings_with_their_default_and_what_to_change_them_for(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse_command_line(["--help"], "train", "Train a model.")
     text = capsys.readouterr().out
     assert caught.value.code == 0
     assert "usage: brorl train" in text
     assert "rollouts.num_per_prompt=512" in text
-    assert "number of rollouts per prompt, N in BroRL" in text
+    assert "choose N, the rollouts per prompt" in text
 
 
 def test_print_config_prints_the_resolved_settings(capsys: pytest.CaptureFixture[str]) -> None:
