@@ -85,6 +85,7 @@ PARTS = (
     Part("a", "engine_tests", 300, BOTH),
     Part("g", "whole_loop", 420, LOOP),
     Part("h", "fp8_learning", 540, LOOP),
+    Part("i", "curve", 840, LOOP),
 )
 
 
