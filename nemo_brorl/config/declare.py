@@ -118,7 +118,10 @@ def declaration(field: dataclasses.Field[Any]) -> Declaration:
 
 
 def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
-    """Yield a message for every number out of range and every unknown name in a section and its subsections."""
+    """Yield a message for every number out of range and every unknown name in a section of settings.
+
+    Sections inside it are checked, too.
+    """
     hints = get_type_hints(type(within))
     for field in dataclasses.fields(within):
         value, name = getattr(within, field.name), f"{prefix}{field.name}"

@@ -53,7 +53,7 @@ def _with_parts(where: str, name: str | None, options: Mapping[str, Any]) -> Ite
 
 
 def services_are_set_as_endpoints(config: BroRLConfig) -> Iterator[str]:
-    """Yield a message for each invalid service address, and for each verifier option that belongs into its endpoint."""
+    """Yield a message for each invalid service address, and each verifier option that belongs to an endpoint."""
     endpoints = {endpoint.name for endpoint in config.rewards.services.endpoints}
     for where, name, options in named_verifiers(config):
         if is_address(name):

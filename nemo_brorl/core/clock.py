@@ -94,7 +94,7 @@ class StopRequest:
         return self.reason is not None
 
     def check(self) -> None:
-        """Raise StepCut when the current step would leave too little time to save."""
+        """Raise StepCut when the current training step would leave too little time to save a checkpoint."""
         if self.save_by is None:
             return
         expected_end = self.step_began + self.longest_step_s

@@ -58,7 +58,8 @@ def answers_of(group: ScoredGroup) -> PromptAnswers:
     """Return what an evaluation stores of a scored group of responses.
 
     That is the prompt's id, task, domain and reference answer, and each response's reward, extracted answer, number of
-    tokens, turns and tool errors, and whether it ended by itself. Responses are in the order of their seeds.
+    tokens, turns and tool errors, and whether it ended by itself. The number of responses whose verifier failed is
+    stored, too. Responses are in the order of their seeds.
     """
     prompt = group.prompt
     answers = None

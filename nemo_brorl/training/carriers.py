@@ -25,7 +25,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
-    """Write dataclasses of `types.py`, also nested in dataclasses, sequences and mappings."""
+    """Write dataclasses of `types.py` to a file, also those nested in dataclasses, sequences and mappings."""
     arrays: dict[str, Any] = {}
     records = [_record(carrier, arrays) for carrier in carriers]
     text = json.dumps(records).encode()
@@ -33,7 +33,7 @@ def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
 
 
 def load_carriers(path: Path, *kinds: type) -> list[Any]:
-    """Read what `save_carriers` wrote.
+    """Read the dataclasses in a file that `save_carriers` wrote.
 
     `kinds` are dataclasses in the file that are not in `types.py`. Raises CheckpointError for a damaged file, or one of
     another version of this program.
@@ -55,7 +55,7 @@ def load_carriers(path: Path, *kinds: type) -> list[Any]:
 
 
 def _record(value: Any, arrays: dict[str, Any]) -> Any:
-    """Convert a value to JSON and add its arrays to `arrays`.
+    """Convert a value to JSON and add the value's arrays to `arrays`.
 
     Texts that came from environment variables are written as `${oc.env:NAME}`.
     """

@@ -67,7 +67,7 @@ class Checkpoints:
         self.unreadable: set[Path] = set()
 
     def begin(self, run: RunState) -> Path:
-        """Write everything of a checkpoint but the policy. Return the folder for the policy's files.
+        """Write all files of a checkpoint except those of the policy, and return the folder for the policy's files.
 
         Deletes unfinished checkpoints. Raises ResourceError.
         """
@@ -90,7 +90,7 @@ class Checkpoints:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def commit(self, step: int) -> Path:
-        """Complete the checkpoint that `begin` started, and delete the oldest. Return its folder.
+        """Complete the checkpoint that `begin` started, delete the oldest ones, and return the new checkpoint's folder.
 
         Raises ResourceError.
         """
@@ -109,10 +109,10 @@ class Checkpoints:
         return final
 
     def save_cut_step(self, cut: CutStep) -> int:
-        """Save the chunks of the step after the newest checkpoint. Return the number of saved rollouts.
+        """Save the finished rollouts of a step that had to stop early, and return the number of saved rollouts.
 
-        They are kept until there is a newer checkpoint. If they cannot be written, a warning says so, 0 is returned,
-        and the step will be sampled again.
+        The step is the one after the newest checkpoint, and the rollouts are deleted once there is a newer checkpoint.
+        If they cannot be written, a warning says so, 0 is returned, and the step will be sampled again.
         """
         path = self.folder / CUT_STEP
         chunks = tuple(_with_arrays(cut.chunks))
@@ -125,7 +125,7 @@ class Checkpoints:
         return sum(len(scored.rewards) for scored in chunks)
 
     def load_cut_step(self, step: int) -> tuple[ScoredChunk, ...]:
-        """Return the saved chunks of the step after `step`, or () if it was not cut."""
+        """Return the rollouts saved when the step after `step` had to stop early, or () if there are none."""
         path = self.folder / CUT_STEP
         if not path.exists():
             return ()
@@ -140,16 +140,17 @@ class Checkpoints:
         return sorted(self.folder.glob(f"step_*{UNFINISHED}"))
 
     def complete(self) -> list[Path]:
-        """Return the checkpoint folders whose marker fits their files' sizes, newest first.
+        """Return the folders of complete checkpoints, newest first.
 
-        Folders that could not be read are left out. Others without a fitting marker are named in a warning.
+        A complete checkpoint has a marker file, written last, that fits the sizes of all files. Folders that could not
+        be read are left out. Others without a fitting marker are named in a warning.
         """
         folders = [folder for folder in self.folder.glob("step_*[0-9]") if folder not in self.unreadable]
         folders.sort(key=step_of, reverse=True)
         return [folder for folder in folders if is_complete(folder)]
 
     def load_newest(self, read_policy: Callable[[Path], None]) -> RunState | None:
-        """Load the newest readable checkpoint and fall back to older ones. None if there are no checkpoints.
+        """Load the newest readable checkpoint, falling back to older ones, or return None if there are no checkpoints.
 
         Raises CheckpointError when there are checkpoints but none can be read.
         """
@@ -182,7 +183,7 @@ class Checkpoints:
 
 
 def _with_arrays(chunks: Iterable[ScoredChunk]) -> Iterator[ScoredChunk]:
-    """Yield chunks with their tokens, without chunks whose node was lost.
+    """Yield scored chunks of rollouts with their token arrays fetched, without chunks whose node was lost.
 
     A lost node may be the reason why the run has to stop.
     """

@@ -27,7 +27,10 @@ class DeviceHandover:
     """Owner of the order in which engines and policy use their devices."""
 
     def __init__(self, policy: Policy, generator: Generator, heartbeat: Heartbeat | None = None) -> None:
-        """Start with the engines on their devices. `heartbeat` records when weights are published."""
+        """Hand the devices back and forth between engines and policy, starting with the engines on them.
+
+        `heartbeat` records when weights are sent to the engines.
+        """
         self.policy = policy
         self.generator = generator
         self.heartbeat = heartbeat or Heartbeat()
@@ -36,14 +39,14 @@ class DeviceHandover:
         self.residual: Mapping[str, float] = {}  # metrics of the memory that sleeping engines still held
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of the policy's last phase: memory of sleeping engines, and the weight sync."""
+        """Return metrics of the policy's last use of the devices: memory of sleeping engines, and the weight sync."""
         metrics = dict(self.residual)
         if self.last_sync is not None:
             metrics.update(self.last_sync.metrics())
         return metrics
 
     def begin(self, version: int, is_published: bool) -> None:
-        """Publish the weights unless the engines have them, and offload the policy.
+        """Send the policy's weights to the engines unless they have them, and offload the policy.
 
         Called after start-up or a resume, when engines and policy are both on their devices.
         """
@@ -54,9 +57,9 @@ class DeviceHandover:
 
     @contextmanager
     def policy_phase(self, watch: Stopwatch) -> Iterator[PolicyPhase]:
-        """Give the devices to the policy for the length of a `with` block; the engines may not be used in it.
+        """Give the devices to the policy for the length of a `with` block, in which the engines may not be used.
 
-        A block that makes new weights calls `set_version`. They are published to the engines at its end.
+        A block that makes new weights calls `set_version`. These weights are sent to the engines when the block ends.
         """
         phase = PolicyPhase(self.version)
         with watch.measure("offload"):
@@ -86,5 +89,5 @@ class PolicyPhase:
         self.version = version
 
     def set_version(self, version: int) -> None:
-        """Record that the policy has new weights of this version."""
+        """Record that the policy has new weights of this version, which must be sent to the engines."""
         self.version = version

@@ -19,7 +19,7 @@ RECORD = "converted.json"  # file in the folder that names its checkpoint
 def newest_checkpoint(folder: Path, setting: str) -> Path:
     """Return a step_K folder itself, or the newest complete one in a folder of checkpoints.
 
-    Raises CheckpointError when it is not complete, or there is none.
+    Raises CheckpointError when the step_K folder is not a complete checkpoint, or there is none.
     """
     is_step = (folder / MARKER).is_file()
     checkpoints = Checkpoints(folder.parent if is_step else folder, keep=1)
@@ -37,7 +37,7 @@ def empty(folder: Path, setting: str) -> Path:
 
 
 def is_converted(checkpoint: Path, folder: Path) -> bool:
-    """Return True if `folder` was made from this checkpoint, and not from another one of the same name."""
+    """Return True if `folder` has weights exported from this checkpoint, not from another one of the same name."""
     try:
         record = json.loads((folder / RECORD).read_text())
         return record == _identity(checkpoint)
@@ -50,7 +50,7 @@ def convert_into(
     folder: Path,
     export: Callable[[Path], None],
 ) -> None:
-    """Export weights next to `folder` and then move them there, so that an interrupted conversion leaves nothing."""
+    """Export weights into a folder next to `folder` and rename it, so that an interrupted export leaves nothing."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     export(partial)
@@ -63,7 +63,10 @@ def convert_into(
 
 
 def _identity(checkpoint: Path) -> dict[str, str]:
-    """Return a checkpoint's path and a digest of its marker. A checkpoint that is written again has another digest."""
+    """Return a checkpoint's path and a digest of the marker file that is written when the checkpoint is complete.
+
+    A checkpoint that is written again has another digest.
+    """
     marker = checkpoint / MARKER
     digest = hashlib.blake2b(marker.read_bytes(), digest_size=16)
     written_at = marker.stat().st_mtime_ns

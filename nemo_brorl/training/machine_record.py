@@ -39,7 +39,10 @@ log = get_logger(__name__)
 
 
 def note_machine(run_folder: Path) -> None:
-    """Record this machine if it is not the run's last one, and warn about the differences. Raises ResourceError."""
+    """Record this machine in the run folder if the last one recorded differs, and warn about the differences.
+
+    Raises ResourceError.
+    """
     path = run_folder / MACHINES
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     last = _last_machine(text)
@@ -61,7 +64,7 @@ def note_machine(run_folder: Path) -> None:
 
 
 def this_machine() -> dict[str, str]:
-    """Return a description of this machine, by name. Empty values are left out."""
+    """Return a description of this machine as text values by name, without empty values."""
     described = first_described(_CPUINFO)
     values = {
         "processor": described.get("model name") or platform.processor() or platform.machine(),
@@ -97,7 +100,7 @@ def first_described(path: Path) -> dict[str, str]:
 
 
 def _last_machine(text: str) -> dict[str, str]:
-    """Return the machine of the last readable line. Empty if there is none."""
+    """Return the machine described in the last readable line of a run's record, or {} if there is none."""
     # Read from the end, because the last line may be cut off.
     for line in reversed(text.splitlines()):
         try:

@@ -15,10 +15,10 @@ log = get_logger(__name__)
 
 
 def write_marker(folder: Path) -> None:
-    """Write the marker that makes a folder a complete checkpoint. Raises OSError.
+    """Write the marker file that makes a folder a complete checkpoint. Raises OSError.
 
-    The crc32 of the policy's files are not in the marker but in `policy/checksums.json`. Each rank computes and checks
-    them for its share.
+    The crc32 of the policy's files are not in the marker but in `policy/checksums.json`. Each policy rank computes and
+    checks them for its share of the files.
     """
     sums: dict[str, FileSum] = {}
     for path in sorted(folder.rglob("*")):
@@ -31,7 +31,10 @@ def write_marker(folder: Path) -> None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return True if the marker exists and fits the sizes of all files. Otherwise a warning names the differences."""
+    """Return True if a checkpoint's marker file exists and fits the sizes of all files.
+
+    Otherwise a warning names the differences.
+    """
     if not (folder / MARKER).is_file():
         log.warning("%s was not finished and is ignored", folder)
         return False
@@ -49,9 +52,10 @@ def is_complete(folder: Path) -> bool:
 
 
 def check_sums(folder: Path) -> None:
-    """Check the crc32 of the files for which the marker has one.
+    """Check the files of a checkpoint against the checksums (crc32) in the checkpoint's marker file.
 
-    Raises CheckpointError that names the files which have changed.
+    Files for which the marker has only a size are not read. Raises CheckpointError, which names the files that have
+    changed.
     """
     damaged = all_damage(folder, _marked(folder))
     if damaged:
@@ -59,5 +63,8 @@ def check_sums(folder: Path) -> None:
 
 
 def _marked(folder: Path) -> dict[str, FileSum]:
-    """Return the file sizes and checksums in a marker. Raises OSError, or one of `MALFORMED` for a damaged marker."""
+    """Return the file sizes and checksums in a checkpoint's marker file.
+
+    Raises OSError, or one of `MALFORMED` for a damaged marker.
+    """
     return dict(sums_from_json((folder / MARKER).read_text(encoding="utf-8")))

@@ -43,23 +43,23 @@ class Observer:
         return type(self).__name__
 
     def step_begins(self, step: int) -> None:
-        """Run code before step `step`. Step 0 is the validation before the first one."""
+        """Run code before training step `step`, where step 0 is the validation before the first step."""
 
     def update_planned(self, plan: UpdatePlan, batch: TrainBatch) -> None:
-        """Read the plan and the batch of an update before the policy runs it."""
+        """Read how an update distributes rollouts, and the batch of the update, before the policy runs it."""
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
-        """Return metrics of a step, under names that no other observer uses."""
+        """Return metrics of a training step, under names that no other observer uses."""
         return {}
 
     def row_complete(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Read all metrics of a step."""
+        """Read all metrics of a training step."""
 
     def interval_ended(self) -> None:
-        """Run code after a step, and after the validation and the checkpoint that were due."""
+        """Run code after a training step, and after the validation and the checkpoint that were due."""
 
     def event(self, step: int, kind: str, reason: str, value: float) -> None:
-        """Record a rare event, such as another stage of the schedule."""
+        """Record a rare event of a run, such as the next stage of the schedule that raises N."""
 
     def starved(self, sampled: Sequence[ScoredGroup]) -> None:
         """Read the groups that did not fill a batch, before the run ends with an error."""
@@ -72,7 +72,7 @@ class Observer:
         return {}
 
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        """Continue after step `step` with the state of its checkpoint, or with None if it has no state.
+        """Continue after step `step` with this observer's state in the checkpoint, or None if the checkpoint has none.
 
         (None, None) is a new run. Remove what was written about later steps, because the run repeats them.
         """
@@ -82,7 +82,7 @@ class Observers:
     """The observers of a run, in the order in which they are called."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        """Keep observers in order. Raises TrainingError when two have the same name."""
+        """Keep a run's observers in order. Raises TrainingError when two have the same name."""
         self.observers = tuple(observers)
         names = [observer.name for observer in self.observers]
         for name in names:
@@ -96,7 +96,10 @@ class Observers:
         self._each(lambda observer: observer.update_planned(plan, batch))
 
     def step_ended(self, made: StepMade) -> dict[str, float]:
-        """Return the metrics of all observers. Raises TrainingError when two report the same metric."""
+        """Return the metrics of a training step from all observers.
+
+        Raises TrainingError when two report the same metric.
+        """
         owners: dict[str, str] = {}
         row: dict[str, float] = {}
         for observer in self.observers:
@@ -131,7 +134,10 @@ class Observers:
         return {name: state for name, state in states.items() if state}
 
     def resume(self, step: int | None, states: Mapping[str, Any]) -> None:
-        """Resume every observer from its state in the checkpoint. One that is not in it starts without a state."""
+        """Resume every observer of a run from the observer's state in the checkpoint.
+
+        An observer that is not in the checkpoint starts without a state.
+        """
         self._each(lambda observer: observer.resume(step, states.get(observer.name)))
 
     def _each(self, call: Callable[[Observer], None]) -> None:

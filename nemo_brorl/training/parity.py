@@ -74,8 +74,8 @@ def check_parity(
     """Sample a small fixed batch and compare the log-probs of Hugging Face, Megatron and vLLM on it.
 
     The comparison is without FP8, whose noise would hide a difference. What FP8 adds is measured separately, with a
-    warning above `parity.max_fp8_mismatch`. Raises ParityError above `bound`, which is `parity.max_mean_abs_diff` if
-    that is set.
+    warning above `parity.max_fp8_mismatch`. Raises ParityError for a difference above `bound`, or above
+    `parity.max_mean_abs_diff` if that is set.
     """
     max_tokens = min(rollouts.max_response_tokens, RESPONSE_TOKENS)
     sampling = Sampling(rollouts.temperature, 1.0, max_tokens)
@@ -113,7 +113,7 @@ def check_parity(
 
 
 def _token_ids(chunks: Sequence[RolloutChunk]) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
-    """Return the prompt and the response of every rollout."""
+    """Return the prompt and the response of every rollout as token ids."""
     prompt_ids: list[Sequence[int]] = []
     response_ids: list[Sequence[int]] = []
     for chunk in chunks:
@@ -125,7 +125,7 @@ def _token_ids(chunks: Sequence[RolloutChunk]) -> tuple[list[Sequence[int]], lis
 
 
 def _sampled(chunks: Sequence[RolloutChunk]) -> tuple[Float32, Bool]:
-    """Return the log-probs of the engines' tokens, and a mask of the tokens that were sampled."""
+    """Return the log-probs of all response tokens by the engines, and a mask of the tokens that an engine sampled."""
     log_probs: list[Float32] = []
     masks: list[Bool] = []
     for chunk in chunks:
@@ -143,7 +143,10 @@ def _responses(
     generator: Generator,
     max_tokens: int,
 ) -> Iterator[RolloutChunk]:
-    """Yield responses of one turn, or of two for prompts with an environment if `max_tokens` leave room."""
+    """Yield sampled responses, with two turns for prompts that have an environment and one turn otherwise.
+
+    There is no second turn if `max_tokens` leave no room for it.
+    """
     seconds: list[RolloutRequest] = []
     for chunk in generator.generate(requests):
         is_conversation = chunk.request.prompt.has_episodes
@@ -155,7 +158,10 @@ def _responses(
 
 
 def _second_turn(chunk: RolloutChunk, max_tokens: int) -> RolloutRequest:
-    """Return the request for a second turn, with the end of the prompt in place of an observation."""
+    """Return the request for a second turn of sampled rollouts.
+
+    The end of the prompt takes the place of the environment's observation.
+    """
     request = chunk.request
     told = request.prompt.token_ids[-OBSERVED:]
     arrays = fetch(chunk.data)
@@ -177,7 +183,7 @@ def _second_turn(chunk: RolloutChunk, max_tokens: int) -> RolloutRequest:
 
 
 def alarms(metrics: Mapping[str, float], config: ParityConfig) -> Iterator[str]:
-    """Yield a warning for each difference between implementations that a step measured above its bound."""
+    """Yield a warning for each difference of log-probs between implementations that a step measured above its bound."""
     for metric, setting, what in _ALARMS:
         bound = getattr(config, setting)
         value = metrics.get(metric, 0.0)

@@ -30,7 +30,7 @@ class JsonlSink:
         drop_after(path, resume_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append a row of metrics. NaN and infinity become null, because JSON has neither."""
+        """Append a row of metrics to metrics.jsonl. NaN and infinity become null, because JSON has neither."""
         row: dict[str, float | None] = {"step": step}
         for name, value in metrics.items():
             row[name] = value if math.isfinite(value) else None
@@ -41,7 +41,7 @@ class JsonlSink:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file of metrics or events that have a step. Raises OSError.
+    """Return the rows of a JSONL file of metrics or events that have a step. Raises OSError.
 
     Damaged rows, and rows that are half-written because the process was killed, are left out with one warning.
     """
@@ -59,7 +59,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def drop_after(path: Path, step: int | None) -> None:
-    """Rewrite a file of rows without those of later steps, or without any row for None."""
+    """Remove the rows of steps after `step` from a JSONL file of metrics or events, or all rows for None."""
     if not path.exists():
         return
     text = ""

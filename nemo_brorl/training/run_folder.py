@@ -34,7 +34,7 @@ def claim_run_folder(config: BroRLConfig) -> Path:
 
 
 def code_revision() -> str:
-    """Return the git commit of this source tree, marked if it has uncommitted changes. "unknown" outside git."""
+    """Return the git commit of this program's source, marked if it has uncommitted changes, or "unknown"."""
     root = Path(__file__).parents[1]
     frozen = root.parent / FROZEN_REVISION
     # Frozen code is in a run folder, which may be inside a checkout of another revision, which git would name.

@@ -35,7 +35,7 @@ class Samples(Observer):
             self.console.line(line)
 
     def _write(self, step: int, batch: TrainBatch) -> None:
-        """Write the first rollout of some groups to `rollouts/step_K.jsonl`. Raises ResourceError."""
+        """Write the first rollout of the first groups of a batch to `rollouts/step_K.jsonl`. Raises ResourceError."""
         path = self.run_folder / "rollouts" / f"step_{step}.jsonl"
         num = self.num_samples
         text = ""

@@ -21,10 +21,10 @@ class Stateful(Protocol):
     """A part of the training loop that has a state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this part, JSON-able."""
+        """Return the state of this part of the training loop for a checkpoint, JSON-able."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
+        """Restore the state of this part of the training loop that `state_dict` returned."""
 
 
 @dataclass
@@ -59,7 +59,10 @@ class SavedRun:
         handover: DeviceHandover,
         stateful: Mapping[str, Stateful],
     ) -> None:
-        """Collect what is saved. `stateful`: parts of the loop besides batches and observers, by name."""
+        """Collect the parts of the training loop whose state a checkpoint holds.
+
+        `stateful`: by name, those besides batches and observers.
+        """
         self.parts = parts
         self.batches = batches
         self.observers = observers
@@ -68,9 +71,9 @@ class SavedRun:
         self.saver = Saver(parts.checkpoints, parts.policy, in_background=settings.async_save)
 
     def save(self, step: int, wait: bool, at: SamplerState | None = None) -> None:
-        """Write a checkpoint of step `step`. With `wait`, return once it is complete.
+        """Write a checkpoint of training step `step`. With `wait`, return once the checkpoint is complete.
 
-        `at` is the state of sampling to save, None for the current one. Raises CheckpointError.
+        `at` is the state of rollout sampling to save, None for the current one. Raises CheckpointError.
         """
         self.batches.complete()
         self.observers.before_save()
@@ -82,7 +85,7 @@ class SavedRun:
             self.saver.save(RunState(step, state, sampling.groups), wait)
 
     def save_before_cut_step(self, step: int, reason: str) -> None:
-        """Save the run as it was after step `step`, with the rollouts of the next step, which was cut."""
+        """Write a checkpoint after step `step`, and save the rollouts of the next step, which had to stop early."""
         state_before, chunks = self.batches.cut()
         self.save(step, wait=True, at=state_before)
         num_kept = self.parts.checkpoints.save_cut_step(CutStep(step, chunks))
@@ -91,7 +94,7 @@ class SavedRun:
         )
 
     def resume(self) -> int | None:
-        """Load the newest usable checkpoint. Return its step, or None when there is none. Raises CheckpointError."""
+        """Load the newest usable checkpoint and return its step, or None when there is none. Raises CheckpointError."""
         run = self.parts.checkpoints.load_newest(self.parts.policy.load)
         if run is None:
             self.observers.resume(None, {})

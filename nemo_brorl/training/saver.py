@@ -38,9 +38,9 @@ class Saver:
         self.seconds: dict[str, float] = {}  # durations for the next row of metrics
 
     def save(self, run: RunState, wait: bool) -> None:
-        """Save a step unless it has a checkpoint. Return once the state is copied, or with `wait` once it is complete.
+        """Save a checkpoint of a training step, unless it has one.
 
-        Raises CheckpointError.
+        Returns once the state is copied, or with `wait` once the checkpoint is complete. Raises CheckpointError.
         """
         # One checkpoint at a time, because each has a copy of the ranks' state in memory until it is written.
         self.finish(wait=True)
@@ -51,7 +51,7 @@ class Saver:
             self.finish(wait=True, may_fail=not wait)
 
     def finish(self, wait: bool, may_fail: bool = True) -> None:
-        """Complete the pending checkpoint if its files are written. Raises CheckpointError.
+        """Complete the checkpoint that is being written, if the policy's files are there. Raises CheckpointError.
 
         With `wait`, block until they are.
         """
@@ -72,9 +72,9 @@ class Saver:
         self.pending = None
 
     def take_seconds(self) -> dict[str, float]:
-        """Return metrics of saving since the last call.
+        """Return the seconds that saving checkpoints took since the last call, as metrics.
 
-        `time/save_s`: how long a step waited. `time/save_background_s`: how long writing took.
+        `time/save_s`: how long a training step waited. `time/save_background_s`: how long writing took.
         """
         seconds = self.seconds
         self.seconds = {}

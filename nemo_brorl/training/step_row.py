@@ -20,19 +20,22 @@ class StepRow:
         self.metrics: dict[str, float] = {}
 
     def add(self, *sources: Mapping[str, float]) -> None:
-        """Add metrics by name. A later value replaces an earlier one of the same name."""
+        """Add metrics to the row of the current training step.
+
+        A later value replaces an earlier one of the same name.
+        """
         for metrics in sources:
             self.metrics.update(metrics)
 
     def add_seconds(self, seconds: Mapping[str, float]) -> None:
-        """Add durations as metrics `time/NAME_s`."""
+        """Add durations to the row of a training step as metrics `time/NAME_s`."""
         for name, value in seconds.items():
             self.metrics[f"time/{name}_s"] = value
 
     def write(self, step: int) -> None:
-        """Pass the row to the sinks and start an empty one.
+        """Pass the row of metrics of a training step to the loggers and start an empty row.
 
-        A step's row is written before its checkpoint, so that a resumed run has all rows.
+        The row is written before the step's checkpoint, so that a resumed run has all rows.
         """
         self.sink.write(step, self.metrics)
         self.metrics = {}

@@ -52,7 +52,7 @@ def chunks_by_rank(
     plan: UpdatePlan,
     batch: TrainBatch,
 ) -> dict[RankMiniBatch, tuple[str, ...]]:
-    """Return the chunks that each data-parallel rank trains on in each mini-batch.
+    """Return the chunks of rollouts that each data-parallel rank trains on in each mini-batch.
 
     A chunk is listed only where the first of its rollouts is trained on.
     """
@@ -78,7 +78,7 @@ def _chunks_of(
     micro_batches: Sequence[MicroBatch],
     keys: Sequence[Sequence[str]],
 ) -> Iterator[str]:
-    """Yield the chunk key of every rollout in micro-batches."""
+    """Yield for every rollout in micro-batches the key of the chunk that it was sampled in."""
     for micro_batch in micro_batches:
         for group_slice in micro_batch.slices:
             of_group = keys[group_slice.group]
@@ -90,9 +90,10 @@ def with_rollouts(
     spans: tuple[TimelineSpan, ...],
     update_chunks: Mapping[RankMiniBatch, tuple[str, ...]],
 ) -> tuple[TimelineSpan, ...]:
-    """Return timeline spans with the chunks of each mini-batch added.
+    """Return timeline spans with the chunks of rollouts that each mini-batch trains on.
 
-    If several ranks share a data-parallel rank, the first one gets them.
+    The keys of the chunks are added to the span of the mini-batch. If several policy ranks have the same data-parallel
+    rank, the first one gets them.
     """
     left: dict[Any, tuple[str, ...]] = dict(update_chunks)
     filled: list[TimelineSpan] = []

@@ -13,9 +13,9 @@ STAGES = ("generate", "reward", "log_prob", "update", "sync", "validate", "save"
 
 
 def change_rows(before: Mapping[str, float], after: Mapping[str, float]) -> list[list[str]]:
-    """Return table rows of pass@1 before and after, for each task and all tasks, from two validation rows.
+    """Return table rows of pass@1 before and after training, for each task and for all tasks.
 
-    The last column is what the best constant answer would earn.
+    `before` and `after` are the metrics of two validations. The last column is the pass@1 of the best constant answer.
     """
     prefix = f"{PASS_AT_1}/"
     names = [name for name in sorted(after) if name.startswith(prefix)]
@@ -42,7 +42,7 @@ def curve_lines(validations: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def time_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return table rows of the seconds of each stage over all steps, with their share of the sum."""
+    """Return table rows of the seconds of each stage of training over all steps, with their share of the sum."""
     seconds: dict[str, float] = {}
     for stage in STAGES:
         seconds[stage] = sum(row.get(f"time/{stage}_s") or 0.0 for row in rows)
@@ -51,7 +51,7 @@ def time_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def sampling_line(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line with the keep rate, throughput and prefix-cache hit rate over all steps of a run."""
+    """Return a line with share of informative groups, samples per second and prefix-cache hit rate over all steps."""
     steps = [row for row in rows if row.get("dynamic_sampling/num_groups")]
     if not steps:
         return "no groups were sampled"

@@ -46,7 +46,7 @@ class TraceFiles:
         self.keep_steps = keep_steps
 
     def write(self, timeline: StepTimeline) -> None:
-        """Write the timeline file of a step, and delete those beyond the newest `keep_steps`.
+        """Write the timeline file of a training step, and delete those beyond the newest `keep_steps`.
 
         If the disk refuses, only this file is lost, with a warning.
         """
@@ -61,14 +61,14 @@ class TraceFiles:
             log.warning("%s was not written: %s", path, error)
 
     def drop_after(self, step: int | None) -> None:
-        """Delete the files of later steps, which a resumed run repeats, or all files for a new run (None)."""
+        """Delete the timeline files of steps after `step`, which a resumed run repeats, or all for a new run (None)."""
         for written_step in steps_in(self.folder):
             if step is None or written_step > step:
                 (self.folder / file_name(written_step)).unlink(missing_ok=True)
 
 
 def micros(seconds: float) -> int:
-    """Convert seconds to microseconds, the unit of the format."""
+    """Convert seconds to microseconds, the unit of trace event files."""
     return round(seconds * MICRO)
 
 
@@ -88,7 +88,7 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def trace_events(timeline: StepTimeline) -> list[Event]:
-    """Convert the timeline of a step to trace events."""
+    """Convert the timeline of a training step to trace events."""
     lane_ids = _lane_ids(timeline.spans)
     events = list(_names(lane_ids))
     flows: dict[str, list[Event]] = {}  # chunk key → its spans
@@ -143,7 +143,10 @@ def _write(
 
 
 def _lane_ids(spans: Sequence[TimelineSpan]) -> LaneIds:
-    """Return the (pid, tid) of every lane: the driver first, then processes by name."""
+    """Return the process id and thread id that a trace shows for every lane of a timeline.
+
+    The driver comes first, then the other processes by name.
+    """
     found = {(span.process, span.lane) for span in spans}
     numbers: LaneIds = {}
     processes: list[str] = []
@@ -160,12 +163,12 @@ def _lane_order(lane: Lane) -> tuple[bool, list[tuple[int, str]], list[tuple[int
 
 
 def _words(name: str) -> list[tuple[int, str]]:
-    """Split a name into words that sort numbers by value: engine 2 before engine 10."""
+    """Split a process's name into words that sort numbers by value, so that engine 2 comes before engine 10."""
     return [(int(word), "") if word.isdigit() else (-1, word) for word in name.split()]
 
 
 def _names(lane_ids: LaneIds) -> Iterator[Event]:
-    """Yield the events that name and order processes and lanes."""
+    """Yield the trace events that name and order processes and lanes."""
     for (process, lane), (pid, tid) in lane_ids.items():
         yield _named("process_name", pid, tid, {"name": process})
         yield _named("process_sort_index", pid, tid, {"sort_index": pid})
@@ -187,7 +190,10 @@ def _flow(
     chunk: str,
     path: Sequence[Event],
 ) -> Iterator[Event]:
-    """Yield arrows along a chunk's spans, from the end of the first span to the start of each later one."""
+    """Yield the trace's arrows that follow a chunk of rollouts through its timeline spans.
+
+    They lead from the end of the first span to the start of each later one.
+    """
     last = len(path) - 1
     if last == 0:
         return

@@ -60,7 +60,7 @@ class BroRLTrainer:
         return self.progress.version
 
     def fit(self) -> None:
-        """Train up to `trainer.max_steps`, or until asked to stop. The state is saved in both cases."""
+        """Train up to `trainer.max_steps`, or until the run is asked to stop. The state is saved in both cases."""
         if self.stop.reason is not None and not self.validations.history and self.step_number == 0:
             return  # asked to stop during start-up: there is nothing to save yet
         self.handover.begin(self.version, is_published=self.version == 0)
@@ -86,9 +86,9 @@ class BroRLTrainer:
             )
 
     def step(self) -> None:
-        """Run one BroRL update: fill a batch with informative groups, train on it, publish the new weights.
+        """Run a training step: fill a batch with informative groups, train on it, send new weights to the engines.
 
-        Raises StarvationError, or StepCut when there is not enough time for the step.
+        Raises StarvationError if no batch can be filled, or StepCut when there is not enough time for the step.
         """
         watch = Stopwatch(self.timeline)
         with watch.measure("collect"):
@@ -118,7 +118,7 @@ class BroRLTrainer:
             self.record(StepMade(self.step_number, filled, batch, plan, update), watch)
 
     def record(self, made: StepMade, watch: Stopwatch) -> None:
-        """Add the metrics of a finished step to its row, and pass them to the observers."""
+        """Add the metrics of a finished training step to its row, and pass them to the observers."""
         counts = {
             "policy/num_updates": float(made.update.num_updates),
             "policy/num_skipped": float(self.progress.num_skipped),
@@ -132,7 +132,10 @@ class BroRLTrainer:
         self.observers.row_complete(made.step, self.row.metrics)
 
     def fill_batch(self) -> FilledBatch:
-        """Return a full batch of informative groups. Raises StarvationError, or StepCut if time runs out."""
+        """Return a full batch of groups to train on.
+
+        Raises StarvationError if too many groups are uninformative, or StepCut if time runs out.
+        """
         try:
             return self.batches.take_batch(self.version, self.stop.check)
         except StarvationError:
@@ -165,7 +168,7 @@ class BroRLTrainer:
         )
 
     def after_step(self) -> None:
-        """Do what is due between steps: validation, next stage, reference reset, metrics, checkpoint.
+        """Do what is due after a training step: validation, next stage of N, reference reset, metrics, checkpoint.
 
         Raises TrainingError after too many non-finite updates.
         """
@@ -191,7 +194,7 @@ class BroRLTrainer:
             )
 
     def begin_stage(self, reason: str | None) -> None:
-        """Report that the schedule of N has moved to another stage, if `reason` is not None."""
+        """Report that the schedule of N (rollouts per prompt) has moved to another stage, if `reason` is not None."""
         if reason is None:
             return
         stage = self.schedule.stage
@@ -213,7 +216,7 @@ class BroRLTrainer:
         self.row.add(self.resets.metrics(self.step_number))
 
     def validate(self) -> float:
-        """Evaluate on the held-out prompts and return pass@1. The best weights so far are exported."""
+        """Evaluate the policy on the held-out prompts and return pass@1. The best weights so far are exported."""
         self.batches.complete()
         pass_at_1, metrics = self.validations.evaluate(self.step_number)
         self.resets.note_validation(pass_at_1)
@@ -221,7 +224,7 @@ class BroRLTrainer:
         return pass_at_1
 
     def resume(self) -> bool:
-        """Continue from the newest usable checkpoint. Return False when there is none."""
+        """Continue training from the newest usable checkpoint, or return False when there is none."""
         step = self.saved.resume()
         if step is None:
             return False

@@ -20,9 +20,10 @@ class Validations:
         self.history: list[dict[str, float]] = []  # metrics of each validation, with their step
 
     def evaluate(self, step: int) -> tuple[float, dict[str, float]]:
-        """Evaluate after step `step`. Return pass@1 and all metrics.
+        """Evaluate the policy on the held-out prompts after training step `step`, and return pass@1 and all metrics.
 
-        The weights before the first step are not exported, because they are the model's own.
+        The best weights so far are exported, except the weights before the first step, because they are the model's
+        own.
         """
         timeline = self.parts.sampler.heartbeat.timeline
         watch = Stopwatch(timeline)

@@ -35,11 +35,11 @@ class StoreFiles:
         self.folder = run_folder.absolute() / FOLDER
 
     def groups(self, step: int) -> Path:
-        """Return the path of the table of a step's groups."""
+        """Return the path of the rollout store's table of the groups of a step."""
         return self.folder / GROUPS / _name(step)
 
     def rollouts(self, step: int) -> Path:
-        """Return the path of the table of a step's rollouts."""
+        """Return the path of the rollout store's table of the rollouts of a step."""
         return self.folder / ROLLOUTS / _name(step)
 
     def steps(self) -> list[int]:
@@ -47,16 +47,19 @@ class StoreFiles:
         return _steps_in(self.folder / GROUPS)
 
     def size(self, step: int) -> int:
-        """Return the size of a stored step's files in bytes."""
+        """Return the size in bytes of the files of a step in the rollout store."""
         return self.groups(step).stat().st_size + self.rollouts(step).stat().st_size
 
     def remove(self, step: int) -> None:
-        """Delete a step's files. The groups are deleted first, so the step counts as missing from then on."""
+        """Delete the files of a step in the rollout store.
+
+        The file of the groups is deleted first, so the step counts as missing from then on.
+        """
         self.groups(step).unlink(missing_ok=True)
         self.rollouts(step).unlink(missing_ok=True)
 
     def drop_after(self, step: int | None) -> None:
-        """Delete later steps, or all steps for None, and unfinished files."""
+        """Delete the stored rollouts of steps after `step`, or of all steps for None, and unfinished files."""
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         groups = _steps_in(self.folder / GROUPS)
         rollouts = _steps_in(self.folder / ROLLOUTS)
@@ -66,7 +69,7 @@ class StoreFiles:
 
     @contextmanager
     def replacing(self, path: Path) -> Iterator[Path]:
-        """Yield a path to write to, which replaces `path` at the end. Raises OSError."""
+        """Yield the path of a temporary file, which replaces `path` if the context ends well. Raises OSError."""
         aside = self.folder / UNFINISHED / f"{os.getpid()}_{path.parent.name}_{path.name}"
         aside.parent.mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +80,7 @@ class StoreFiles:
             aside.unlink(missing_ok=True)
 
     def prune(self, settings: StoreConfig) -> None:
-        """Delete the oldest steps until the store is within its bounds."""
+        """Delete the oldest steps until the rollout store is within the set number of steps and GiB."""
         steps = self.steps()
         limit = settings.max_gib * GIB
         total = sum(self.size(step) for step in steps)

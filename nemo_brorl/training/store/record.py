@@ -16,7 +16,11 @@ def step_record(
     batch: TrainBatch,
     config: DynamicSamplingConfig,
 ) -> StepRecord:
-    """Return every group that step `step` trained on, closed or dropped, each once."""
+    """Return the rollout store's record of a training step: every group of rollouts with its outcome.
+
+    These are the groups that the step trained on, those whose sampling was completed in the step but that are not in
+    its batch, and those whose sampling was abandoned. Each group is there once.
+    """
     sampled = {group.prompt.uid for group in filled.sampled}
     trained = {group.prompt.uid for group in batch.groups}
     stored: list[StoredGroup] = []
@@ -51,7 +55,7 @@ def _origin(scored: ScoredGroup, sampled: set[str]) -> str:
 
 
 def _fate(scored: ScoredGroup, config: DynamicSamplingConfig) -> str:
-    """Return the outcome of a group that closed in a step and is not in its batch."""
+    """Return the outcome of a group whose sampling was completed in a step, but on which the step does not train."""
     decision = judge(scored, config)
     if not decision.keep:
         return decision.reason

@@ -31,7 +31,10 @@ class ParquetStore:
         start_writer: Callable[[], Any] | None,
         transport: ActorTransport | None = None,
     ) -> None:
-        """Start the store's writer. `start_writer` makes the `StoreWriter` actor. None: nothing is stored."""
+        """Start the writer of the rollout store, if there is one.
+
+        `start_writer` makes the `StoreWriter` actor. None: nothing is stored.
+        """
         self.files = StoreFiles(run_folder)
         self.transport = transport or RayTransport()
         self.writer = start_writer() if start_writer is not None else None
@@ -39,7 +42,10 @@ class ParquetStore:
         self.pending: dict[Any, int] = {}
 
     def write(self, record: StepRecord) -> None:
-        """Pass a step to the writer. It is left out, with a warning, if too many steps are being written."""
+        """Pass the rollouts of a training step to the process that stores them.
+
+        They are left out, with a warning, if too many steps are still being written.
+        """
         if self.writer is None:
             return
         self._receive_results(timeout_s=0.0)
@@ -54,7 +60,7 @@ class ParquetStore:
         self.pending[reference] = record.step
 
     def flush(self) -> None:
-        """Block until all steps are written, at most FLUSH_S seconds. Warn about steps that are not."""
+        """Block until the rollouts of all steps are stored, at most FLUSH_S seconds, and warn of steps that are not."""
         until = self.transport.now() + FLUSH_S
         while self.pending and self.transport.now() < until:
             self._receive_results(until - self.transport.now())
@@ -62,11 +68,17 @@ class ParquetStore:
             log.warning("the rollouts of step %d were not stored within %.0f s", step, FLUSH_S)
 
     def drop_after(self, step: int | None) -> None:
-        """Delete the stored steps after `step`, or all for None. No step may be being written."""
+        """Delete the stored rollouts of steps after `step`, or of all steps for None.
+
+        No step may be being written.
+        """
         self.files.drop_after(step)
 
     def _receive_results(self, timeout_s: float) -> None:
-        """Log the results of finished writes. If there is none yet, wait at most `timeout_s` for the first."""
+        """Log the results of finished writes to the rollout store.
+
+        If no write has finished yet, wait at most `timeout_s` for the first.
+        """
         finished = self.transport.wait(list(self.pending), timeout_s)
         results = self.transport.results(finished, timeout_s=1.0)
         for reference, result in zip(finished, results, strict=True):
@@ -78,7 +90,7 @@ class ParquetStore:
 
 
 def make_store(run_folder: Path, settings: StoreConfig, model_folder: Path) -> ParquetStore:
-    """Build the rollout store from the settings. Ray must be running."""
+    """Return the rollout store that the settings describe. Ray must be running."""
 
     def start() -> Any:
         import ray

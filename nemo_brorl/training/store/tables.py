@@ -25,7 +25,10 @@ ROLLOUT_OPTIONS: dict[str, Any] = {
 
 
 def groups_table(record: StepRecord) -> pa.Table:
-    """Return a table with a row for every group, [groups]. The step's numbers are in the schema's metadata."""
+    """Return the rollout store's table with a row for every group of a step.
+
+    The step's own numbers, such as the learning rate, are in the metadata of the schema.
+    """
     rows = [_group_row(record.step, stored) for stored in record.groups]
     numbers = {
         "format": FORMAT,
@@ -74,7 +77,10 @@ def rollouts_table(
     stored: StoredGroup,
     arrays: Sequence[ChunkArrays],
 ) -> pa.Table:
-    """Return a table with a row for every rollout of a group, [N], from its chunks' arrays, without texts."""
+    """Return a table with a row for each of the N rollouts of a group, without texts.
+
+    `arrays` are the token arrays of the chunks in which the rollouts were sampled.
+    """
     scored = stored.scored
     chunks = scored.group.chunks
     num = scored.group.num_rollouts
@@ -126,7 +132,7 @@ def _times(
     periods: Sequence[Period | None],
     sizes: Sequence[int],
 ) -> dict[str, pa.Array]:
-    """Return two columns of the rollouts table: when each rollout's chunk was done, and its seconds.
+    """Return two columns of a table of rollouts: when the work on each rollout's chunk ended, and its seconds.
 
     The values are null if they are unknown.
     """
@@ -141,7 +147,7 @@ def _times(
 
 
 def _turn_columns(scored: ScoredGroup) -> tuple[list[Any], list[Any]]:
-    """Return two columns of the rollouts table: the rewards of each rollout's turns, and its tool errors.
+    """Return two columns of a table of rollouts: rewards of each rollout's turns, and tool errors by turn.
 
     The values are None without an environment.
     """
@@ -159,7 +165,10 @@ def _turn_columns(scored: ScoredGroup) -> tuple[list[Any], list[Any]]:
 
 
 def _is_sampled(arrays: Sequence[ChunkArrays]) -> pa.Array:
-    """Return a column with a mask of each rollout's sampled tokens. Null: all were sampled."""
+    """Return a column of a table of rollouts with a mask of each rollout's sampled tokens.
+
+    Null means that all tokens of the rollout were sampled.
+    """
     rows: list[Any] = []
     for data in arrays:
         if data.is_sampled is None:

@@ -38,9 +38,9 @@ class WrittenStep:
 
 
 def with_share(record: StepRecord, share: float) -> StepRecord:
-    """Return the step with a random fraction `share` of its groups, chosen by their uids.
+    """Return a step's record for the rollout store with a random fraction `share` of the step's groups.
 
-    So a group that is carried over is stored in all of its steps or in none.
+    The prompt's uid decides, so a group that is carried over to later steps is stored in all of these steps or in none.
     """
     if share >= 1:
         return record
@@ -62,7 +62,10 @@ class StoreWriter:
         settings: StoreConfig,
         model_folder: Path,
     ) -> None:
-        """Open the store of a run folder. `model_folder` has the tokenizer, which is used if store.text is on."""
+        """Open the rollout store in a run folder for writing.
+
+        `model_folder` has the tokenizer, which is used if store.text is on.
+        """
         self.files = StoreFiles(run_folder)
         self.settings = settings
         self.tokenizer: ChatTokenizer | None = load_tokenizer(model_folder) if settings.text else None
@@ -74,9 +77,10 @@ class StoreWriter:
         os.nice(NICENESS)
 
     def write(self, record: StepRecord) -> WrittenStep:
-        """Write a step, replacing one of the same number, and delete steps beyond the bounds.
+        """Write the rollouts of a training step, replacing those of a step of the same number.
 
-        Raises OSError, and Ray's errors for arrays that were lost.
+        The oldest steps beyond the bounds of the rollout store are then deleted. Raises OSError, and Ray's errors for
+        arrays that were lost.
         """
         start = time.monotonic()
         cpu_start = time.process_time()

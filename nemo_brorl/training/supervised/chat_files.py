@@ -40,7 +40,7 @@ class ExampleFile:
     num_cut: int
 
     def batch(self, step: int, size: int, seed: int) -> list[Example]:
-        """Return examples [step · size, (step + 1) · size) of the endless sequence of shuffled epochs."""
+        """Return training examples [step · size, (step + 1) · size) of the endless sequence of shuffled epochs."""
         num = len(self.train)
         chosen = []
         first = step * size
@@ -53,7 +53,7 @@ class ExampleFile:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all tokens, to notice that the data changed."""
+        """Hash of all tokens of the fine-tuning data, to notice that the data changed."""
         digest = hashlib.blake2b(digest_size=8)
         for example in (*self.train, *self.held_out):
             digest.update(example.prompt_ids.tobytes())
@@ -66,10 +66,11 @@ def read_examples(
     sft: SftConfig,
     conversations: Conversations,
 ) -> ExampleFile:
-    """Read the conversations of `data.path`. Those that are too long are cut or left out (`sft.too_long`).
+    """Read the conversations of `data.path` for supervised fine-tuning.
 
-    A fraction of them is held out, by a hash of the text before the first answer, or `data.held_out_path` is read.
-    Raises DataError when a file is missing or empty, or too many rows cannot be used.
+    Those that are too long are cut or left out (`sft.too_long`). A fraction of the conversations is held out, by a hash
+    of the text before the first answer, or `data.held_out_path` is read. Raises DataError when a file is missing or
+    empty, or too many rows cannot be used.
     """
     assert data.path is not None, "checked with the settings"
     reader = _ConversationReader(data, sft, conversations)
@@ -128,7 +129,7 @@ class _ConversationReader:
         self.num_cut = 0
 
     def read(self, path: str) -> list[Pair]:
-        """Return the conversations of a path.
+        """Return the conversations in the data file or files of a path.
 
         Raises DataError for more bad rows than `data.max_bad_rows`, and for conversations that are too long under
         sft.too_long=refuse.
@@ -164,7 +165,10 @@ class _ConversationReader:
         return pairs
 
     def _pair(self, row: Row) -> Pair:
-        """Convert a row to its examples. Raises BroRLError that says what is wrong."""
+        """Convert a row of a data file to the text before the first answer and the row's training examples.
+
+        Raises BroRLError, which says what is wrong with the row.
+        """
         if isinstance(row, BadRow):
             raise DataError(row.reason)
         columns = self.data.columns
@@ -181,7 +185,10 @@ class _ConversationReader:
         return "\n\n".join(contents), examples
 
     def _shortened(self, pair: Pair) -> Iterator[Pair]:
-        """Yield a conversation that is too long without its end, unless nothing is left to train on."""
+        """Yield the start of a conversation that is too long, or nothing if the start has no token to train on.
+
+        Nothing is yielded either unless `sft.too_long` is `cut`.
+        """
         kept: list[Example] = []
         if self.sft.too_long == "cut":
             for example in pair[1]:
@@ -218,7 +225,7 @@ class _ConversationReader:
 
 
 def shortened(example: Example, max_tokens: int) -> Example | None:
-    """Return the first tokens of an example, or None if the loss counts none of them."""
+    """Return the first tokens of a training example, or None if the loss counts none of them."""
     room = max_tokens - len(example.prompt_ids)
     if room <= 0:
         return None
@@ -231,7 +238,7 @@ def messages_of(
     prompt_path: str | None,
     answer_path: str | None,
 ) -> list[dict[str, str]]:
-    """Return the conversation in a row: `messages`, or `prompt` (a text or messages) and `response`.
+    """Return the conversation in a row of a data file: `messages`, or `prompt` (a text or messages) and `response`.
 
     Other columns are given by path. Raises DataError.
     """

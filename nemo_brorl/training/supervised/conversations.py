@@ -28,7 +28,10 @@ class Conversations:
         stop_ids: frozenset[int],
         system_prompt: str | None,
     ) -> None:
-        """Use a model's tokenizer. `stop_ids`: tokens that end a turn. `system_prompt`: as in `data`."""
+        """Use a model's tokenizer to turn conversations into training examples.
+
+        `stop_ids`: tokens that end a turn. `system_prompt`: as in `data`.
+        """
         self.tokenizer = tokenizer
         self.stop_ids = stop_ids
         self.system_prompt = system_prompt
@@ -71,7 +74,7 @@ class Conversations:
         return self.tokenizer.render(messages, self.system_prompt, is_prompt)
 
     def _turn_length(self, turn: Sequence[int]) -> int:
-        """Return how many tokens of a turn the model must write itself: up to the last stop token."""
+        """Return how many tokens of an assistant's turn the model must write itself: up to the last stop token."""
         length = len(turn)
         while length > 0:
             if turn[length - 1] in self.stop_ids:
@@ -109,7 +112,7 @@ class _ConversationDraft:
         self.has_loss += [has_loss] * len(token_ids)
 
     def example(self, task: str) -> Example:
-        """Build the example of a conversation, without tokens after the last one that the loss counts."""
+        """Build the training example of a conversation, without tokens after the last one that the loss counts."""
         token_ids = np.array(self.token_ids, np.int32)
         has_loss = np.array(self.has_loss, np.bool_)
         learnt = np.flatnonzero(has_loss)
@@ -125,7 +128,10 @@ class _ConversationDraft:
 
 
 def stop_ids_of(tokenizer: ChatTokenizer, model_folder: Path) -> frozenset[int]:
-    """Return the tokens that end a turn: the tokenizer's, and those of generation_config.json."""
+    """Return the ids of the tokens that end an assistant's turn.
+
+    They are the tokenizer's end token, and those in the model's generation_config.json.
+    """
     stop_ids = {tokenizer.eos_token_id}
     path = model_folder / "generation_config.json"
     if path.is_file():

@@ -48,14 +48,14 @@ class Example:
 
     @property
     def num_trained_tokens(self) -> int:
-        """Number of tokens that the loss counts."""
+        """Number of tokens of a training example that the loss counts."""
         if self.has_loss is None:
             return len(self.response_ids)
         return int(self.has_loss.sum())
 
 
 def supervised_batch(examples: Sequence[Example]) -> TrainBatch:
-    """Build a batch of the training loop from examples."""
+    """Build a training batch from supervised examples, as groups of one rollout with advantage 1."""
     groups = tuple(_group(index, example) for index, example in enumerate(examples))
     advantages = tuple(np.ones(1, np.float32) for _ in groups)
     rollouts = tuple(np.zeros(1, np.int64) for _ in groups)
@@ -99,9 +99,9 @@ def supervised_plan(
     num_steps: int,
     version: int,
 ) -> UpdatePlan:
-    """Return the plan of an update on examples, packed into micro-batches.
+    """Return the plan of an update on supervised examples: micro-batches that they are packed into, and learning rate.
 
-    It makes `num_mini_batches` optimizer steps, after the first `step` ones of `num_steps`.
+    The update makes `num_mini_batches` optimizer steps, after the first `step` ones of `num_steps`.
     """
     return plan_update(
         supervised_batch(examples),

@@ -75,9 +75,10 @@ class SftTrainer:
         self.saver = Saver(parts.checkpoints, parts.policy, in_background=config.trainer.async_save)
 
     def fit(self) -> None:
-        """Train up to the last step, or until asked to stop. The state is saved in both cases.
+        """Fine-tune up to the last step, or until asked to stop. The state is saved in both cases.
 
-        `hf/` has the weights with the lowest validation loss, or the last weights without validations.
+        The folder `hf/` gets the weights with the lowest validation loss, or the last weights if there are no
+        validations.
         """
         if self.lessons.held_out and not self.history and self.stop.reason is None:
             self.validate()
@@ -94,7 +95,7 @@ class SftTrainer:
             )
 
     def step(self) -> None:
-        """Run one optimizer step of fine-tuning and print its line."""
+        """Run one optimizer step of fine-tuning and print a line about it."""
         watch = Stopwatch()
         examples = self.lessons.batch(self.step_number)
         plan = supervised_plan(
@@ -130,7 +131,7 @@ class SftTrainer:
         )
 
     def after_step(self) -> None:
-        """Do what is due between steps: validation, export, metrics, checkpoint.
+        """Do what is due after a fine-tuning step: validation, export, metrics, checkpoint.
 
         Raises TrainingError after too many non-finite updates.
         """
@@ -181,9 +182,9 @@ class SftTrainer:
         self.saver.save(RunState(self.step_number, state, CarriedGroups()), wait)
 
     def resume(self) -> bool:
-        """Continue from the newest usable checkpoint. Return False when there is none.
+        """Continue fine-tuning from the newest usable checkpoint, or return False when there is none.
 
-        Raises CheckpointError when it was trained on other data or with other settings.
+        Raises CheckpointError when the checkpoint was trained on other data or with other settings.
         """
         run = self.parts.checkpoints.load_newest(self.parts.policy.load)
         if run is None:
