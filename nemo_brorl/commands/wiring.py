@@ -177,7 +177,7 @@ def ready_actors(
     with_policy: bool = True,
     with_answers: bool = False,
 ) -> Iterator[Actors]:
-    """Start the actors of a command without a stall watch, and wait until they are ready.
+    """Start policy, engines and verifiers for a command without a stall watchdog, and wait until they are ready.
 
     The process ends if their start takes longer than `trainer.start_timeout_s`.
     """

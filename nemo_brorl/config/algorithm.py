@@ -171,21 +171,21 @@ class AlgorithmConfig:
 
     @property
     def covariance(self) -> CovarianceConfig:
-        """Settings of the tokens whose update Clip-Cov or KL-Cov limits."""
+        """Settings that choose the tokens whose update Clip-Cov or KL-Cov limits."""
         return CovarianceConfig(**self.loss_params.get("covariance", {}))
 
     @property
     def own_advantage_params(self) -> dict[str, Any]:
-        """Parameters of the chosen advantage alone, without those that all advantages share."""
+        """Parameters of the chosen advantage estimator alone, without those that all estimators share."""
         return {name: value for name, value in self.advantage_params.items() if name not in SHARED_PARAMS}
 
     @property
     def own_loss_params(self) -> dict[str, Any]:
-        """Parameters of the chosen loss alone, without those that all losses share."""
+        """Parameters of the chosen policy loss alone, without those that all losses share."""
         return {name: value for name, value in self.loss_params.items() if name != "covariance"}
 
     def wrong_params(self) -> Iterator[str]:
-        """Yield a message for every wrong parameter among those that all advantages or losses share."""
+        """Yield a message for every wrong parameter among those that all advantage estimators or losses share."""
         shared = {name: value for name, value in self.advantage_params.items() if name in SHARED_PARAMS}
         yield from wrong_params("algorithm.advantage_params", AdvantageParams, shared)
         covariance = self.loss_params.get("covariance", {})

@@ -116,7 +116,7 @@ class SourceConfig:
     )
 
     def unnamed(self, where: str) -> Iterator[str]:
-        """Yield a message for every setting that this source of questions lacks; `where` is the key that holds it."""
+        """Yield a message for every setting that a source of questions lacks, whose settings key is `where`."""
         if self.source == "reasoning_gym":
             if not self.tasks:
                 yield (
@@ -133,7 +133,7 @@ class SourceConfig:
             yield f"{where}.source={self.source} needs {where}.path: set the path of {FILE_WORDS[self.source]}"
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in this source of questions; `where` is the key that holds it."""
+        """Yield a message for every error in a source of questions, whose settings key is `where`."""
         if self.verifier is not None and self.columns.verifier is not None:
             yield (
                 f"{where}.verifier={self.verifier} and {where}.columns.verifier={self.columns.verifier} both say who "
@@ -141,7 +141,7 @@ class SourceConfig:
             )
 
     def missing(self, where: str) -> Iterator[str]:
-        """Yield a message for every missing setting or file of this source; `where` is the key that holds it."""
+        """Yield a message for every missing setting or file of a source of questions, whose settings key is `where`."""
         yield from self.unnamed(where)
         words, kind = FILE_WORDS.get(self.source), "folder" if self.source == "dataset" else "file"
         for name in ("path", "held_out_path"):

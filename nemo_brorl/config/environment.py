@@ -25,7 +25,7 @@ _values: dict[str, FromEnvironment] = {}
 
 
 def _ask(*arguments: str) -> str | None:
-    """Resolve `${oc.env:KEY}` and `${oc.env:KEY,DEFAULT}`, and count the call."""
+    """Resolve `${oc.env:KEY}` and `${oc.env:KEY,DEFAULT}` from the environment variables, and count the call."""
     global _num_reads
     _num_reads += 1
     found = oc.env(*arguments)
@@ -41,12 +41,12 @@ OmegaConf.register_new_resolver("oc.env", _ask, replace=True)
 
 
 def num_reads() -> int:
-    """Return how often settings have read the environment so far."""
+    """Return how often settings have read environment variables so far in this process."""
     return _num_reads
 
 
 def values_read() -> list[FromEnvironment]:
-    """Return the values that settings have read from the environment so far."""
+    """Return the values that settings have read from environment variables so far in this process."""
     return list(_values.values())
 
 
@@ -109,7 +109,7 @@ def _marked_parts(
 
 
 def _check_one_value(texts: Iterable[FromEnvironment]) -> None:
-    """Raise ConfigError if one unresolved text has different values, as `${.name}` in two sections may."""
+    """Raise ConfigError if one interpolation has different values, as `${.name}` in two sections may."""
     known: dict[str, FromEnvironment] = {}
     for text in texts:
         first = known.setdefault(text.written, text)

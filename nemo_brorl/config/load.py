@@ -145,7 +145,7 @@ class HydraArguments(NamedTuple):
 
 
 def hydra_arguments(config_name: str, overrides: Sequence[str], config_path: Path | None = None) -> HydraArguments:
-    """Find the YAML file and check syntax and key of every override. Raises ConfigError."""
+    """Find the YAML file of a command line, and check syntax and key of every override. Raises ConfigError."""
     folder, name = find_config(config_name, config_path)
     _schema()  # registers the schema, which Hydra looks up by name
     written = [_checked_override(override, folder) for override in overrides]

@@ -197,5 +197,5 @@ def _fp8_features(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
 
 
 def _divisor(at_most: int, of: int) -> int:
-    """Return the largest divisor of `of` that is at most `at_most`."""
+    """Return the largest divisor of the number `of` that is at most `at_most`."""
     return max(divisor for divisor in range(1, at_most + 1) if of % divisor == 0)

@@ -25,7 +25,7 @@ class NamedVerifier(NamedTuple):
 
 
 def all_sources(config: BroRLConfig) -> Iterator[tuple[str, SourceConfig]]:
-    """Yield every source of questions with its settings key, including benchmarks and sources without weight."""
+    """Yield every source of questions with its settings key, including benchmarks and sources of weight 0."""
     yield "data", config.data
     for index, domain in enumerate(config.data.domains):
         yield f"data.domains.{index}", domain

@@ -52,7 +52,10 @@ def check_demonstrations(config: BroRLConfig) -> None:
 
 
 def _raise_all(messages: Iterable[str], config: BroRLConfig) -> None:
-    """Raise one ConfigError with all messages, which show environment variables by name, never their values."""
+    """Raise one ConfigError with all messages about wrong settings, if there are any.
+
+    The messages show environment variables by name, never their values.
+    """
     texts = [hidden(message, config) for message in messages]
     if len(texts) == 1:
         raise ConfigError(texts[0])

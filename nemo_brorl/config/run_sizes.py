@@ -56,7 +56,7 @@ class RunSizes:
 
     @classmethod
     def from_config(cls, config: BroRLConfig) -> RunSizes:
-        """Return the sizes of the run that a configuration describes."""
+        """Return numbers such as GPUs, ranks and engines of the run that a configuration describes."""
         policy, generation, replicas = config.policy, config.generation, _data_parallel(config)
         sequences = generation.max_num_seqs or SEQUENCES
         micro_batch_tokens = policy.tokens_per_micro_batch or MICRO_BATCH_TOKENS

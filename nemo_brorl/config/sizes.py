@@ -213,7 +213,7 @@ def _fewest_ranks(config: BroRLConfig) -> int:
 
 
 def _halves(most: float, least: float) -> list[float]:
-    """Return `most`, half of it, a quarter and so on, down to `least`."""
+    """Return sizes to try: `most`, half of it, a quarter and so on, down to `least`."""
     values = []
     while most > least:
         values.append(most)

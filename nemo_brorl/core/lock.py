@@ -68,7 +68,7 @@ def locked(
 
 
 def _acquire(folder: Path, watch_s: float) -> int:
-    """Return a locked descriptor of the folder's lock file. Raises CheckpointError."""
+    """Return a locked file descriptor of the run folder's lock file. Raises CheckpointError."""
     path = folder / LOCK
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

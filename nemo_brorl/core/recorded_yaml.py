@@ -136,7 +136,7 @@ def setting_of(
     record: Mapping[str, Any],
     name: str,
 ) -> Any:
-    """Return the value of a dotted setting name in a record, or None if it is missing."""
+    """Return the value of a dotted setting name in a run folder's YAML record, or None if it is missing."""
     value: Any = record
     for key in name.split("."):
         if not isinstance(value, Mapping):

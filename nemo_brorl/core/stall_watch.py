@@ -244,7 +244,10 @@ class StallWatch:
                 self._end_process()
 
     def _write(self, state: str, late: Sequence[str]) -> None:
-        """Replace `heartbeat.json`; a disk error costs the file, not the run, and is logged once."""
+        """Replace `heartbeat.json`, which shows the progress of a run.
+
+        A disk error costs the file, not the run, and is logged once.
+        """
         standing = self.heartbeat.standing()
         row = {
             "state": state,

@@ -243,7 +243,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _template_environment() -> jinja2.Environment:
-    """Return the Jinja environment that chat templates expect.
+    """Return the Jinja environment that Hugging Face chat templates expect.
 
     It is sandboxed, trims blocks, and has `raise_exception` and `strftime_now`.
     """
@@ -263,7 +263,7 @@ def _template_environment() -> jinja2.Environment:
 
 
 def _without_generation_tags(template: str) -> str:
-    """Make `{% generation %}` blocks always rendered.
+    """Return a chat template whose `{% generation %}` blocks are always rendered.
 
     The tags mark the assistant's text for loss masks, which prompts do not need.
     """

@@ -53,9 +53,9 @@ class Benchmark:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """JSON-able sampling settings of the benchmark.
+        """JSON-able sampling settings of a benchmark.
 
-        Two evaluations are comparable if these and `questions` are equal.
+        Two evaluations on the benchmark are comparable if these settings and `questions` (a digest) are equal.
         """
         return {
             "samples_per_prompt": self.num_samples,
@@ -67,7 +67,7 @@ class Benchmark:
 
     @cached_property
     def questions(self) -> str:
-        """Digest of the questions and their scoring. It does not depend on tokenizer or chat template."""
+        """Digest of a benchmark's questions and their scoring, independent of tokenizer and chat template."""
         rows = []
         for prompt in self.prompts:
             row: list[Any] = [prompt.uid, prompt.task, prompt.domain, prompt.verifier, prompt.payload]
@@ -77,7 +77,7 @@ class Benchmark:
 
     @cached_property
     def tokens(self) -> str:
-        """Digest of the prompts' token ids."""
+        """Digest of the token ids of a benchmark's prompts."""
         return _digest([prompt.token_ids for prompt in self.prompts])
 
 
@@ -177,7 +177,7 @@ def _benchmark(
 
 
 def _check_lengths(prompts: Sequence[Prompt], most: int) -> None:
-    """Raise DataError when prompts have more than `most` tokens."""
+    """Raise DataError when prompts of a benchmark have more than `most` tokens."""
     too_long = {}  # uid -> tokens
     for prompt in prompts:
         if len(prompt.token_ids) > most:

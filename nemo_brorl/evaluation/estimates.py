@@ -50,7 +50,7 @@ class Scores:
     tool_errors: float | None = None  # mean turns of a trajectory that called a tool wrongly
 
     def as_json(self) -> dict[str, Any]:
-        """Return the results as a JSON object."""
+        """Return the results of an evaluation, such as pass@k with intervals, as a JSON object."""
         pass_at_1 = estimate_json(self.pass_at_1)
         return {
             "num_prompts": self.num_prompts,
@@ -182,7 +182,7 @@ def _truncated(prompt: PromptAnswers) -> float:
 
 
 def _no_answer(strata: Sequence[Group]) -> float | None:
-    """Return the share of samples without an answer, for prompts whose verifier extracts answers."""
+    """Return the share of sampled responses without an answer, over prompts whose verifier extracts answers."""
     shares: list[list[float]] = []  # shares of the prompts, by stratum
     for group in strata:
         known = []

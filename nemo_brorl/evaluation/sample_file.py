@@ -30,7 +30,7 @@ class SampleFile:
             file.truncate(num_whole)
 
     def add(self, group: ScoredGroup) -> None:
-        """Write the first responses of a group to the file, one JSON line each. Raises ResourceError."""
+        """Write the first responses to a prompt to the file of samples, one JSON line each. Raises ResourceError."""
         question = self.decode(group.prompt.token_ids)
         with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             for place, text in enumerate(self._texts(group)):

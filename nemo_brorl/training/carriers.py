@@ -114,7 +114,7 @@ def _value(
 
 
 def _own_kinds() -> dict[str, type]:
-    """Return the dataclasses of `types.py`, by name."""
+    """Return the dataclasses that are defined in `types.py`, by name."""
     found: dict[str, type] = {}
     for kind in vars(types).values():
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):

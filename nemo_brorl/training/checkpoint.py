@@ -85,7 +85,7 @@ class Checkpoints:
         return policy_folder
 
     def abandon(self) -> None:
-        """Delete the unfinished checkpoint, as far as the disk allows."""
+        """Delete the files of an unfinished checkpoint, as far as the disk allows."""
         for unfinished in self._unfinished():
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -205,5 +205,5 @@ def check_state_keys(state: Mapping[str, Any], wanted: Collection[str]) -> None:
 
 
 def step_of(folder: Path) -> int:
-    """Return the step of a checkpoint folder."""
+    """Return the training step of a checkpoint folder."""
     return int(folder.name.removeprefix("step_"))

@@ -62,10 +62,10 @@ class Observer:
         """Record a rare event of a run, such as the next stage of the schedule that raises N."""
 
     def starved(self, sampled: Sequence[ScoredGroup]) -> None:
-        """Read the groups that did not fill a batch, before the run ends with an error."""
+        """Read the groups sampled for a batch that could not be filled, before the run ends with an error."""
 
     def before_save(self) -> None:
-        """Finish pending work before a checkpoint is written."""
+        """Finish the observer's pending work before a checkpoint is written."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the observer's state for checkpoints, JSON-able."""

@@ -16,7 +16,7 @@ FROZEN_REVISION = "REVISION"  # file next to the package, in code that the launc
 
 
 def claim_run_folder(config: BroRLConfig) -> Path:
-    """Create the run folder, or check that an existing one belongs to these settings.
+    """Create the run folder, or check that an existing one belongs to a run with these settings.
 
     Raises CheckpointError that names the differing settings, or when the folder may not be resumed. Raises
     ResourceError when it cannot be written.

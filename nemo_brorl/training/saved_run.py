@@ -42,7 +42,7 @@ class Progress:
         return asdict(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the progress of a run from a checkpoint."""
+        """Restore the version of the weights and the number of skipped mini-batches from a checkpoint."""
         self.version = state["version"]
         self.num_skipped = state["num_skipped"]
 

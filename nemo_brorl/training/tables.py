@@ -32,7 +32,7 @@ def change_rows(before: Mapping[str, float], after: Mapping[str, float]) -> list
 
 
 def curve_lines(validations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for every validation of a run: step, pass@1 and a bar of that length."""
+    """Return a line for every validation of a run: step, pass@1 and a bar as long as pass@1."""
     lines: list[str] = []
     for row in validations:
         pass_at_1 = row[PASS_AT_1]
@@ -73,7 +73,7 @@ def step_line(
     max_steps: int,
     metrics: Mapping[str, float],
 ) -> str:
-    """Return the one-line summary of a training step, from its row of metrics."""
+    """Return the one-line summary of a training step, from the step's metrics."""
     reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward – (no group sampled)"
     mismatch = metrics["policy/log_prob_mismatch"]
     update_s = metrics["time/log_prob_s"] + metrics["time/update_s"]

@@ -73,7 +73,7 @@ def micros(seconds: float) -> int:
 
 
 def file_name(step: int) -> str:
-    """Return the name of a step's timeline file."""
+    """Return the name of a training step's timeline file."""
     return f"{PREFIX}{step:06d}{SUFFIX}"
 
 

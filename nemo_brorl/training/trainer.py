@@ -148,14 +148,14 @@ class BroRLTrainer:
             raise
 
     def update_policy(self, plan: UpdatePlan) -> UpdateReport:
-        """Run the policy's update. With `rollouts.overlap` the next batch is sampled meanwhile."""
+        """Run the policy's update, during which the next batch is sampled if `rollouts.overlap` is on."""
         is_last = self.step_number + 1 >= self.config.trainer.max_steps
         if is_last or not self.config.rollouts.overlap:
             return self.parts.policy.update(plan)
         return self.batches.fill_during_update(self.parts.policy, plan, self.version)
 
     def plan(self, batch: TrainBatch) -> UpdatePlan:
-        """Return the plan of an update: how its rollouts are distributed to data-parallel ranks."""
+        """Return the plan of an update: how the rollouts of a batch are distributed to data-parallel ranks."""
         return plan_step(
             batch,
             self.config.algorithm,

@@ -43,7 +43,7 @@ class StoreFiles:
         return self.folder / ROLLOUTS / _name(step)
 
     def steps(self) -> list[int]:
-        """Return the steps in the rollout store, ascending."""
+        """Return the training steps in the rollout store, ascending."""
         return _steps_in(self.folder / GROUPS)
 
     def size(self, step: int) -> int:

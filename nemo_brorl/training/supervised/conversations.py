@@ -37,7 +37,7 @@ class Conversations:
         self.system_prompt = system_prompt
 
     def examples(self, messages: Messages, task: str) -> list[Example]:
-        """Return the examples of a conversation: one, or several if the template rewrites earlier turns.
+        """Return training examples of a conversation: one, or several if the chat template rewrites earlier turns.
 
         Some templates change earlier turns once others follow, such as those that leave out earlier thinking. Then
         there is one example for each turn that was rewritten. Raises DataError, or ModelError when the template rejects

@@ -156,7 +156,7 @@ class SftTrainer:
             )
 
     def validate(self) -> None:
-        """Measure the loss on the held-out examples. The best weights so far are exported as a Hugging Face folder."""
+        """Measure the loss on held-out examples, and export the best weights so far as a Hugging Face folder."""
         if not self.lessons.held_out:
             return
         watch = Stopwatch()
