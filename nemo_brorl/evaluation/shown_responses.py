@@ -28,7 +28,7 @@ Decode = Callable[[Sequence[int]], str]
 
 
 def shown_responses(groups: Sequence[ScoredGroup], decode: Decode) -> list[str]:
-    """Return lines about three responses, the best, the middle and the worst by reward, with a reason for each reward."""
+    """Return lines about three responses, the best, the middle and the worst by reward, with reasons for the reward."""
     places = []
     for number, group in enumerate(groups):
         for place, reward in enumerate(group.rewards.tolist()):

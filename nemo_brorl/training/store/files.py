@@ -69,7 +69,7 @@ class StoreFiles:
 
     @contextmanager
     def replacing(self, path: Path) -> Iterator[Path]:
-        """Yield the path of a temporary file, which replaces `path` if the context ends well. Raises OSError."""
+        """Yield a temporary path, which replaces `path` if the context ends without an error. Raises OSError."""
         aside = self.folder / UNFINISHED / f"{os.getpid()}_{path.parent.name}_{path.name}"
         aside.parent.mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
