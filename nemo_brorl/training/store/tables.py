@@ -77,10 +77,7 @@ def rollouts_table(
     stored: StoredGroup,
     arrays: Sequence[ChunkArrays],
 ) -> pa.Table:
-    """Return a table with a row for each of the N rollouts of a group, without texts.
-
-    `arrays` are the token arrays of the chunks in which the rollouts were sampled.
-    """
+    """Return a table with a row for each of a group's N rollouts, from their chunks' token arrays, without texts."""
     scored = stored.scored
     chunks = scored.group.chunks
     num = scored.group.num_rollouts
