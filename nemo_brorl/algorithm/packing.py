@@ -203,10 +203,8 @@ def plan_update(
 ) -> UpdatePlan:
     """Return the plan of the policy update whose result is the weights of version `version`.
 
-    The plan assigns rollouts to mini-batches, data-parallel ranks and micro-batches. The same arguments give the same
-    plan. `token_budget` bounds the tokens of a micro-batch. A batch that a deadline cut below mini-batches × ranks
-    rollouts gets fewer mini-batches. If a batch has fewer rollouts than ranks, all rollouts are repeated equally often,
-    which changes no mean.
+    The plan is deterministic. `token_budget` bounds the tokens of a micro-batch. A batch that a deadline cut below
+    mini-batches × ranks rollouts gets fewer mini-batches. Fewer rollouts than ranks are all repeated equally often.
     """
     num_rollouts = sum(len(rollouts) for rollouts in batch.rollouts)
     num_full = max(1, num_rollouts // data_parallel_size)  # mini-batches with at least one rollout per rank
