@@ -49,9 +49,9 @@ def open_store(
 
 
 def wait_for_receivers(link: WeightLink, store: dist.Store) -> WeightGroup:
-    """Wait on policy rank 0 until all engines' workers have signed in, and return the weight broadcast group.
+    """Wait on policy rank 0 until all engines' workers have signed in, and return rank 0's end of the weight broadcast.
 
-    The group is rank 0's end of it. Raises ReceiverLostError naming the workers that did not come in time.
+    Raises ReceiverLostError naming the workers that did not come in time.
     """
     names = sign_in_names(link)
     late = _late(store, names, link.timeout_s)

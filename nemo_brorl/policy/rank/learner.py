@@ -214,7 +214,7 @@ class Learner:
             clear_state(self.state.optimizer)
 
     def release(self) -> None:
-        """Release cached memory, where other processes of the device need it.
+        """Release torch's cached memory if other processes need the memory of the device.
 
         On CPU this keeps memory fragmentation from micro-batches from adding up over the training steps.
         """

@@ -27,7 +27,7 @@ _RECOMPUTES = ("recompute_mlp", "moe_layer_recompute")
 
 
 def score_rows(chunks: Sequence[Any], rows: Sequence[Row]) -> list[TokenScores]:
-    """Return log-prob, entropy and collision mass [n] of the tokens in each row under the current weights.
+    """Return log-prob, entropy and collision mass [n] of the tokens in each packed row under the current weights.
 
     Gradients are off. The list is empty except on the last pipeline stage. Collective over the ranks that share the
     model.
@@ -186,7 +186,7 @@ def _fillers(rows: Sequence[Row]) -> list[Row]:
 
 
 def _row_length(rows: Sequence[Row], is_interleaved: bool) -> int:
-    """Return the number of tokens in the longest row, counted over all context-parallel ranks.
+    """Return the number of tokens in the longest packed row, counted over all context-parallel ranks.
 
     Interleaved pipeline stages need it, with rows of equal length (`RankState.rows`). Otherwise stages would send each
     other the lengths of their rows. Over Gloo, the messages of two stages that are each before and after the other

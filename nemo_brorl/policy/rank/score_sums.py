@@ -24,7 +24,7 @@ class ScoreSums:
         self.drift = TokenSums()
 
     def add(self, row: Row, scores: TokenScores) -> None:
-        """Add the entropies of a row's tokens, and the differences between their log-probs in trainer and sampler.
+        """Add the entropies of a packed row's tokens, and the differences of their log-probs in trainer and sampler.
 
         The scores are from before the update.
         """

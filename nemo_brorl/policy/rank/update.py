@@ -143,7 +143,7 @@ class Update:
         return _like(own_mini_batches, rows)
 
     def _old_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
-        """Return each row's log-probs under the weights before the update, by mini-batch.
+        """Return each packed row's log-probs under the weights before the update, by mini-batch.
 
         They are None in the first mini-batch, whose training pass computes them, and except on the last pipeline stage.
         """
@@ -160,7 +160,7 @@ class Update:
         return old
 
     def _reference_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
-        """Return each row's log-probs under the weights of the KL term's reference policy, by mini-batch.
+        """Return each packed row's log-probs under the weights of the KL term's reference policy, by mini-batch.
 
         They are None without a KL term, and except on the last pipeline stage.
         """
@@ -174,7 +174,7 @@ class Update:
         return reference
 
     def _score(self, mini_batches: MiniBatches) -> list[list[TokenScores]]:
-        """Return the log-probs and entropies of every row's tokens under the current weights, by mini-batch.
+        """Return log-probs and entropies of the tokens in every packed row under the current weights, by mini-batch.
 
         The result is empty except on the last pipeline stage.
         """
@@ -227,7 +227,7 @@ class Update:
         reference: RowLogProbs,
         covariance_masks: RowTokens,
     ) -> RowLoss:
-        """Return a function that computes the loss sum and the metric sums of one row in mini-batch `index`."""
+        """Return a function that computes the loss sum and the metric sums of one packed row in mini-batch `index`."""
         algorithm = self.state.settings.algorithm
         loss_of = find_loss(self.plan.objective, algorithm)
         size = MiniBatchSize(
@@ -271,7 +271,7 @@ def _token_batch(
     size: MiniBatchSize,
     aggregation: str,
 ) -> TokenBatch:
-    """Return a row's tokens on this policy rank as the `TokenBatch` that loss functions read.
+    """Return a packed row's tokens on this policy rank as the `TokenBatch` that loss functions read.
 
     `old` are the tokens' log-probs [n] before the update, `reference` those of the KL term's reference policy.
     """

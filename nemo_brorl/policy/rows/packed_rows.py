@@ -216,7 +216,7 @@ class Row:
         return len(self.advantages)
 
     def draws(self, seed: int) -> Float32:
-        """Return a uniform random number in [0, 1) for each of the row's n loss tokens.
+        """Return a uniform random number in [0, 1) for each of the packed row's n loss tokens.
 
         It depends only on the seed, the rollout and the token's index in it, not on how rollouts are packed.
         """
@@ -235,7 +235,7 @@ class Row:
 
     @property
     def num_fresh_tokens(self) -> int:
-        """Number of the row's loss tokens that were sampled by the weights from which the update starts.
+        """Number of the packed row's loss tokens that were sampled by the weights from which the update starts.
 
         It is computed on the host, while `is_fresh` may be on a GPU.
         """

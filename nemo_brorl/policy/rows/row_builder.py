@@ -89,7 +89,7 @@ class _RowDraft:
         self.context_keys: list[Int64] = []  # [3, tokens] of the context, like `keys`
 
     def place_whole(self, segments: Sequence[Segment]) -> None:
-        """Append to the row the segments that this context-parallel rank has whole, end to end.
+        """Append to the packed row the segments that this context-parallel rank has whole, end to end.
 
         Adjacent segments of equal length and with the same parent in the prefix tree become one block of the attention.
         """
@@ -117,7 +117,7 @@ class _RowDraft:
             self.keys.append(np.stack([numbers.repeat(lengths), last_numbers.repeat(lengths), positions]))
 
     def place_cut(self, segments: Sequence[Segment]) -> None:
-        """Append to the row this rank's two pieces of each segment that is split over context-parallel ranks.
+        """Append to the packed row this rank's two pieces of each segment that is split over context-parallel ranks.
 
         The segments have equal length and the same parent in the prefix tree of their group.
         """
@@ -188,7 +188,10 @@ class _RowDraft:
         self.num_context += num * len(columns)
 
     def pad(self, at_least: int) -> None:
-        """Pad the row to at least `at_least` tokens and a multiple, by a document that no other token attends to."""
+        """Pad the packed row by a document that no other token attends to.
+
+        The row then has at least `at_least` tokens, and a multiple of `settings.multiple`.
+        """
         num_missing = max(at_least - self.num_tokens, 0)
         # Rows of one pipeline need one length, then the multiple that FP8 and sequence parallelism need.
         num_tokens = self.num_tokens + num_missing

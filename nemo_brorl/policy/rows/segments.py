@@ -122,7 +122,7 @@ def build_segments(packed_groups: Sequence[PackedGroup], min_shared_tokens: int 
 
 
 def number_segments(segments: Sequence[Segment]) -> None:
-    """Give each segment of a row its number and the last number in its subtree, which only FlexAttention's mask needs."""
+    """Set each segment's number in a packed row and the last number in its subtree, which only FlexAttention needs."""
     for number, segment in enumerate(segments):
         segment.number = number
         for ancestor in (*segment.ancestors, segment):

@@ -187,9 +187,9 @@ class BackgroundSave:
 
 
 def _private_copies(buckets: Sequence[Any], live: Sequence[Tensor]) -> list[Any]:
-    """Return the tensors that Megatron will write to a checkpoint, in host memory that `live` tensors do not share.
+    """Return what Megatron will write to a checkpoint, with tensors in host memory that `live` tensors do not share.
 
-    `live` are the host tensors that training changes in place.
+    `live` are the tensors that training changes in place.
     """
     in_use = {tensor.untyped_storage().data_ptr() for tensor in live}
     copies = []
