@@ -79,11 +79,11 @@ class Epochs:
         return taken
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
-        """Return no log lines, because these questions have no levels."""
+        """Return no log lines, because these questions have no levels of difficulty."""
         return []
 
     def metrics(self) -> dict[str, float]:
-        """Return an empty mapping, because this source has no metrics."""
+        """Return an empty mapping, because this prompt source has no metrics."""
         return {}
 
 
@@ -109,11 +109,11 @@ class PooledRun(PlainRun):
         self.num_solved = 0  # rollouts of prompts with 0.9 or more right ones
 
     def unseen(self) -> Iterator[Tensor]:
-        """Return nothing, because the pool chooses the questions."""
+        """Return an empty iterator, because the prompt pool chooses the questions."""
         return iter(())
 
     def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Sample the step's rollouts, of the prompts that the pool gives next."""
+        """Sample a step's rollouts of the prompt pool's next prompts, and return prompts, responses and advantages."""
         self.pool.begin_step()
         asked = self.pool.take_prompts(self.num_prompts)
         places = [prompt.payload["place"] for prompt in asked]

@@ -53,7 +53,7 @@ def resident_mib() -> float:
 
 
 def make_tasks(options: argparse.Namespace) -> list[dict[str, object]]:
-    """Return the random task of each episode: to hang, to crash or to end, and when."""
+    """Return the random task of each test episode: to hang, to crash or to end, and at which turn."""
     random = Random(0)
     found: list[dict[str, object]] = []
     for _ in range(options.episodes):
@@ -68,7 +68,7 @@ def make_tasks(options: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def play(host: EpisodeHost, tasks: list[dict[str, object]], turns: int) -> dict[int, EpisodeOutcome]:
-    """Return the last outcome of each episode. All open episodes take their turns together."""
+    """Play all episodes of a test environment together, turn by turn, and return the last outcome of each episode."""
     last: dict[int, EpisodeOutcome] = {}
     for turn in range(1, turns + 1):
         going_on = [number for number in range(len(tasks)) if number not in last or not last[number].has_ended]
@@ -82,7 +82,7 @@ def play(host: EpisodeHost, tasks: list[dict[str, object]], turns: int) -> dict[
 
 
 def main() -> int:
-    """Play all episodes, print their results, and return the exit code."""
+    """Play episodes of which some hang or crash, print the results, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--hanging", type=float, default=0.05)
