@@ -107,7 +107,7 @@ class PromptCounts:
         self._counts = OrderedDict((key, Counts(*counts)) for key, counts in state["prompts"].items())
 
     def _kept(self, counts: Counts) -> float:
-        """Return the factor by which a prompt's old counts are discounted now."""
+        """Return the factor that discounts a prompt's success counts for the policy updates since they last changed."""
         return float(self.memory ** (self.num_updates - counts.update))
 
 

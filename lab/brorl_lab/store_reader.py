@@ -43,9 +43,9 @@ Columns = dict[str, np.ndarray]
 def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None) -> StepRecord:
     """Return a training step from the rollout store, with the groups of the given fates or with all groups.
 
-    A fate, such as trained or dropped, is what became of a group. Tokens are put into Ray's object store where Ray is
-    running, so only one group at a time is in this process. Raises DataError when the step is missing or cannot be
-    read.
+    A group's fate says whether the step trained on it, dropped it, and so on. Tokens are put into Ray's object store
+    where Ray is running. Only one group at a time is in this process. Raises DataError when the step is missing or
+    cannot be read.
     """
     files = StoreFiles(run_folder)
     with _data_errors(files, step):

@@ -126,7 +126,7 @@ def outlooks_from(rows: Rows, sizes: Sequence[int], num_steps: int, score_noise:
 
 
 def best_first(sizes: Sequence[int], worth: Sequence[float]) -> list[int]:
-    """Return the rollout sizes sorted by their worth, the best first."""
+    """Return the rollout sizes sorted by a number that says how good each is, the best first."""
     order = np.argsort(worth, kind="stable")[::-1]
     return [sizes[index] for index in order]
 

@@ -164,7 +164,7 @@ def encipher(digits: str, cipher: dict[str, str]) -> str:
 
 
 def favourite_mistakes(cipher: dict[str, str], random: Random) -> dict[str, str]:
-    """Return for each digit the wrong answer that is the favourite mistake of the simulated pupil in demonstrations."""
+    """Return for each digit the wrong digit that simulated demonstrations of the cipher task prefer."""
     mistakes = {}
     for digit, right in cipher.items():
         mistakes[digit] = random.choice(DIGITS.replace(right, ""))
@@ -172,7 +172,7 @@ def favourite_mistakes(cipher: dict[str, str], random: Random) -> dict[str, str]
 
 
 def pupil_digit(digit: str, cipher: dict[str, str], mistakes: dict[str, str], right: float, random: Random) -> str:
-    """Return how the simulated pupil enciphers a digit, which is right with the probability `right`."""
+    """Return a digit as a simulated demonstration enciphers it, which is right with the probability `right`."""
     draw = random.random()
     if draw < right:
         return cipher[digit]

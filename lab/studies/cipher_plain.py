@@ -223,7 +223,7 @@ class PlainRun:
         return prompts, responses, self.advantage(rewards.view(len(places), self.size))
 
     def step(self) -> None:
-        """Sample a fixed number of rollouts and take one update from all of them."""
+        """Sample a fixed number of rollouts and take one policy update with all of them."""
         prompts, responses, advantages = self.sample_groups()
         update_policy(self.model, self.optimizer, prompts, responses, advantages, self.questions.end)
         self.num_updates += 1
@@ -250,7 +250,7 @@ class PlainRun:
 
 
 def train(questions: Questions, size: int, advantage: str, rate: float, seed: int, options: argparse.Namespace) -> None:
-    """Train one run of the cipher task, and append its measurements to the output file as they come."""
+    """Train one run of the cipher task (to encipher digits), and append measurements to the output file."""
     run = PlainRun(questions, size, advantage, rate, seed, options.rollouts)
     first = HELD_OUT if options.report else 0
     places = range(first, first + HELD_OUT)
@@ -276,7 +276,7 @@ def train(questions: Questions, size: int, advantage: str, rate: float, seed: in
 
 
 def main() -> None:
-    """Train runs with every combination of the command line's settings, with seeds outermost."""
+    """Train a run with every combination of the command line's settings, one seed after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=Path, default=Path("runs/cipher/questions.jsonl"))
     parser.add_argument("--output", type=Path, default=Path("runs/cipher/plain.jsonl"))

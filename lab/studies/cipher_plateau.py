@@ -245,7 +245,7 @@ def digits_of(answer: list[int]) -> list[int]:
 
 
 def pupil_answer(answer: list[int], digits: list[int], generator: torch.Generator) -> list[int]:
-    """Return an answer of which each digit is right with the chance `SKILL`, and otherwise random."""
+    """Return an answer in which each digit is right with the probability `SKILL`, and otherwise random."""
     written = list(answer)
     for place in range(1, len(answer) - 2):
         if float(torch.rand((), generator=generator)) >= SKILL:

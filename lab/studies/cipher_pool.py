@@ -125,7 +125,7 @@ class PooledRun(PlainRun):
         return prompts, responses, self.advantage(rewards)
 
     def record_rollouts(self, asked: Sequence[Prompt], rewards: Tensor) -> None:
-        """Count the rollouts of the sampled prompts, and update the pool's success counts."""
+        """Count the rollouts of the sampled prompts, and update the prompt pool's success counts."""
         self.num_sampled += rewards.numel()
         self.num_solved += int((rewards.mean(dim=1) >= 0.9).sum()) * self.size
         if isinstance(self.pool, RetiringPool):
@@ -159,7 +159,7 @@ def train(
 
 
 def main() -> None:
-    """Train runs with every combination of the command line's settings, with seeds outermost."""
+    """Train a run with every combination of the command line's settings, one seed after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/cipher_solved"))
     parser.add_argument("--output", type=Path, default=Path("runs/cipher_solved/pool.jsonl"))

@@ -89,7 +89,7 @@ class StepTimer:
 
 
 def measure(timer: Any, maker: PromptMaker, options: argparse.Namespace) -> list[Point]:
-    """Measure an engine's step time at every batch and prompt length of the options."""
+    """Measure an engine's step time at every batch size and prompt length that the command line gives."""
     points = []
     for prompt_tokens in options.prompts:
         for batch in options.batches:

@@ -31,13 +31,13 @@ class Troubled(Environment):
     """An environment that hangs or crashes at the turn that its task names."""
 
     def reset(self, task: Task, seed: int) -> str:
-        """Start an episode that hangs or crashes as its task says. Its observation is always "go"."""
+        """Start a test episode that will hang, crash or end as its task says, and return the observation "go"."""
         self.plan = task
         self.turn = 0
         return "go"
 
     def step(self, action: Action) -> Step:
-        """Take a turn, hang, crash, or end the episode, as the task says."""
+        """Take a turn of a test episode: go on, hang, crash or end, as the episode's task says."""
         self.turn += 1
         if self.turn == self.plan["at"] and self.plan["deed"] == "hang":
             time.sleep(3600)

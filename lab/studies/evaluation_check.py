@@ -156,10 +156,10 @@ def measure(
 
 
 def compare(mine: np.ndarray, num_mine: int, theirs: np.ndarray, num_theirs: int) -> dict[str, Any]:
-    """Test in a loose and in a sharp way whether two measurements of pass@1 on the same prompts agree.
+    """Compare two measurements of pass@1 on the same prompts by a loose and a sharp test of whether they agree.
 
-    Returns the numbers of both tests. The loose test asks whether `mine` lies in the 95 % interval of `theirs` over
-    prompts, the sharp test whether they differ by at most SHARP_ERRORS standard errors of sampling.
+    The loose test asks whether the first mean lies in the 95 % interval of the second one over prompts, the sharp test
+    whether the means differ by at most SHARP_ERRORS standard errors of sampling. Returns the numbers of both tests.
     """
     means = theirs[np.random.default_rng(0).integers(0, len(theirs), (NUM_RESAMPLES, len(theirs)))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])

@@ -148,7 +148,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Simulate the studies of the command line, print their table, and write CSV and figures."""
+    """Simulate the chosen studies of dispatching rollouts to engines, print a table, and write CSV and figures."""
     options = parse_arguments()
     laws = {"8k": LengthDistribution(), "heavy 16k": HEAVY}
     if options.lengths:

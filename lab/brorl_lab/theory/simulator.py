@@ -41,7 +41,10 @@ class Simulation:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise ValueError for settings that are not possible. The message says what to set instead."""
+        """Raise ValueError for settings of the simulator that are not possible.
+
+        The message says what to set instead.
+        """
         if self.rule not in ("counted", "reinforce"):
             raise ValueError(f"rule={self.rule!r} is unknown: set counted or reinforce")
         if self.precision not in ("float32", "float64"):

@@ -25,7 +25,7 @@ class Dispatcher(Protocol):
         """Take an engine's report about a chunk: numbers of started and ended rollouts, and mean age in tokens."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """Take an engine's report that all rollouts of a chunk have ended."""
+        """Take an engine's report that all rollouts of a chunk that was sent to the engine have ended."""
 
     def steals(self) -> list[Steal]:
         """Return the chunks of rollouts that engines should give back, so that other engines can sample them."""

@@ -28,20 +28,20 @@ class Fixed:
         return self._assignments.popleft() if self._assignments else None
 
     def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
-        """Ignore an engine's progress report, because all chunks were assigned at the start."""
+        """Ignore an engine's progress report, because all rollouts were assigned to engines at the start."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """Ignore a finished chunk, because all chunks were assigned at the start."""
+        """Ignore the end of a chunk of rollouts, because all rollouts were assigned to engines at the start."""
 
     def steals(self) -> list[Steal]:
-        """Return an empty list, because a fixed dispatcher moves no chunk between engines."""
+        """Return an empty list, because this dispatcher moves no rollouts between engines."""
         return []
 
     def withdrawn(self, number: int) -> None:
-        """Ignore a chunk that an engine gave back, because a fixed dispatcher never requests one."""
+        """Ignore a chunk of rollouts that an engine gave back, because this dispatcher never asks for one."""
 
     def kept(self, number: int) -> None:
-        """Ignore a chunk that an engine did not give back, because a fixed dispatcher never requests one."""
+        """Ignore that an engine keeps a chunk of rollouts, because this dispatcher never asks for one back."""
 
 
 class Pulled(Fixed):
@@ -71,7 +71,7 @@ class Pulled(Fixed):
         return engine, chunk
 
     def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
-        """Count the rollouts of a chunk that have ended, which leave the engine's batch."""
+        """Count how many rollouts of a chunk have ended, because ended rollouts leave room in the engine's batch."""
         self._charge(engine, self._ended.get(number, 0) - num_ended)
         self._ended[number] = num_ended
 

@@ -161,7 +161,10 @@ def draw_sweep(runs: Sequence[SizeRun], path: Path) -> None:
 
 
 def _draw_mean(axis: Any, curves: Sequence[tuple[SizeRun, Curve, Curve]]) -> None:
-    """Draw the mean over seeds of each N as a line, and the seeds as faint lines. `curves` are (run, x, y)."""
+    """Draw the mean over seeds of each rollout size N as a line, and the seeds as faint lines.
+
+    `curves` are (run, x, y).
+    """
     for row, size in enumerate(sorted({run.size for run, _, _ in curves})):
         members = [(x, y) for run, x, y in curves if run.size == size]
         length = min(len(y) for _, y in members)
