@@ -53,7 +53,7 @@ code.close()
 
 
 def measure_seconds(folder: Path, kind: str, num: int) -> float:
-    """Return the seconds in which the checkout in `folder` scores one program with this kind of tests."""
+    """Return the seconds in which the checkout in `folder` scores one program with tests of the kind `kind`."""
     tests, response = KINDS[kind]
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}"}
     request = json.dumps([tests, response, num])
@@ -71,7 +71,10 @@ def measure_seconds(folder: Path, kind: str, num: int) -> float:
 
 
 def main() -> None:
-    """Measure how fast the verifier `code` scores programs with each kind of tests, and print the medians."""
+    """Measure how fast the verifier `code` scores programs in this checkout and in another one.
+
+    Prints the medians for each kind of tests.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, help="a checkout of another revision")
     parser.add_argument("--programs", type=int, default=40, help="of each repeat")

@@ -46,9 +46,9 @@ WAITS = {  # meaning of Slurm's reasons for a pending job
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the status of a run once, or repeatedly with --watch, and return the exit code.
+    """Print the status of a training run once, or repeatedly with --watch, and return the exit code.
 
-    Raises BroRLError.
+    Raises BroRLError, for example when there is no such run or job.
     """
     parser = command_parser("status", "What a run is doing, how far it is, and how long it will take.", EXAMPLES)
     parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
@@ -93,7 +93,7 @@ def _is_heartbeat_fresh(run: RunStatus, now: float) -> bool:
 
 
 def describe(target: Target, run: RunStatus | None, now: float) -> list[str]:
-    """Return the lines of a run's status.
+    """Return the lines of text that describe the status of a training run.
 
     `run` is None when the run folder is unknown. `now`: seconds since 1970.
     """
@@ -210,7 +210,7 @@ def _progress_lines(run: RunStatus) -> list[str]:
 
 
 def largest_stage_shares(rows: Sequence[Row]) -> str:
-    """Return the three stages with the largest shares of the step time, as text, over the given rows."""
+    """Return the three stages that took the largest shares of the step time in these rows of metrics, as text."""
     sums = dict.fromkeys(SHOWN_PARTS, 0.0)
     total = 0.0
     for row in rows:
@@ -226,7 +226,7 @@ def largest_stage_shares(rows: Sequence[Row]) -> str:
 
 
 def step_table(rows: Sequence[Row]) -> list[str]:
-    """Return a table of steps, one line for each row of metrics."""
+    """Return a table of training steps, one line for each row of metrics."""
     cells = []
     for row in rows:
         cells.append(

@@ -45,7 +45,7 @@ class RayPorts:
         return [*own, f"--min-worker-port={self.base + 100}", f"--max-worker-port={self.base + NUM_PORTS - 1}"]
 
     def head_options(self) -> list[str]:
-        """Return the port options of `ray start` that only the head gets."""
+        """Return the port options of `ray start` that only the head node gets."""
         return [
             f"--{name}={port}"
             for name, port in self.services(is_head=True).items()
@@ -54,7 +54,7 @@ class RayPorts:
 
 
 def check_ports(ports: RayPorts, is_head: bool) -> None:
-    """Raise OSError when a port is taken or the range is not usable.
+    """Raise OSError when one of Ray's ports on this node is taken or the port range is not usable.
 
     The message names the port, or says what is wrong with the range.
     """
@@ -81,14 +81,14 @@ def check_ports(ports: RayPorts, is_head: bool) -> None:
 
 
 def own_address(peer: str) -> str:
-    """Return the address that this node uses towards a peer. Raises OSError when there is no route."""
+    """Return the IP address that this node uses towards another host. Raises OSError when there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, ANY_PORT))
         return str(probe.getsockname()[0])
 
 
 def address_of(node: str) -> str:
-    """Return the address of another node by its name. Raises OSError."""
+    """Return the IP address of another node by its name. Raises OSError when the name has no address here."""
     try:
         return socket.gethostbyname(node)
     except OSError as error:
@@ -98,7 +98,10 @@ def address_of(node: str) -> str:
 
 
 def interface_address(name: str) -> str:
-    """Return the IPv4 address of a network interface. Raises OSError with the interfaces that exist."""
+    """Return the IPv4 address of a network interface.
+
+    Raises OSError, which lists the interfaces of this node, when this one has no address.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
