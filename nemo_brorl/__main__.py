@@ -65,7 +65,7 @@ COMMANDS = {
 def main() -> int:
     """Run the command that `sys.argv` names and return its exit code.
 
-    A mistake in the input is one message on stderr, and exit code 2.
+    A mistake in the user's input is reported as one message on stderr, with exit code 2.
     """
     arguments = sys.argv[1:]
     if arguments[:1] == ["help"]:

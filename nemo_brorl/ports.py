@@ -35,16 +35,17 @@ class PromptSource(Protocol):
         """Return the next `num` prompts of the stream, which returns each prompt exactly once."""
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
-        """Update the curriculum from the success rate of each prompt of a step.
+        """Update the difficulty curriculum from the success rates of one training step's prompts.
 
-        Pass `outcomes` in a deterministic order. Returns one log line for each change of difficulty.
+        `outcomes` pairs each prompt with its success rate, in a deterministic order. Returns one log line for each
+        change of difficulty.
         """
 
     def metrics(self) -> dict[str, float]:
         """Return metrics of the prompt stream, counted since its start."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the JSON-able position in the prompt stream."""
+        """Return the position in the prompt stream as a JSON-able state for a checkpoint."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the prompt stream from the position that `state_dict` returned."""
@@ -54,22 +55,22 @@ class PromptPool(Protocol):
     """Protocol of the choice of the stream's prompts that are sampled (`rollouts.prompt_pool`)."""
 
     def begin_step(self) -> None:
-        """Reset the counts of `metrics`, because another batch is about to be filled."""
+        """Reset the prompt pool's per-step counts, which `metrics` returns, before the next batch is sampled."""
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """Return the next `num` prompts to sample. Raises StarvationError when none are left."""
+        """Return the next `num` prompts to sample responses to. Raises StarvationError when none are left."""
 
     def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
-        """Update the prompt pool from all groups that a step has sampled, once the step is over."""
+        """Update the prompt pool from all scored rollout groups that a training step sampled, once the step is over."""
 
     def metrics(self) -> dict[str, float]:
-        """Return the prompt pool's metrics of the step."""
+        """Return the prompt pool's metrics of the current training step."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the prompt pool's JSON-able state for a checkpoint."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the prompt pool's state from `state_dict`."""
+        """Restore the prompt pool from a state that `state_dict` returned."""
 
 
 class Forecast(Protocol):
@@ -79,7 +80,7 @@ class Forecast(Protocol):
     """
 
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """Return how many more tokens one rollout of a request is expected to need when it has `age` tokens now."""
+        """Return how many more tokens one rollout of a request is expected to need after its first `age` tokens."""
 
     def record_progress(
         self,
@@ -88,66 +89,74 @@ class Forecast(Protocol):
         num_running: int,
         age: float,
     ) -> None:
-        """Record how far an engine has come with a request; running rollouts have `age` tokens on average."""
+        """Record how many rollouts of a request an engine has finished and how many it is still sampling.
+
+        The unfinished rollouts have `age` tokens on average.
+        """
 
     def record_finished(self, request: RolloutRequest, lengths: Int32) -> None:
-        """Record the lengths of the rollouts that ended, once their request is finished."""
+        """Record the response lengths of a request's completed rollouts, once the request is finished."""
 
 
 class GenerationSession(Protocol):
     """Protocol of sampling under way. Requests can be added while others are sampled, and only `close` waits."""
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """Queue more rollout requests.
+        """Queue more rollout requests for the generation engines.
 
         Raises ConfigError for a request that does not fit `generation.max_model_len`.
         """
 
     def cut(self, uids: Collection[str]) -> None:
-        """End all unfinished requests of these prompts now.
+        """Stop sampling for these prompts now, which ends all their unfinished rollout requests.
 
-        Each request still arrives through `poll`: its finished rollouts, possibly none, and the rest as `partial`.
+        `poll` still returns a chunk of rollouts for each of these requests: its finished rollouts, possibly none, and
+        its unfinished rollouts as `partial`.
         """
 
     def poll(self) -> list[RolloutChunk]:
-        """Return the chunks that finished since the last poll, one for each request, in any order.
+        """Return the chunks of rollouts that finished since the last call, one for each finished request, in any order.
 
         Raises GenerationError when an engine cannot be restarted.
         """
 
     def pending(self) -> list[Any]:
-        """Return references for `object_store.wait_any`: when one resolves, `poll` may have new chunks."""
+        """Return references for `object_store.wait_any`: when one resolves, `poll` may return new rollouts."""
 
     def close(self) -> None:
-        """Drop unfinished requests and wait until the engines are idle."""
+        """Drop unfinished rollout requests and wait until the generation engines are idle."""
 
 
 class Generator(Protocol):
     """Protocol of the engines that sample responses with a known policy version."""
 
     def open_session(self, forecast: Forecast | None = None) -> GenerationSession:
-        """Start to sample; only one session can be open at a time.
+        """Open a session that samples rollouts, of which only one can be open at a time.
 
-        `forecast` helps to spread the work and never changes what is sampled.
+        `forecast` predicts response lengths. It helps to spread requests over the engines and never changes what is
+        sampled.
         """
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
-        """Yield chunks as they finish, one for each request, in any order.
+        """Yield chunks of rollouts as they finish, one for each request, in any order.
 
         Closing the iterator early aborts the unfinished requests.
         """
 
     def weight_receivers(self) -> tuple[str, ...]:
-        """Return the names of the processes that receive weights; a replacement process has a new name."""
+        """Return the names of the engine processes that receive the policy's weights.
+
+        A process that replaces a lost one has a new name.
+        """
 
     def join_weight_link(self, link: WeightLink) -> None:
-        """Connect all weight receivers to a broadcast.
+        """Connect all engine processes that receive weights to a weight broadcast.
 
-        Raises ReceiverLostError that names the receivers that do not join in time.
+        Raises ReceiverLostError, which names the processes that do not join in time.
         """
 
     def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
-        """Load a stream of StreamedBucket into every engine and set the engines' policy version.
+        """Load the policy's weights, a stream of StreamedBucket, into every engine and set the engines' policy version.
 
         Stale prefix caches are dropped. Requests in flight in an open session continue with the new weights. Returns
         the peak of bytes that were allocated on top of the models.
@@ -157,28 +166,29 @@ class Generator(Protocol):
         """
 
     def stats(self) -> list[EngineStats]:
-        """Return a snapshot of the counters of every engine."""
+        """Return a snapshot of the counters of every generation engine."""
 
     def stalled(self, seconds: float) -> list[str]:
-        """Describe the engines that have work and have not reported for more than `seconds`.
+        """Describe each generation engine that has work and has not reported progress for more than `seconds`.
 
         Another thread may call this.
         """
 
     def sleep(self) -> Mapping[str, float]:
-        """Release GPU memory to the policy as `generation.sleep` says; then only `wake_weights` may be called.
+        """Release the engines' GPU memory to the policy, as the setting `generation.sleep` says.
 
-        Returns metrics of the memory that engines still hold. `wake_weights` replaces an engine that holds too much.
+        Afterwards only `wake_weights` may be called. Returns metrics of the memory that engines still hold.
+        `wake_weights` replaces an engine that holds too much.
         """
 
     def wake_weights(self) -> bool:
-        """Make room for the engines' weights again, and return whether an engine has lost its weights.
+        """Make room for the weights of sleeping engines again, and return True if an engine has lost its weights.
 
         If True, `load_weights` must follow, otherwise it may. `wake_cache` must be called before anything is sampled.
         """
 
     def wake_cache(self) -> None:
-        """Make room for the engines' KV cache again."""
+        """Make room in GPU memory for the KV cache of engines that were asleep."""
 
     def close(self) -> None:
         """Stop all generation engines."""
@@ -189,22 +199,25 @@ class Policy(Protocol):
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of model replicas, for which the packer plans micro-batches."""
+        """Number of data-parallel replicas of the policy, for each of which micro-batches are planned."""
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
-        """Run every mini-batch of an update plan. Raises TrainingError when a rank is lost."""
+        """Train the policy on every mini-batch of an update plan. Raises TrainingError when a rank is lost."""
 
     def begin_update(self, plan: UpdatePlan) -> None:
-        """Start an update and return; until it is over, only `finish_update` may be called."""
+        """Start an update of the policy without waiting for its end.
+
+        Until the update is over, only `finish_update` may be called.
+        """
 
     def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
-        """Return the report of the update under way, or None if it is not over within `timeout_s` seconds.
+        """Return the report of the policy update under way, or None if it is not over within `timeout_s` seconds.
 
-        Raises the errors of `update`.
+        Raises TrainingError when a rank is lost, as `update` does.
         """
 
     def stalled(self, seconds: float) -> list[str]:
-        """Describe the policy ranks that have made no progress for more than `seconds` in the call under way.
+        """Describe each policy rank that has made no progress for more than `seconds` in the policy call under way.
 
         Another thread may call this.
         """
@@ -212,73 +225,78 @@ class Policy(Protocol):
     def log_probs(
         self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
     ) -> list[Float32]:
-        """Return the log-prob of each response token under the current weights, one array [T] for each sequence.
+        """Return the log-prob of each response token under the policy's current weights, one array [T] per sequence.
 
         `with_fp8=False` switches off FP8 in matrix products (`policy.fp8`).
         """
 
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
-        """Return log-probs that Hugging Face transformers computes with the current weights, for the parity gate.
+        """Return the response tokens' log-probs as Hugging Face transformers computes them with the policy's weights.
 
-        One array [T] for each sequence, as `log_probs` returns.
+        The parity gate compares the policy's log-probs with them. Returns one array [T] for each sequence, as
+        `log_probs` does.
         """
 
     def weight_manifest(self) -> list[TensorInfo]:
-        """Return names, shapes and dtypes of the tensors in the weight stream, in order."""
+        """Return names, shapes and dtypes of the tensors that the weight stream sends to the engines, in order."""
 
     @property
     def weight_transport(self) -> str:
-        """Transport of the weight stream's bytes: object_store, collective or cuda_ipc."""
+        """Transport of the policy's weights to the engines: object_store, collective or cuda_ipc."""
 
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
-        """Return the link that the receivers must join before the next `weight_stream`.
+        """Return the address of a weight broadcast that `receivers` must join before the next `weight_stream`.
 
-        None: the transport needs no link, or the receivers have joined.
+        None: the transport needs no such link, or the receivers have joined.
         """
 
     def weight_stream(self) -> Iterator[StreamedBucket | KeptCopy]:
-        """Yield buckets that cover the weight manifest in order, each with its kept copy, or followed by it.
+        """Yield the policy's weights as buckets of tensors, in the order of the weight manifest.
 
-        Raises WeightSyncError that names a rank that is late.
+        Each bucket comes with, or is followed by, a copy for engines that start later, if copies are kept. Raises
+        WeightSyncError, which names the rank, when a rank is late.
         """
 
     def begin_save(self, folder: Path) -> None:
-        """Start to write the current weights, optimizer and reference into an empty folder.
+        """Start to write the policy's weights, optimizer state and reference weights into an empty folder.
 
-        Returns once everything is copied. Then any method may be called while the files are written. Any parallel
-        layout can load the result.
+        Returns once everything is copied. Then any method may be called while the files are written. The result can be
+        loaded in any parallel layout.
         """
 
     def finish_save(self, wait: bool) -> float | None:
-        """Turn the files of `begin_save` into a checkpoint, and return the seconds that writing took.
+        """Turn the files that `begin_save` started into a checkpoint, and return the seconds that writing took.
 
-        None: the files are not written yet, and `wait` is False. Raises CheckpointError, after which nothing is
-        pending.
+        None: the files are not written yet, and `wait` is False. Raises CheckpointError if saving failed. Then no save
+        is pending.
         """
 
     def load(self, folder: Path) -> None:
-        """Load a finished checkpoint and continue from it. Raises CheckpointError."""
+        """Load the policy's state from a finished checkpoint. Raises CheckpointError if it cannot be loaded."""
 
     def export(self, folder: Path) -> None:
-        """Write the current weights as a Hugging Face folder: config, tokenizer, safetensors."""
+        """Write the policy's current weights as a Hugging Face folder: config, tokenizer, safetensors."""
 
     def reset_reference(self, clear_optimizer: bool) -> None:
-        """Make the current weights the reference of the KL term.
+        """Make the policy's current weights the reference of the KL term.
 
         With `clear_optimizer`, also reset Adam's moments and step count.
         """
 
     def release(self) -> None:
-        """Return cached GPU memory to the devices that engines share; afterwards every method may be called."""
+        """Free the policy's cached GPU memory on devices that it shares with generation engines.
+
+        Afterwards every method may be called.
+        """
 
     def offload(self) -> None:
-        """Make room for engines on the shared devices: `release`, and move to the host what `policy.offload` names.
+        """Free GPU memory for engines on shared devices: move the policy state that `policy.offload` names to the host.
 
-        Until `onload`, only `finish_save` may be called.
+        Also frees cached memory, as `release` does. Until `onload`, only `finish_save` may be called.
         """
 
     def onload(self) -> None:
-        """Move offloaded state back to the policy's devices."""
+        """Move the policy's offloaded state from the host back to the policy's devices."""
 
     def close(self) -> None:
         """Stop all policy ranks."""
@@ -288,31 +306,32 @@ class ChunkScorer(Protocol):
     """Protocol of the verifiers, which score chunks while later chunks are still being sampled."""
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
-        """Yield scored chunks in any order, and consume `chunks` as they come.
+        """Score chunks of rollouts as `chunks` yields them, and yield the scored chunks in any order.
 
-        Chunks that were submitted before are forgotten.
+        Chunks that were submitted before are dropped.
         """
 
     def submit(self, chunk: RolloutChunk, places: Sequence[int] | None = None) -> None:
-        """Start to score a chunk, without waiting; a chunk without responses comes back with the next `poll`.
+        """Start to score a chunk of rollouts, without waiting for the result.
 
-        `places`: indices of the responses to score; the other responses get 0. None: all.
+        A chunk without responses comes back with the next `poll`. `places`: indices of the responses to score, while
+        the other responses get reward 0. None: all.
         """
 
     def poll(self) -> list[ScoredChunk]:
-        """Return the submitted chunks that were scored since the last poll, in any order."""
+        """Return the submitted chunks of rollouts that were scored since the last call, in any order."""
 
     def pending(self) -> list[Any]:
-        """Return references for `object_store.wait_any`: when one resolves, `poll` may have scored chunks."""
+        """Return references for `object_store.wait_any`: when one resolves, `poll` may return newly scored rollouts."""
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of the chunks that were polled since the last call."""
+        """Return metrics of scoring, for the rollouts that `poll` has returned since the last call of `metrics`."""
 
     def forget(self) -> None:
-        """Abandon submitted chunks that were not polled: no later `poll` returns them."""
+        """Drop all submitted chunks of rollouts that `poll` has not returned, so that no later `poll` returns them."""
 
     def stalled(self, seconds: float) -> list[str]:
-        """Describe the verifier workers that have work and have not finished a chunk for more than `seconds`.
+        """Describe each verifier worker that has rollouts to score and has finished none for more than `seconds`.
 
         Another thread may call this.
         """
@@ -325,7 +344,7 @@ class MetricSink(Protocol):
     """Protocol of a destination of metrics, such as a file or a tracker."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the flat `group/name` metrics of one step."""
+        """Record the metrics of one training step, each named `group/name`."""
 
     def close(self) -> None:
         """Flush the metrics that are still buffered."""
@@ -335,16 +354,16 @@ class RolloutStore(Protocol):
     """Protocol of the store that keeps the groups of every step."""
 
     def write(self, record: StepRecord) -> None:
-        """Start to write a step's record, in place of an earlier record of that step.
+        """Start to write the rollouts of one training step to the rollout store.
 
-        Never raises: a record that cannot be written is a warning.
+        They replace an earlier record of the same step. Never raises: a record that cannot be written is a warning.
         """
 
     def flush(self) -> None:
-        """Wait until all started records are written, or have failed."""
+        """Wait until all step records whose writing has started are written, or have failed."""
 
     def drop_after(self, step: int | None) -> None:
-        """Remove the records of steps after `step`, which a resumed run will write again.
+        """Remove the stored rollouts of all training steps after `step`, which a resumed run will write again.
 
-        None: remove all records, for a run that starts from the beginning.
+        None: remove the rollouts of all steps, for a run that starts from the beginning.
         """

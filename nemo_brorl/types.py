@@ -79,7 +79,7 @@ class TurnRecord:
     ends: TurnEnds | None = None  # None: the trajectories have not ended
 
     def select(self, indices: Sequence[int] | Bool) -> TurnRecord:
-        """Return the record of the trajectories at `indices`, which may be a mask [n]."""
+        """Return the turn record (rewards and tool errors) of the trajectories that `indices` or a mask [n] select."""
         ends = None if self.ends is None else self.ends.select(indices)
         return TurnRecord(self.rewards[indices], self.is_tool_error[indices], ends)
 
@@ -322,12 +322,12 @@ class ScoredGroup:
 
     @property
     def turns(self) -> tuple[TurnRecord | None, ...]:
-        """Turn record of each chunk's trajectories. None for each chunk: no environment."""
+        """Rewards and tool errors by turn, one record for each chunk of the group's rollouts. None: no environment."""
         return self.records or (None,) * len(self.group.chunks)
 
     @property
     def turn_ends(self) -> TurnEnds | None:
-        """Lengths and hashes of all rollouts' prefixes [N, k], turn by turn. None if a chunk lacks them."""
+        """Length and hash of each rollout's prefix up to the end of each turn [N, k]. None if a rollout lacks them."""
         known = [record.ends for record in self.turns if record is not None and record.ends is not None]
         if len(known) < len(self.group.chunks):
             return None
@@ -355,7 +355,7 @@ class ScoredGroup:
 
     @property
     def indices(self) -> Int32:
-        """Index of each rollout within the requested group. A group that was closed early lacks some."""
+        """Index of each rollout within the requested group. Some are missing if its sampling was ended early."""
         return np.concatenate([chunk.indices for chunk in self.group.chunks])
 
 

@@ -42,7 +42,10 @@ def count_wrong_verdicts(num: int, is_right: bool, num_shown: int) -> None:
 
 
 def compare_with_library(num: int, num_shown: int) -> None:
-    """Compare verdicts with and without math-verify on pairs of bare answers, and print the differences."""
+    """Compare verdicts on pairs of answers with and without the library math-verify, and print the differences.
+
+    A pair is a reference answer and an answer to compare with it, without a response around them.
+    """
     decided = 0
     differing: Counter[str] = Counter()
     wrong_here = wrong_there = 0
@@ -75,7 +78,7 @@ def compare_with_library(num: int, num_shown: int) -> None:
 
 
 def main() -> None:
-    """Count wrong verdicts of the verifier `math` as the command line says."""
+    """Count and print the wrong verdicts of the verifier `math` on right and on wrong responses."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     maths = commands.add_parser("maths")

@@ -52,7 +52,10 @@ def earns_reward(problem: dict[str, Any], program: str) -> bool:
 
 
 def main() -> None:
-    """Score all HumanEval problems with each kind of program, and print how many programs earn the reward."""
+    """Score all HumanEval problems with the reference solution and with three cheating programs.
+
+    Prints how many programs of each kind earn the reward.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     options = parser.parse_args()

@@ -37,7 +37,7 @@ Pair = tuple[str, str]
 
 
 def plain_answer(kind: int, rng: Random) -> tuple[str, str, str]:
-    """Draw a number, fraction, root or interval: (reference, equal answer in another form, different answer)."""
+    """Draw a random number, fraction, root or interval: (reference, equal answer in another form, different answer)."""
     a, b, c = rng.randint(2, 9999), rng.randint(2, 9999), rng.randint(101, 9999)
     if kind == 0:
         return f"{a * c}", f"{a * c:,}", f"{a * c + b}"
@@ -49,13 +49,13 @@ def plain_answer(kind: int, rng: Random) -> tuple[str, str, str]:
 
 
 def symbolic_answer(rng: Random) -> tuple[str, str, str]:
-    """Draw a polynomial: (reference, equal polynomial in another form, different polynomial)."""
+    """Draw a random polynomial: (reference, equal polynomial in another form, different polynomial)."""
     a, b = rng.randint(2, 9999), rng.randint(2, 9999)
     return f"x^2+{a + b}x+{a * b}", f"(x+{a})(x+{b})", f"(x+{a})(x-{b})"
 
 
 def make_pairs(name: str, num: int) -> list[Pair]:
-    """Draw `num` pairs of a reference answer and a response, of the kind `name`."""
+    """Draw `num` random pairs of a reference answer and a response, with answers of the kind `name`."""
     rng = Random(f"speed of {name}")
     pairs = []
     for number in range(num):
@@ -67,7 +67,10 @@ def make_pairs(name: str, num: int) -> list[Pair]:
 
 
 def measure(pairs: Path, folder: Path) -> tuple[float, float]:
-    """Score the pairs in a file with the graders in `folder`, and return (CPU seconds, mean reward)."""
+    """Score pairs of a reference answer and a response with the checkout in `folder`.
+
+    `pairs` is a file. Returns (CPU seconds, mean reward).
+    """
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", MEASURE, str(pairs)]
     printed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
@@ -76,7 +79,10 @@ def measure(pairs: Path, folder: Path) -> tuple[float, float]:
 
 
 def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Return medians by kind of answers: answers per CPU second, new and old, and their ratio."""
+    """Return how many mathematical answers this checkout and an older one score per CPU second, and the ratio.
+
+    The figures are medians, by kind of answers. Without `old` only this checkout is measured.
+    """
     folders = {"new": ROOT}
     if old is not None:
         folders["old"] = old.resolve()
@@ -87,7 +93,10 @@ def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, flo
 
 
 def compare_kind(name: str, num: int, folders: dict[str, Path], repeats: int) -> dict[str, float]:
-    """Return answers per CPU second for one kind of answers, with mean rewards and the ratio of new to old."""
+    """Return how many answers of one kind each checkout scores per CPU second.
+
+    Also returns the mean rewards, and the ratio of the new checkout to the old one.
+    """
     seconds: dict[str, list[float]] = {version: [] for version in folders}
     row = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -104,7 +113,7 @@ def compare_kind(name: str, num: int, folders: dict[str, Path], repeats: int) ->
 
 
 def print_comparison(result: dict[str, dict[str, float]]) -> None:
-    """Print the scoring speed of each kind of answers, one line each."""
+    """Print how many mathematical answers are scored per CPU second, one line for each kind of answers."""
     print("different mathematical answers per CPU second, medians")
     for name, row in result.items():
         line = "  ".join(f"{key} {value:.3g}" for key, value in row.items())

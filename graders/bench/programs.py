@@ -53,7 +53,7 @@ code.close()
 
 
 def measure_seconds(folder: Path, kind: str, num: int) -> float:
-    """Return the seconds in which the checkout in `folder` scores one program with this kind of tests."""
+    """Return the seconds in which the checkout in `folder` scores one program with tests of the kind `kind`."""
     tests, response = KINDS[kind]
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}"}
     request = json.dumps([tests, response, num])

@@ -54,7 +54,7 @@ KINDS: dict[str, tuple[SandboxProgram, int, Callable[[SandboxResult], bool]]] = 
 
 
 def measure_rate(sandboxes: list[Sandbox], kind: str, num_tests: int) -> float:
-    """Return the tests per second of all sandboxes together, each of them in its own thread."""
+    """Return how many tests per second these sandboxes run together, each sandbox in its own thread."""
     program, tests_in_program, passes = KINDS[kind]
     num_runs = max(1, num_tests // tests_in_program)
 

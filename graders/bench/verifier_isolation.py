@@ -34,9 +34,9 @@ def ended_children_cpu_s() -> float:
 
 
 def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool) -> tuple[float, float]:
-    """Score all groups of answers and return (seconds, CPU seconds), with one process for all prompts or one for each.
+    """Score groups of answers with one process for all prompts (`is_shared`) or a new process for each prompt.
 
-    Loading the tasks counts in the CPU seconds alone.
+    Returns (seconds, CPU seconds). Loading the tasks counts in the CPU seconds alone.
     """
     isolation = ScoringTask.isolation
     if is_shared:
@@ -59,7 +59,10 @@ def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool)
 
 
 def measure(repeats: int, sizes: Sequence[int]) -> dict[str, Any]:
-    """Return medians of the scoring times by group size, with ratios and costs in milliseconds a group."""
+    """Return what a new scoring process for each prompt costs, as a ratio to one process for all prompts.
+
+    The figures are medians by group size: ratios of time and of CPU time, and milliseconds a group.
+    """
     by_task = [gym_payloads(name, NUM_GROUPS // len(TASKS), seed=1) for name in TASKS]
     payloads = list(chain.from_iterable(zip(*by_task, strict=True)))
     result: dict[str, Any] = {}
@@ -81,7 +84,7 @@ def measure(repeats: int, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure the cost of a scoring process for each prompt by group size, and print it as JSON."""
+    """Measure what a new scoring process for each prompt costs, by group size, and print the costs as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="*", default=[16, 64, 512])

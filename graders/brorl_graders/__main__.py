@@ -12,7 +12,10 @@ from brorl_graders.grading import SECONDS, Pool
 
 
 def main() -> int:
-    """Grade the rows of a file. Returns 0, or 2 after a message about the first row that cannot be graded."""
+    """Grade the responses in the rows of a JSON-lines file, and print a grade for each row.
+
+    Returns 0, or 2 after a message about the first row that cannot be graded.
+    """
     parser = argparse.ArgumentParser(prog="python -m brorl_graders", description=__doc__)
     parser.add_argument(
         "file", type=Path, help='rows like {"verifier": "math", "payload": {"answer": "7"}, "response": …}'

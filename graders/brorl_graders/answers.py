@@ -24,7 +24,7 @@ class Answers:
         self._payload = payload
 
     def read(self, text: str) -> str | None:
-        """Return a response's answer, or None when it gives no answer. Raises whatever the verifier raises."""
+        """Return the answer in a response, or None when it gives no answer. Raises whatever the verifier raises."""
         return self._reader(text)
 
     def read_or_blank(self, text: str) -> str | None:
@@ -53,7 +53,10 @@ class Answers:
 
 
 def answers_of(verifier: str, payload: Payload) -> Answers | None:
-    """Return a reader of answers to a prompt, or None when its verifiers read no answers, for example for programs."""
+    """Return a reader of the answers in responses to a prompt, or None when the prompt's verifiers read no answers.
+
+    For example, a verifier of programs reads none.
+    """
     reader = answer_reader(verifier, payload)
     if reader is None:
         return None

@@ -323,7 +323,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
 
 
 def declared_names() -> list[str]:
-    """Return the full names, `group/name`, of all declared metrics, with their `{…}`."""
+    """Return the full names, `group/name`, of all declared metrics, with placeholders as `{…}`."""
     names = []
     for group, (_, metrics) in GROUPS.items():
         names += [f"{group}/{metric.name}" for metric in metrics]
@@ -331,7 +331,7 @@ def declared_names() -> list[str]:
 
 
 def undeclared_names(names: Iterable[str]) -> list[str]:
-    """Return those metric names that no declaration covers."""
+    """Return those of the metric names that no declaration in the registry covers."""
     return [name for name in names if find_metric(name) is None]
 
 

@@ -47,9 +47,10 @@ tail -n "$1" raylet.out raylet.err $(ls -t gcs_server.out 2>/dev/null) $newest""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `brorl attach` and return its exit code: that of the shell, where one was opened.
+    """Run `brorl attach`, which shows a run's log or opens a shell on one of its nodes, and return the exit code.
 
-    Raises BroRLError.
+    Where a shell was opened, this is the exit code of the shell. Raises BroRLError, for example when there is no such
+    run or node.
     """
     parser = command_parser(
         "attach", "Follow a run's log, open a shell on one of its nodes, or read what Ray wrote there.", EXAMPLES
@@ -92,9 +93,9 @@ def running_job(target: Target) -> slurm.SlurmJob:
 
 
 def choose_node(job: slurm.SlurmJob, wanted: str | None) -> str:
-    """Return the node of a job that `wanted` names, by name or by index from 0, or the first node without `wanted`.
+    """Return the node of a Slurm job that `wanted` names, by its name or by its index from 0.
 
-    Raises ConfigError with the job's node names.
+    Without `wanted`, returns the job's first node. Raises ConfigError, which lists the job's nodes, for any other node.
     """
     nodes = slurm.node_names(job.nodes)
     if wanted is None:
@@ -171,7 +172,7 @@ def show_node_logs(
 
 
 def kept_logs(target: Target, node: str) -> list[Path]:
-    """Return the Ray logs of a node that the newest try of the run's newest job stored."""
+    """Return the stored Ray logs of a node from the newest attempt (`try_…`) among all jobs of a run."""
     if target.run is None:
         return []
     tries = list((target.run / "jobs").glob("*/logs/try_*"))

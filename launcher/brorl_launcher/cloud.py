@@ -55,7 +55,7 @@ class CloudJob:
 
 
 def cloud_job(config: BroRLConfig, site: Site, volume: str | None) -> CloudJob:
-    """Check the site, the volume and the run folder, and return the job for KubeRay or SkyPilot.
+    """Check the container image, the shared volume and the run folder, and return the job for KubeRay or SkyPilot.
 
     `volume` is NAME:/FOLDER. Raises ConfigError when the image or the volume is missing, or when the run folder is not
     on the volume.
@@ -83,7 +83,7 @@ def render_cloud_job(job: CloudJob, kind: str) -> str:
 
 
 def ray_job(job: CloudJob) -> list[dict[str, Any]]:
-    """Return a ConfigMap with the settings and a RayJob, whose head is the first of the training nodes."""
+    """Return a ConfigMap with a run's settings, and a KubeRay RayJob whose Ray head is the first training node."""
     settings = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -146,7 +146,7 @@ def sky_task(job: CloudJob) -> dict[str, Any]:
 
 
 def _pod(job: CloudJob, name: str) -> dict[str, Any]:
-    """Return the pod of one node: a container with GPUs, the shared volume, the settings and room in /dev/shm."""
+    """Return the Kubernetes pod of one node: a container with GPUs, shared volume, settings and room in /dev/shm."""
     site = job.site
     limits: dict[str, Any] = {}
     if job.config.trainer.gpus_per_node:
@@ -181,7 +181,7 @@ def _variables(environment: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def _sky_script(job: CloudJob) -> str:
-    """Return the shell script that SkyPilot runs on every node."""
+    """Return the shell script of a SkyPilot task: it starts Ray on every node and trains on the first one."""
     python = job.site.python or PYTHON
     ray = shlex.quote(str(Path(python).with_name("ray")))
     return f"""set -e

@@ -59,7 +59,7 @@ class CodeSnapshot:
         self._scratch = tempfile.TemporaryDirectory(prefix="brorl_code_")
 
     def __enter__(self) -> CodeSnapshot:
-        """Record the files and their revision.
+        """Record the files of a git checkout for a code snapshot, with its commit and uncommitted changes.
 
         Raises ConfigError when files that git does not track are too large to be code.
         """
@@ -94,7 +94,7 @@ class CodeSnapshot:
         self._scratch.cleanup()
 
     def write(self, folder: Path) -> None:
-        """Write the snapshot's files into an empty folder, and its revision into the file REVISION there."""
+        """Write the code snapshot into an empty folder, and its git revision into the file REVISION there."""
         folder.mkdir(parents=True)
         if self.revision.commit is None:
             left_out = shutil.ignore_patterns("__pycache__")
@@ -122,7 +122,7 @@ class CodeSnapshot:
             )
 
     def _scope(self) -> list[str]:
-        """Return git's path arguments for the code folder without the run folder."""
+        """Return git's path arguments for all files of the code folder except those of the run folder."""
         root = self.root.resolve()
         left_out = self.leave_out.resolve()
         if not left_out.is_relative_to(root):

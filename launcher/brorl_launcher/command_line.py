@@ -36,7 +36,7 @@ class JobRequest:
 
 
 def command_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """Return an argument parser with the settings that all commands of the launcher share."""
+    """Return the command-line parser of a `brorl` command, with a description and examples in its help text."""
     return argparse.ArgumentParser(
         prog=f"brorl {command}",
         description=description,
@@ -47,7 +47,7 @@ def command_parser(command: str, description: str, examples: str) -> argparse.Ar
 
 
 def job_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """Return an argument parser with the options that `render` and `submit` share."""
+    """Return a command-line parser with the options that `brorl render` and `brorl submit` share."""
     parser = command_parser(command, description, examples)
     parser.usage = f"brorl {command} [--config-name NAME] [--site SITE] [option ...] [KEY=VALUE ...]"
     parser.add_argument(
@@ -84,7 +84,7 @@ def job_parser(command: str, description: str, examples: str) -> argparse.Argume
 
 
 def read_request(command: str, arguments: Sequence[str], options: argparse.Namespace) -> JobRequest:
-    """Return the job request of parsed options.
+    """Return the job request that the parsed options of `brorl render` or `brorl submit` describe.
 
     `arguments` is the command line as it was typed. Raises ConfigError when an option and the setting that it stands
     for are both given.
@@ -138,9 +138,9 @@ def _add_site_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _site_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the site settings that the command line gives.
+    """Return the settings of the cluster site that options of the command line give.
 
-    Raises ConfigError for a variable without a value.
+    Raises ConfigError for an environment variable without a value.
     """
     given = {
         field.name: getattr(options, field.name)

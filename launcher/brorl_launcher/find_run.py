@@ -34,7 +34,7 @@ class Target:
 
 
 def find_target(name: str) -> Target:
-    """Return the run and its jobs by `name`, a run folder or a job number.
+    """Return a training run and its Slurm jobs by `name`, which is a run folder or a job number.
 
     Raises ConfigError when there is no such run or job.
     """
@@ -78,7 +78,10 @@ def _with_jobs(folder: Path | None, ids: list[str]) -> Target:
 
 
 def _target_of_job(identity: str) -> Target:
-    """Return the run and the jobs of a job number. Raises ConfigError when Slurm has no record of the job."""
+    """Return the training run that a Slurm job number belongs to, with the run's jobs.
+
+    Raises ConfigError when this machine has no Slurm, or when Slurm has no record of the job.
+    """
     if not slurm.has_slurm("scontrol"):
         raise ConfigError(f"{identity}: there is no Slurm on this machine. Pass the run folder of the job.")
     shown = slurm.show_job(identity)
@@ -106,7 +109,7 @@ def job_ids(run: Path) -> list[str]:
 
 
 def _noted_jobs(run: Path) -> list[str]:
-    """Return the jobs of slurm/*.sh that train in this run folder.
+    """Return the numbers of the jobs that were submitted with slurm/*.sh and train in this run folder.
 
     They are found if they were submitted from the current folder or from the checkout.
     """
@@ -120,7 +123,7 @@ def _noted_jobs(run: Path) -> list[str]:
 
 
 def _run_in_settings(path: Path) -> Path | None:
-    """Return the run folder that a job of slurm/*.sh recorded after reading its settings (job/settings.py)."""
+    """Return the run folder in a file of shell variables that a job of slurm/*.sh wrote (job/settings.py), or None."""
     if not path.is_file():
         return None
     for word in shlex.split(path.read_text(encoding="utf-8")):
@@ -131,7 +134,7 @@ def _run_in_settings(path: Path) -> Path | None:
 
 
 def run_of_script(command: str) -> Path | None:
-    """Return the run folder that holds a launch's job.sbatch, or None for another script.
+    """Return the run folder whose launch/job.sbatch is this script, or None for another script.
 
     `command` is the script's path, possibly followed by its arguments.
     """
@@ -140,7 +143,7 @@ def run_of_script(command: str) -> Path | None:
 
 
 def _script_in(command: str) -> str:
-    """Return the launch's job script among the words of an `sbatch` command line, or an empty text."""
+    """Return the path of a run's launch/job.sbatch in an `sbatch` command line, or an empty text without one."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -156,7 +159,7 @@ def restarts_of(identity: str) -> int:
 
 
 def newest_log(target: Target) -> Path | None:
-    """Return the log of the running job, else the newest log of the run, or None."""
+    """Return the log of the run's running Slurm job, else the run's newest log, or None when the run has no log."""
     if target.log is not None or target.run is None:
         return target.log
     running = [job.id for job in target.jobs if job.is_running]
@@ -181,7 +184,10 @@ def live_jobs(folders: Folders) -> list[slurm.SlurmJob]:
 
 
 def refuse_live(folders: Folders) -> None:
-    """Raise CheckpointError when a job of this run is in the queue, or when its heartbeat is fresh."""
+    """Raise CheckpointError when a Slurm job of this run is queued or running, or when the run's heartbeat is fresh.
+
+    The training driver writes the heartbeat file, so a fresh one shows that the run folder is in use.
+    """
     live = live_jobs(folders)
     if live:
         listed = ", ".join(f"{job.id} ({job.state})" for job in live)

@@ -42,9 +42,10 @@ def freeze(
     script: str,
     command: str,
 ) -> None:
-    """Write the launch folder of a run, and create the folder for the job logs, which Slurm does not create.
+    """Write the launch folder of a run: its settings, a snapshot of the code and the Slurm job script.
 
-    An earlier launch is renamed, not deleted.
+    Also creates the folder for the job logs, which Slurm does not create. An earlier launch folder is renamed, not
+    deleted.
     """
     partial = folders.run / "launch.partial"
     shutil.rmtree(partial, ignore_errors=True)
@@ -108,7 +109,10 @@ def absolute_paths(config: BroRLConfig, folder: Path) -> BroRLConfig:
 
 
 def _absolute(path: Location, folder: Path) -> Location:
-    """Return a path counted from `folder`. A path from the environment stays written as its variable."""
+    """Return a path as an absolute path, resolved from `folder`, or None for None.
+
+    A path from an environment variable is still written to files as this variable.
+    """
     if path is None:
         return path
     # Where a variable begins with `~`, only its expanded value can be written.
@@ -120,5 +124,5 @@ def _absolute(path: Location, folder: Path) -> Location:
 
 
 def shell_command(arguments: Sequence[str], folder: Path) -> str:
-    """Return the rendering command as a shell line that can be pasted again."""
+    """Return the `brorl` command that renders a job as one shell line, which can be pasted again."""
     return f"cd {shlex.quote(str(folder))} && brorl {shlex.join(arguments)}"

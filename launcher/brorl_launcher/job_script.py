@@ -32,7 +32,7 @@ class JobPlan:
 
 
 def job_script(job: JobPlan) -> str:
-    """Return the text of a job script.
+    """Return the text of the Slurm job script of a training run.
 
     Raises ConfigError for a run folder whose name Slurm would misread.
     """
@@ -56,7 +56,7 @@ def _head(job: JobPlan) -> Iterator[str]:
 
 
 def _options(job: JobPlan) -> Iterator[str]:
-    """Yield the options of sbatch, in the order in which a person would write them."""
+    """Yield the sbatch options of a training job, in the order in which a person would write them."""
     config, site = job.config, job.site
     yield f"--job-name={_job_name(job.folders.run)}"
     for name in ("partition", "account", "qos", "constraint", "reservation", "exclude"):
@@ -93,7 +93,7 @@ def _gpus(number: int, site: Site) -> Iterator[str]:
 
 
 def _environment(job: JobPlan) -> Iterator[tuple[str, str]]:
-    """Yield the variables that `launcher/brorl_launcher/job/job.sh` reads, then the site's own."""
+    """Yield the environment variables that `launcher/brorl_launcher/job/job.sh` reads, then the cluster site's own."""
     folders, site = job.folders, job.site
     yield "BRORL_ROOT", str(folders.code)
     yield "BRORL_CONFIG", str(folders.config)
@@ -111,10 +111,10 @@ def _environment(job: JobPlan) -> Iterator[tuple[str, str]]:
 
 
 def _ends_of_chain(job: JobPlan) -> Iterator[str]:
-    """Yield shell lines that end a job of a chain early.
+    """Yield the shell lines by which a job in a chain of Slurm jobs ends early.
 
-    It ends when the run has its last checkpoint (job arguments still continue it), or when the job before it found a
-    mistake in the input.
+    It ends when the run has its last checkpoint (job arguments still continue the run), or when the job before it found
+    a mistake in the input.
     """
     last = job.config.trainer.max_steps
     yield f'if (($# == 0)) && [[ -e "$BRORL_RUN/checkpoints/step_{last}/COMPLETE" ]]; then'

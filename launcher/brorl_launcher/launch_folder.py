@@ -39,7 +39,7 @@ class Folders:
         return self.launch / "jobs.jsonl"
 
     def all_launches(self) -> list[Path]:
-        """Return the folders of all launches of the run, oldest first, the current one last."""
+        """Return the run's launch folders (settings, code and job script), oldest first, the current one last."""
         earlier = [path for path in self.run.glob("launch_*") if path.name.removeprefix("launch_").isdigit()]
         earlier.sort(key=lambda path: int(path.name.removeprefix("launch_")))
         if self.launch.is_dir():
@@ -55,7 +55,7 @@ class Folders:
 
 
 def read_jobs(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a `jobs.jsonl`, oldest first, without half-written and damaged ones."""
+    """Return the submitted jobs in a `jobs.jsonl` file, oldest first, without half-written and damaged rows."""
     rows: list[dict[str, Any]] = []
     if not path.is_file():
         return rows
@@ -70,7 +70,7 @@ def read_jobs(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_job(row: Any) -> bool:
-    """Return whether a row names a submitted job and its arguments."""
+    """Return whether a row of `jobs.jsonl` has the id of a Slurm job and valid arguments of its script."""
     if not isinstance(row, dict) or not isinstance(row.get("job"), str):
         return False
     arguments = row.get("arguments", [])
@@ -83,9 +83,9 @@ def record_job(
     after: str | None,
     arguments: Sequence[str],
 ) -> None:
-    """Append a submitted job to the launch's `jobs.jsonl`.
+    """Append a submitted Slurm job to `jobs.jsonl` in the launch folder of a run.
 
-    `after` is the job that it waits for, `arguments` are those of its script.
+    `after` is the job that this job waits for, and `arguments` are those of its job script.
     """
     row = {
         "job": job,

@@ -46,9 +46,9 @@ Writes RUN/launch/: job.sbatch, config.yaml (all settings), code/ (as it is now)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `brorl render`: write a job, or print it with --dry-run, and return the exit code.
+    """Run `brorl render`, which writes a Slurm job or prints it with --dry-run, and return the exit code.
 
-    Raises BroRLError.
+    Raises BroRLError when a check refuses the job.
     """
     parser = job_parser(
         "render", "Write a job for Slurm: the script, and the settings and the code it runs with.", EXAMPLES
@@ -74,9 +74,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def render_for_cloud(request: JobRequest, kind: str, volume: str | None) -> str:
-    """Return the job file for KubeRay or SkyPilot, after checking its settings and planning its memory.
+    """Return the job file for KubeRay or SkyPilot, after checking the settings and planning the memory of the run.
 
-    Raises BroRLError.
+    Raises BroRLError when a setting is wrong or the run does not fit.
     """
     config = load_config(request.config_name, request.overrides, request.config_path)
     site = load_site(request.site_name, request.site_settings)
@@ -88,9 +88,9 @@ def render_for_cloud(request: JobRequest, kind: str, volume: str | None) -> str:
 
 
 def make_job(request: JobRequest, is_dry: bool) -> PreparedJob:
-    """Check a job, print its notes to standard error, and unless `is_dry` write its launch folder.
+    """Check a training job, print notes about it to standard error, and return it with its job script.
 
-    Raises BroRLError.
+    Unless `is_dry`, also writes the launch folder of the run. Raises BroRLError when a check refuses the job.
     """
     job = read_job(request)
     if not is_dry:
@@ -115,9 +115,10 @@ class PreparedJob:
 
 
 def read_job(request: JobRequest) -> JobPlan:
-    """Return the requested job after checking its settings.
+    """Return the requested training job after checking its settings.
 
-    Raises ConfigError, ModelError or CheckpointError.
+    Raises ConfigError for a wrong setting, ModelError for a missing or broken model folder, and CheckpointError when
+    the run folder holds a run that these settings may not resume.
     """
     config = absolute_paths(load_config(request.config_name, request.overrides, request.config_path), Path.cwd())
     site = load_site(request.site_name, request.site_settings)
@@ -137,9 +138,9 @@ def read_job(request: JobRequest) -> JobPlan:
 
 
 def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> PreparedJob:
-    """Check a job against the planner, git and Slurm, and return it with its script and notes.
+    """Check a job against the memory planner, git and Slurm, and return it with its job script and notes.
 
-    Raises ConfigError for code that must not be frozen, ResourceError for a job that cannot run.
+    Raises ConfigError for uncommitted code under --require-clean, and ResourceError for a job that cannot run.
     """
     notes = list(_unseen_paths(job.config, job.site))
     if request.needs_clean and (code.revision.changed or code.revision.commit is None):
@@ -164,10 +165,10 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
 
 
 def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str]:
-    """Return the planner's summary of a run on GPUs, as a list of notes.
+    """Return the memory planner's summary of a run on GPUs, as a list of notes.
 
-    A run on CPU has none. Raises ResourceError when the run does not fit. The message names changes that would make it
-    fit.
+    The list is empty for a run on CPU. Raises ResourceError when the run does not fit. The message names changes that
+    would make it fit.
     """
     if config.trainer.num_gpus == 0:
         return []  # `check_memory` looks at the machine when the run starts

@@ -60,7 +60,7 @@ class RunStatus:
 
     @property
     def step_s(self) -> float | None:
-        """Mean seconds of the last steps, from the stages that were timed."""
+        """Mean seconds of the run's last training steps, from the stages that were timed."""
         times = [step_seconds(row) for row in self.rows[-PACE_STEPS:] if row["step"] > 0]
         return statistics.fmean(times) if times else None
 
@@ -73,9 +73,9 @@ class RunStatus:
 
 
 def read_run(folder: Path) -> RunStatus:
-    """Return the state of a run folder.
+    """Return the state of a training run, read from the files of its run folder.
 
-    Missing or half-written files raise nothing. What they would tell is then None.
+    Missing or half-written files raise nothing. The values that they would hold are then None.
     """
     rows = tuple(last_rows(folder / "metrics.jsonl"))
     saved, age_s = newest_checkpoint(folder)
@@ -104,7 +104,7 @@ def read_heartbeat(folder: Path) -> HeartbeatFile | None:
 
 
 def _finite(value: Any) -> float:
-    """Return a heartbeat's number. Raises ValueError or TypeError when it is not a finite number."""
+    """Return a number from a run's heartbeat file. Raises ValueError or TypeError when it is not a finite number."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(value)
@@ -151,9 +151,10 @@ def newest_checkpoint(folder: Path) -> tuple[int | None, float | None]:
 
 
 def max_steps(folder: Path) -> int | None:
-    """Return the run's number of steps, or None when it is unknown.
+    """Return the number of steps of a training run, or None when it is unknown.
 
-    It comes from the last job's arguments, else the launch's settings, else those that the run started with.
+    It comes from the last job's arguments, else from the settings in the launch folder, else from those that the run
+    started with.
     """
     jobs = read_jobs(folder / "launch" / "jobs.jsonl")
     if jobs:

@@ -58,7 +58,7 @@ class RunSummary:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table of runs, or JSON, and return exit code 0.
+    """Print a table of training runs, or JSON, and return exit code 0.
 
     Raises DataError for a missing folder.
     """
@@ -161,7 +161,7 @@ def _state(
 
 
 def _devices(folder: Path) -> tuple[int | None, int | None]:
-    """Return the numbers of nodes and of all GPUs of a run, or None for both."""
+    """Return the number of nodes and the total number of GPUs of a run, or None for both when they are unknown."""
     path = folder / "config.yaml"
     if not path.exists():
         return None, None
@@ -205,7 +205,7 @@ def table_cells(run: RunSummary) -> list[str]:
 
 
 def _cost(run: RunSummary) -> str:
-    """Return the hours of all GPUs, or of all nodes for a run on CPU, as text."""
+    """Return the GPU hours of a run as text, or the node hours for a run on CPU."""
     if run.hours is None or run.gpus is None or run.nodes is None:
         return ""
     if run.gpus:

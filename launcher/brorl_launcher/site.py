@@ -96,10 +96,10 @@ _SiteLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\
 
 
 def load_site(name: str | None, given: Mapping[str, Any]) -> Site:
-    """Return the site settings of a YAML, with the settings `given` on the command line over them.
+    """Return the settings of a cluster site from a YAML file, with those `given` on the command line over them.
 
-    `name` is a file, or NAME for conf/site/NAME.yaml. None means $BRORL_SITE, or no file where that is unset.
-    Raises ConfigError for a missing file, an unknown key or a wrong value.
+    `name` is a file, or NAME for conf/site/NAME.yaml. None means $BRORL_SITE, or no file where that is unset. Raises
+    ConfigError for a missing file, an unknown key or a wrong value.
     """
     name = name or os.environ.get(SITE_VARIABLE)
     settings = _read(name) if name else {}
@@ -122,7 +122,10 @@ def load_site(name: str | None, given: Mapping[str, Any]) -> Site:
 
 
 def site_file(name: str) -> Path:
-    """Return the path of a site's YAML. Raises ConfigError with the names of conf/site."""
+    """Return the path of a cluster site's YAML file, from a path or from a name in conf/site.
+
+    Raises ConfigError, which lists the sites in conf/site, when there is no such file.
+    """
     shipped = shipped_folder() / "site"
     for path in (Path(name).expanduser(), shipped / f"{name.removesuffix('.yaml')}.yaml"):
         if path.is_file():
@@ -174,7 +177,10 @@ TEXTS: dict[str, tuple[re.Pattern[str], str]] = {
 
 
 def wrong_values(site: Site) -> Iterator[str]:
-    """Yield an error text for each value that Slurm or the shell would refuse, with what to set instead."""
+    """Yield an error text for each setting of a cluster site that Slurm or the shell would refuse.
+
+    The text says what to set instead.
+    """
     for name, (pattern, instead) in TEXTS.items():
         value = getattr(site, name)
         if value is not None and not pattern.fullmatch(value):

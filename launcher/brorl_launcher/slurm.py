@@ -97,7 +97,7 @@ def _call(
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without the user's own output formats.
+    """Return the environment variables for Slurm's commands, without those for the user's own output formats.
 
     SBATCH_ variables stay, because many users name their account there.
     """
@@ -127,9 +127,10 @@ def submit(
     arguments: Sequence[str],
     variables: Mapping[str, str],
 ) -> str:
-    """Submit a job script, to start after job `after` has ended in any way, and return the job's id.
+    """Submit a job script to Slurm, and return the id of the new job.
 
-    `variables` are added to the environment of the job. Raises ResourceError.
+    With `after`, the job starts after the job of that id has ended in any way. `variables` are added to the environment
+    of the new job. Raises ResourceError when Slurm refuses it.
     """
     dependency = [] if after is None else [f"--dependency=afterany:{after}"]
     result = _call(["sbatch", "--parsable", *dependency, str(script), *arguments], variables=variables)
@@ -158,7 +159,10 @@ def queued_jobs(ids: Sequence[str]) -> dict[str, SlurmJob]:
 
 
 def ended_jobs(ids: Sequence[str]) -> dict[str, SlurmJob]:
-    """Return the records of the given jobs that the controller, or else the accounting, has, by id."""
+    """Return Slurm's records of the given jobs by id, from its controller or else from its accounting.
+
+    Jobs without a record are left out.
+    """
     found = {}
     for identity in ids:
         job = _remembered(identity)
@@ -205,7 +209,7 @@ def show_job(identity: str) -> dict[str, str]:
 
 
 def submit_command_line(identity: str) -> str:
-    """Return the command line that submitted a job, from accounting, or an empty text."""
+    """Return the command line that submitted a job, from Slurm's accounting, or an empty text."""
     if not has_slurm("sacct"):
         return ""
     return _call(
@@ -222,7 +226,10 @@ def partition_names() -> list[str]:
 
 
 def node_names(nodes: str) -> list[str]:
-    """Return the single names of a node list such as `node[0-3]`, in Slurm's order. Raises ResourceError."""
+    """Return the single node names in a Slurm node list such as `node[0-3]`, in Slurm's order.
+
+    Raises ResourceError when Slurm finds no names in the list.
+    """
     result = _call(["scontrol", "show", "hostnames", nodes])
     if result.returncode or not result.stdout.split():
         raise ResourceError(f"scontrol show hostnames {nodes}: {result.stderr.strip() or 'no names'}")

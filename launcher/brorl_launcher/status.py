@@ -46,9 +46,9 @@ WAITS = {  # meaning of Slurm's reasons for a pending job
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the status of a run once, or repeatedly with --watch, and return the exit code.
+    """Print the status of a training run once, or repeatedly with --watch, and return the exit code.
 
-    Raises BroRLError.
+    Raises BroRLError, for example when there is no such run or job.
     """
     parser = command_parser("status", "What a run is doing, how far it is, and how long it will take.", EXAMPLES)
     parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
@@ -210,7 +210,7 @@ def _progress_lines(run: RunStatus) -> list[str]:
 
 
 def largest_stage_shares(rows: Sequence[Row]) -> str:
-    """Return the three stages with the largest shares of the step time, as text, over the given rows."""
+    """Return the three stages that took the largest shares of the step time in these rows of metrics, as text."""
     sums = dict.fromkeys(SHOWN_PARTS, 0.0)
     total = 0.0
     for row in rows:

@@ -29,9 +29,9 @@ checkpoint. Once the run has its last step, the remaining jobs end at once.
 
 
 def main(argv: Sequence[str]) -> int:
-    """Submit one or more jobs, print how to follow them, and return the exit code.
+    """Submit one or more jobs to Slurm, print how to follow them, and return the exit code.
 
-    Raises BroRLError.
+    Raises BroRLError when a check or Slurm refuses a job.
     """
     parser = job_parser("submit", "Render a job as `render` does, and submit it to Slurm.", EXAMPLES)
     parser.add_argument(
@@ -64,9 +64,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Folders:
-    """Return the folders of the launch that `--again RUN` names.
+    """Return the folders of the run whose existing job script `brorl submit --again RUN` submits.
 
-    Raises ConfigError when there is none or the run is finished, CheckpointError when a job of the run is live.
+    Raises ConfigError when there is no job script, when another option would have no effect, or when the run is
+    finished. Raises CheckpointError when a job of the run is queued or running.
     """
     folders = Folders(options.again.expanduser().absolute())
     if not folders.script.is_file():

@@ -26,22 +26,22 @@ class ActorTransport(Protocol):
         """Return the time in seconds of a clock that never goes back."""
 
     def wait(self, references: Sequence[Any], timeout_s: float = 0.0) -> list[Any]:
-        """Return those references to actor calls that have resolved.
+        """Return those references to Ray actor calls that have resolved.
 
-        An empty list means that none has within `timeout_s` seconds.
+        The list is empty when no call has resolved within `timeout_s` seconds.
         """
 
     def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Return the results of references in order, all within `timeout_s` seconds.
+        """Return the results of Ray references in order, all within `timeout_s` seconds.
 
-        A call that failed or is late has its exception as its result: one of ACTOR_FAILURES.
+        A call that failed or did not answer in time has its exception as its result, which is one of ACTOR_FAILURES.
         """
 
     def put(self, value: Any) -> Any:
-        """Return a reference that has already resolved to `value`."""
+        """Return an object reference that has already resolved to `value`."""
 
     def kill(self, actor: Any) -> None:
-        """End an actor's process at once, whatever it is doing."""
+        """Kill an actor's process at once, even in the middle of a call."""
 
 
 class RayTransport:
@@ -52,7 +52,7 @@ class RayTransport:
         return time.monotonic()
 
     def wait(self, references: Sequence[Any], timeout_s: float = 0.0) -> list[Any]:
-        """Return those references to actor calls that have resolved, without fetching their values."""
+        """Return those references to Ray actor calls that have resolved, without fetching their values."""
         if not references:
             return []
         waiting = list(references)
@@ -67,7 +67,10 @@ class RayTransport:
         return resolved
 
     def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Return the results or exceptions of actor calls, in order. Without failures this is one call to Ray."""
+        """Return the results or exceptions of Ray actor calls, in order.
+
+        When no call has failed, a single `ray.get` fetches all results.
+        """
         if not references:
             return []
         deadline = time.monotonic() + timeout_s
@@ -85,7 +88,7 @@ class RayTransport:
         return ray.put(value)
 
     def kill(self, actor: Any) -> None:
-        """End an actor's process at once, without a restart."""
+        """Kill a Ray actor's process at once, without a restart."""
         ray.kill(actor, no_restart=True)
 
 

@@ -12,15 +12,16 @@ from nemo_brorl.types import ChunkArrays
 
 
 def fetch(data: Any) -> ChunkArrays:
-    """Return the arrays of one chunk from a reference into the object store, or `data` itself if it is `ChunkArrays`.
+    """Return the token arrays of one chunk of rollouts from a reference into Ray's object store.
 
-    Raises `ray.exceptions.RayError` when the arrays were lost with their node.
+    If `data` is not a reference but `ChunkArrays`, it is returned itself. Raises `ray.exceptions.RayError` when the
+    arrays were lost with their node.
     """
     return fetch_all([data])[0]
 
 
 def fetch_all(items: Sequence[Any]) -> list[ChunkArrays]:
-    """Return the arrays of many chunks in order, with one call to the object store.
+    """Return the token arrays of many chunks of rollouts in order, with one call to Ray's object store.
 
     Each item is a reference or `ChunkArrays`. Raises `ray.exceptions.RayError` when arrays were lost with their node.
     """
@@ -35,9 +36,9 @@ def fetch_all(items: Sequence[Any]) -> list[ChunkArrays]:
 
 
 def fetch_or_none(data: Any, timeout_s: float) -> ChunkArrays | None:
-    """Return the arrays of one chunk, or None when they are lost or late.
+    """Return the token arrays of one chunk of rollouts, or None when they cannot be fetched in time.
 
-    They are lost with the node that stored them, and late after `timeout_s` seconds.
+    They are lost with the node whose object store held them, and count as late after `timeout_s` seconds.
     """
     if isinstance(data, ChunkArrays):
         return data
@@ -52,7 +53,7 @@ def fetch_or_none(data: Any, timeout_s: float) -> ChunkArrays | None:
 
 
 def store(data: Any) -> Any:
-    """Return a reference to arrays of this process, for example arrays that were read from a file.
+    """Return a Ray object reference to arrays of this process, for example arrays that were read from a file.
 
     Without Ray the arrays themselves are returned. A reference is returned unchanged.
     """
@@ -64,9 +65,9 @@ def store(data: Any) -> Any:
 
 
 def wait_any(references: Sequence[Any], timeout_s: float) -> None:
-    """Block until one of the references has resolved, at most `timeout_s` seconds.
+    """Block until one of the Ray references has resolved, at most `timeout_s` seconds.
 
-    Without references it returns at once: a caller without pending calls already has its results.
+    It returns at once if there are no references, because a caller without pending calls already has its results.
     """
     if not references:
         return

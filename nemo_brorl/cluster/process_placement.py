@@ -44,10 +44,10 @@ class RolePlan:
 
 
 def plan_roles(sizes: RunSizes) -> RolePlan | None:
-    """Return which process is on which GPU, or None on CPU.
+    """Return the plan that places each policy rank and each engine on GPUs, or None on CPU.
 
-    On CPU both placements run on the same cores, and differ only in who runs when. The rules of `config/` must have
-    passed.
+    On CPU both placements (colocated and disaggregated) run on the same cores, and differ only in which processes run
+    at a time. The settings must have passed the rules of `config/`.
     """
     if sizes.num_gpus == 0:
         return None
@@ -117,16 +117,17 @@ class Places:
             )
 
     def policy_options(self, rank: int) -> dict[str, Any]:
-        """Return the Ray options of a policy rank's actor."""
+        """Return the Ray options with which the actor of one policy rank is started."""
         if self._plan is None:
             return {}
         bundle = self._plan.policy[rank]
         return {"num_gpus": self._plan.share, "scheduling_strategy": self._at(bundle)}
 
     def engine_options(self, engine: int) -> dict[str, Any]:
-        """Return the Ray options of an engine's actor.
+        """Return the Ray options with which the actor of a vLLM engine is started.
 
-        An engine with workers in several bundles reserves no GPU itself. It starts its workers there.
+        The actor of an engine whose workers use several bundles reserves no GPU itself. It starts its workers in these
+        bundles.
         """
         if self._plan is None:
             return {}
@@ -139,9 +140,9 @@ class Places:
         return {"num_gpus": num_gpus, "scheduling_strategy": self._at(first)}
 
     def worker_environment(self, engine: int) -> dict[str, str]:
-        """Return the environment variables that tell vLLM where to put workers that it starts through Ray.
+        """Return the environment variables that tell vLLM in which Ray bundles to start the workers of an engine.
 
-        They hold the bundles and the fraction of a GPU that each worker reserves.
+        They hold the indices of the bundles and the fraction of a GPU that each worker reserves.
         """
         if self._plan is None:
             return {}
@@ -152,7 +153,7 @@ class Places:
         return {"VLLM_RAY_BUNDLE_INDICES": ",".join(bundles), "VLLM_RAY_PER_WORKER_GPUS": share}
 
     def close(self) -> None:
-        """Release the run's bundles of GPUs. It may be called twice."""
+        """Release the Ray placement groups that reserve the run's GPUs, which may be called twice."""
         for group in self._groups:
             remove_placement_group(group)
         self._groups = []
@@ -174,9 +175,9 @@ class CpuPlaces(Places):
         num_ranks: int,
         num_engines: int,
     ) -> None:
-        """Choose the nodes that ranks and engines are placed on.
+        """Choose the nodes on which policy ranks and vLLM engines are placed.
 
-        Raises ResourceError when the cluster has fewer than `num_nodes`.
+        Raises ResourceError when the Ray cluster has fewer than `num_nodes`.
         """
         super().__init__(None)
         here = ray.get_runtime_context().get_node_id()
@@ -194,11 +195,11 @@ class CpuPlaces(Places):
         self._num_engines = num_engines
 
     def policy_options(self, rank: int) -> dict[str, Any]:
-        """Return the Ray options of a policy rank's actor."""
+        """Return the Ray options with which the actor of one policy rank is started."""
         return self._on(rank, self._num_ranks)
 
     def engine_options(self, engine: int) -> dict[str, Any]:
-        """Return the Ray options of an engine's actor."""
+        """Return the Ray options with which the actor of a vLLM engine is started."""
         return self._on(engine, self._num_engines)
 
     def _on(self, number: int, total: int) -> dict[str, Any]:
@@ -207,7 +208,10 @@ class CpuPlaces(Places):
 
 
 def places_of(sizes: RunSizes) -> Places:
-    """Return the Ray placement of this run's processes. Needs an initialised Ray. Raises ResourceError."""
+    """Return the Ray placement of this run's policy ranks and engines.
+
+    Ray must be initialised. Raises ResourceError when the cluster has too few nodes or free GPUs.
+    """
     if sizes.gpus_per_node == 0 and sizes.num_nodes > 1:
         return CpuPlaces(sizes.num_nodes, sizes.num_ranks, sizes.num_engines)
     return Places(plan_roles(sizes))

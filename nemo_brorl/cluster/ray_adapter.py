@@ -20,10 +20,11 @@ _LOST_AT_START = ("node timed out during startup", "Failed to start GCS")
 
 
 def system_options(sessions: Path | None) -> dict[str, Any]:
-    """Return arguments of `ray.init` for a Ray that is started here.
+    """Return arguments of `ray.init` for a Ray cluster that this process starts.
 
-    They limit what its control store remembers, and set the folder of its sessions. None is Ray's default folder, which
-    every user may enter. `ray start` has options for both, but `ray.init` knows them only under these private names.
+    They limit how much Ray's control store (GCS) remembers, and set the folder of Ray's sessions. With None, Ray uses
+    its default folder, which every user may enter. `ray start` has options for both, but `ray.init` knows them only
+    under these private names.
     """
     # Ray adds entries to the dict that it gets, so it gets a copy.
     options: dict[str, Any] = {"_system_config": dict(_SYSTEM_CONFIG)}
@@ -33,16 +34,18 @@ def system_options(sessions: Path | None) -> dict[str, Any]:
 
 
 def is_lost_at_start(error: Exception) -> bool:
-    """Return whether Ray's start failed in a way that another try may not."""
+    """Return whether an error in Ray's start may be absent in another try, such as a lost Ray process."""
     said = str(error)
     return any(words in said for words in _LOST_AT_START)
 
 
 def start_stream(method: Any, num_ahead: int | None = None) -> Any:
-    """Call an actor's generator method without arguments, and return the generator of references to what it yields.
+    """Call an actor's generator method without arguments, and return references to the items that it yields.
 
-    With `num_ahead` the actor makes at most that many items before they are taken. Ray has this option only under its
-    private name.
+    Ray's generator of object references is returned.
+
+    With `num_ahead` the actor yields at most that many items before the caller has taken them. Ray has this option only
+    under its private name.
     """
     options: dict[str, Any] = {"num_returns": "streaming"}
     if num_ahead is not None:
@@ -51,8 +54,9 @@ def start_stream(method: Any, num_ahead: int | None = None) -> Any:
 
 
 def end_in_order(actor: Any) -> Any:
-    """Let an actor's process end after the calls that it has already received. Return a reference that resolves then.
+    """Let an actor's process end after the calls that it has already received.
 
-    `ray.kill` does not wait for these calls, and dropping the last handle gives nothing to wait for.
+    Returns a reference that resolves when the process ends. `ray.kill` does not wait for these calls, and dropping the
+    last actor handle gives nothing to wait for.
     """
     return actor.__ray_terminate__.remote()

@@ -109,7 +109,7 @@ class RayCluster:
             )
 
     def close(self) -> None:
-        """Disconnect from Ray, and end all of its processes if they were started here."""
+        """Disconnect from Ray, and end all processes of Ray if this process started the cluster."""
         if self._watch is not None:
             self._watch.close()
         started = with_descendants(self._processes)
@@ -133,9 +133,10 @@ class RayCluster:
             raise RayLostError(WHAT_IS_LOST.format(lost)) from error
 
     def _lost(self) -> str | None:
-        """Return the name of an essential process of Ray that has ended or ends within `LOOK_S`, else None.
+        """Return the name of an essential Ray process that has ended or ends within `LOOK_S` seconds, else None.
 
-        An error that follows from the loss may arrive before the watch has seen it.
+        The driver may see an error that follows from the loss before the thread that watches Ray's processes sees the
+        loss.
         """
         if self._watch is None:
             return None
@@ -148,9 +149,9 @@ class RayCluster:
         return lost
 
     def _connect(self, before: Collection[psutil.Process]) -> None:
-        """Connect to the Ray cluster, or start one, with the errors of `start_ray`.
+        """Connect to the Ray cluster, or start one.
 
-        `before` are the processes that are not Ray's.
+        `before` are the processes that existed before Ray. Raises the errors of `start_ray`.
         """
 
         def start() -> None:
@@ -163,7 +164,7 @@ class RayCluster:
             start()
 
     def _watched(self, before: Collection[psutil.Process]) -> AbstractContextManager[None]:
-        """Return a context for Ray's start that ends this process if the start loses a process or takes too long."""
+        """Return a context for Ray's start that ends this process if a Ray process is lost or Ray starts too slowly."""
 
         def end(message: str) -> None:
             self._processes = children_but(before)
@@ -176,10 +177,10 @@ class RayCluster:
 
     @contextmanager
     def _one_heap(self) -> Iterator[None]:
-        """Give processes that start inside this context a single malloc arena, unless the environment sets a number.
+        """Give processes that start inside this context a single malloc arena, unless the environment sets the number.
 
-        With an arena for each of dozens of threads a process grows for thousands of steps. That was measured on CPU,
-        and only there the limit is set.
+        With an arena for each of dozens of threads a process's memory grows for thousands of steps. That was measured
+        on CPU, and only there the limit is set.
         """
         if self.config.gpus_per_node > 0 or HEAPS in os.environ:
             yield
@@ -214,14 +215,14 @@ class RayCluster:
         return options
 
     def _end_run(self, name: str) -> None:
-        """End this process after the loss of a Ray process. Saved files are complete.
+        """End this process after the loss of a Ray process, with an error message.
 
-        The actors hold everything else, and they have ended or cannot be reached.
+        Files that were saved are complete. All other state is in Ray actors, which have ended or cannot be reached.
         """
         self._end_process(WHAT_IS_LOST.format(name))
 
     def _end_process(self, message: str) -> None:
-        """Print an error message, and end this process and all that Ray started, at once."""
+        """Print an error message, and at once end this process and all processes that Ray started."""
         sys.stderr.write(f"\nerror: {message}\n")
         sys.stderr.flush()
         end_processes(with_descendants(self._processes), 0.0)
@@ -229,11 +230,11 @@ class RayCluster:
 
 
 def start_ray(start: Callable[[], object], before: Collection[psutil.Process]) -> None:
-    """Start Ray by calling `start`, up to START_TRIES times.
+    """Start a Ray cluster by calling `start`, up to START_TRIES times.
 
     On a busy machine a time limit inside Ray may pass, or a process of Ray may be lost. Processes of a failed try, such
-    as a control store that Ray forgets, are ended before the next try. `before` are the processes that are not Ray's.
-    Raises RayLostError after the last try. Any other error of `start` is raised at once.
+    as a control store (GCS) that Ray forgets, are ended before the next try. `before` are the processes that existed
+    before Ray. Raises RayLostError after the last try. Any other error of `start` is raised at once.
     """
     for attempt in range(1, START_TRIES + 1):
         try:

@@ -14,10 +14,10 @@ SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_(?P<process>\d
 
 
 def remove_old_sessions(folder: Path, kept: int = KEPT) -> list[Path]:
-    """Remove the folders of ended sessions in Ray's `folder`, except for the `kept` youngest. Return what was removed.
+    """Remove the folders of ended Ray sessions in `folder`, except for the `kept` youngest.
 
-    A session's name starts with the time of its start and ends with the number of the process that started it. The
-    folder stays as long as any process has that number.
+    Returns the removed folders. A session's name starts with the time of its start and ends with the number of the
+    process that started it. The folder stays as long as any process has that number.
     """
     if not folder.is_dir():
         return []

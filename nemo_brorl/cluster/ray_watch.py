@@ -35,17 +35,17 @@ class RayWatch:
         self._thread = threading.Thread(target=self._run, name="ray watch", daemon=True)
 
     def start(self) -> None:
-        """Start the thread that watches Ray's processes."""
+        """Start the thread that watches whether Ray's processes are alive."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the watching thread, so that processes may end without a report."""
+        """Stop the thread that watches Ray's processes, so that they may end without a report."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self) -> str | None:
-        """Return the name of a watched process that has ended, or None while all run."""
+        """Return the name of a watched Ray process that has ended, or None while all run."""
         for process, name in self._names.items():
             if not is_running(process):
                 return name
@@ -67,9 +67,9 @@ def watched_start(
 ) -> Iterator[None]:
     """Watch Ray's start, which happens inside this context.
 
-    `on_loss` is called with the name of an essential process that started and ended, if the start is still running
-    `PATIENCE_S` later. `on_late` is called if the start takes longer than `START_S`. `before` are the processes that
-    are not Ray's.
+    `on_loss` is called with the name of an essential Ray process that started and ended, if Ray's start is still
+    running `PATIENCE_S` seconds later. `on_late` is called if Ray's start takes longer than `START_S` seconds. `before`
+    are the processes that existed before Ray.
     """
     ended = threading.Event()
     watch = (before, on_loss, on_late, ended)
@@ -107,9 +107,10 @@ def _look_at_start(
 
 @contextlib.contextmanager
 def start_limit(seconds: float) -> Iterator[None]:
-    """End this process with a message and exit code `LOST` if the code inside this context takes longer than `seconds`.
+    """End this process with exit code `LOST` if the code inside this context takes longer than `seconds`.
 
-    The context is around the start of Ray, engines, policy and verifiers. What Ray has started is ended afterwards.
+    The context is around the start of Ray, engines, policy and verifiers. A message is printed, and processes that Ray
+    has started are ended too.
     """
     timer = threading.Timer(seconds, _end_late_start, (seconds,))
     timer.daemon = True

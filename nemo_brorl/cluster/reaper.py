@@ -40,7 +40,7 @@ class Reaper:
 
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:
-        """Mark processes that start inside this context, and their descendants, so that the reaper finds them."""
+        """Mark processes that start inside this context, and their descendants, so that the reaper can kill them."""
         before = os.environ.get(KEEP_VARIABLES)
         os.environ[MARK] = self._mark
         os.environ[KEEP_VARIABLES] = "1"
@@ -53,7 +53,7 @@ class Reaper:
                 os.environ[KEEP_VARIABLES] = before
 
     def close(self) -> None:
-        """End the reaper without ending the processes that it watches over."""
+        """End the reaper, which kills leftover processes of a run, without killing any of them."""
         # Another program may have stopped the reaper with a signal, and then it never answers.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.communicate(CLOSED, timeout=END_S)
@@ -64,7 +64,8 @@ class Reaper:
 def reap(mark: str) -> None:
     """Wait for the end of standard input, then kill all processes with this mark and their descendants.
 
-    They are stopped first, so that none starts another one meanwhile. If `CLOSED` arrives instead, nothing is killed.
+    The mark is an environment variable. All of these processes are stopped first, so that none starts a new process
+    meanwhile. If `CLOSED` arrives on standard input instead, nothing is killed.
     """
     # The end of the input alone would not do as a sign of closing: a fork of the parent may hold the pipe open.
     if os.read(sys.stdin.fileno(), len(CLOSED)) == CLOSED:
@@ -81,9 +82,10 @@ def reap(mark: str) -> None:
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:
-    """Return this user's processes that started with the mark in their environment.
+    """Return this user's processes that were started with the reaper's mark in their environment.
 
-    A process that has lost its variables is not among them. It is found as a descendant, as long as its parent runs.
+    A process that has cleared its environment is not among them. The reaper still finds it as a descendant of a marked
+    process, as long as its parent runs.
     """
     processes = []
     for process in psutil.process_iter():

@@ -44,7 +44,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def convert(options: argparse.Namespace, config: BroRLConfig, line: CommandLine) -> int:
-    """Export the checkpoint's weights, and upload them if requested; return the exit code.
+    """Export a checkpoint's weights to a Hugging Face folder, upload them if requested, and return the exit code.
 
     Raises CheckpointError when the checkpoint is missing, or the output exists already.
     """
@@ -77,7 +77,7 @@ def list_upload(folder: Path, repository: str, is_public: bool, console: Console
 
 
 def write_converted(config: BroRLConfig, checkpoint: Path, output: Path) -> None:
-    """Write a checkpoint's weights as a Hugging Face folder, through the policy's ranks."""
+    """Write a checkpoint's weights as a Hugging Face folder, after loading them into the Megatron policy's ranks."""
     from nemo_brorl.commands.wiring import policy_alone
 
     with policy_alone(config) as policy:

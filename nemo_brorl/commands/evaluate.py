@@ -42,9 +42,9 @@ def main(argv: Sequence[str]) -> int:
 def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     """Evaluate a model on the benchmarks, or on the held-out prompts, and return the exit code.
 
-    Prints the table of results and writes it as JSON and Markdown. Prompts that were answered earlier, with these
-    weights and settings, are not sampled again, and no engine starts if none is left. Returns SAVED if the process that
-    asked it to stop will start it again.
+    Prints the table of results and writes it as JSON and Markdown. Prompts that an earlier evaluation answered with the
+    same weights and settings are not sampled again, and no engine starts if no prompt is left. Returns the code SAVED
+    if the process that asked the evaluation to stop (such as a Slurm job near its time limit) will start it again.
     """
     config = with_model_of_checkpoint(config)
     console = Console()
@@ -112,9 +112,9 @@ def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
 
 
 def run_of(checkpoint: Path) -> Path:
-    """Return the run folder of RUN, RUN/checkpoints or RUN/checkpoints/step_K.
+    """Return the run folder of a checkpoint path: RUN, RUN/checkpoints or RUN/checkpoints/step_K.
 
-    For a checkpoint elsewhere, return the folder that contains it.
+    For a checkpoint outside such a folder, return the folder that contains it.
     """
     checkpoint = checkpoint.absolute()
     if (checkpoint / "checkpoints").is_dir():
@@ -140,7 +140,7 @@ def sample_missing(
     stop: StopRequest,
     console: Console,
 ) -> bool:
-    """Sample the prompts that have no answers yet; return False if a stop was requested before all have some."""
+    """Sample answers to the benchmarks' prompts that have none yet, and return False if a stop interrupted that."""
     from nemo_brorl.commands.wiring import make_sampler, ready_actors
 
     is_complete = True
@@ -168,7 +168,7 @@ def answer_file(
     identity: Mapping[str, Any],
     console: Console,
 ) -> AnswerFile:
-    """Return the file with a benchmark's answers, and report an existing file of other settings on the console."""
+    """Return the file for a benchmark's answers, and say on the console if one exists for other settings."""
     folder = output / "evaluations" / "answers"
     file = AnswerFile(folder, identity)
     if not file.path.exists():

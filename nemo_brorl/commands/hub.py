@@ -9,7 +9,10 @@ from nemo_brorl.training.export import RECORD
 
 
 def files_to_push(folder: Path) -> list[Path]:
-    """Return the files of an exported folder to upload: all but the record, which names a folder of this machine."""
+    """Return the files of an exported model folder that are uploaded.
+
+    All are, except the file that records the source checkpoint, because it names a folder of this machine.
+    """
     paths: list[Path] = []
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != RECORD:

@@ -65,10 +65,10 @@ class Experiment:
 
 
 def open_experiment(config: BroRLConfig) -> Experiment:
-    """Let exp_manager create the loggers, and its records in `RUN_FOLDER/nemo`.
+    """Let NeMo's exp_manager create the run's loggers, and its own log files in `RUN_FOLDER/nemo`.
 
     Takes about 0.1 s and changes nothing else in the run folder. Lightning's Trainer is created because exp_manager
-    attaches the loggers to it. Its loop never runs. Raises ResourceError when the folder cannot be written.
+    attaches the loggers to it. The Trainer's loop never runs. Raises ResourceError when the folder cannot be written.
     """
     quieten()
     threading.excepthook = thread_ended
@@ -134,7 +134,7 @@ def exp_manager_settings(config: BroRLConfig, folder: Path) -> dict[str, object]
 
 
 def run_with_nemo(line: CommandLine, main: Callable[[BroRLConfig], Result]) -> Result:
-    """Call `main` with the settings of a command line, composed by NeMo's `hydra_runner`, and return its result.
+    """Call `main` with the settings of a command line, composed by NeMo's `hydra_runner`, and return what it returns.
 
     The settings pass the schema and rules of `load_config`. A BroRLError of `main` is raised unchanged, where Hydra
     would print a traceback and exit. Takes about 0.2 s beyond importing NeMo. `run_with_nemo(line, open_experiment)`

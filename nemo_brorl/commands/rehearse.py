@@ -24,7 +24,10 @@ def print_instructions(inputs: wiring.Inputs, console: Console) -> None:
 
 
 def look_at_questions(config: BroRLConfig, inputs: wiring.Inputs, console: Console) -> None:
-    """Print the instructions added to questions, and test constant answers. Raises the errors of `try_constants`."""
+    """Print the instructions added to questions, and warn of tasks that give rewards for a constant answer.
+
+    Raises DataError if `rewards.constant_answers` refuses such tasks.
+    """
     print_instructions(inputs, console)
     wiring.try_constants(config)
 
@@ -37,7 +40,10 @@ def rehearse(
     console: Console,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Show responses to a few prompts with their rewards; nothing once `should_stop` returns True."""
+    """Sample responses to a few prompts and print them with their rewards.
+
+    Prints nothing once `should_stop` returns True.
+    """
     rehearsed = rehearsal.rehearse(config, inputs.prompts.peek(NUM_PROMPTS), sampler, should_stop)
     if should_stop():
         return
@@ -51,6 +57,6 @@ def rehearse_once(
     trainer: BroRLTrainer,
     console: Console,
 ) -> None:
-    """Show the rehearsal of a run that is about to start, if `trainer.rehearsal` is on."""
+    """Print sampled responses and their rewards before a run's first step, if `trainer.rehearsal` is on."""
     if config.trainer.rehearsal and trainer.step_number == 0 and config.trainer.max_steps:
         rehearse(config, inputs, actors, trainer.parts.sampler, console, trainer.stop.should_stop)

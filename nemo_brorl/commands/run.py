@@ -41,7 +41,7 @@ def run_command(
     """Run `body` with the settings of a command line and return its exit code.
 
     `default_config` applies if the command line names no YAML. A `BroRLError` is printed as one message and determines
-    the exit code. Any other exception is a traceback.
+    the exit code. Any other exception is printed as a traceback.
     """
     os.environ.pop(
         "PYTHONDONTWRITEBYTECODE", None
@@ -68,10 +68,10 @@ def run_command(
 
 
 def sized(config: BroRLConfig, console: Console, with_policy: bool = True) -> tuple[BroRLConfig, Path]:
-    """Return the settings with a number for every size, and the model's folder; print each chosen size.
+    """Return the settings with all automatic sizes (ranks, engines, batches, caches) chosen, and the model's folder.
 
-    A resumed run keeps the sizes that it started with. Raises ModelError, ConfigError for settings that do not fit the
-    model, or ResourceError for a run that does not fit into this machine's memory.
+    Prints each chosen size. A resumed run keeps the sizes that it started with. Raises ModelError, ConfigError for
+    settings that do not fit the model, or ResourceError for a run that does not fit into this machine's memory.
     """
     folder = resolve_model(config)
     check_model_rules(config, folder)

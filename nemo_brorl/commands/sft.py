@@ -68,9 +68,9 @@ def sft(config: BroRLConfig, line: CommandLine) -> int:
 
 
 def fine_tune(config: BroRLConfig, line: CommandLine, read: ReadLessons) -> int:
-    """Fine-tune `policy.model` on the examples that `read` returns, and return the exit code.
+    """Fine-tune `policy.model` on the examples that the function `read` returns, and return the exit code.
 
-    The code is SAVED if steps are left.
+    The exit code is SAVED if a checkpoint was written and steps are left.
     """
     console = Console()
     config, model_folder = sized_for_fine_tuning(config, console)
@@ -79,7 +79,10 @@ def fine_tune(config: BroRLConfig, line: CommandLine, read: ReadLessons) -> int:
 
 
 def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, lessons: Lessons) -> int:
-    """Fine-tune with all sizes chosen, in a locked run folder, and return the exit code."""
+    """Run supervised fine-tuning in a run folder that the caller has locked, and return the exit code.
+
+    The settings already have a number for every automatic size, such as ranks and micro-batches.
+    """
     from nemo_brorl.commands import wiring  # imports Ray and Megatron, so only for valid settings
 
     start = time.monotonic()
@@ -112,9 +115,10 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, le
 
 
 def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLConfig, Path]:
-    """Return the settings with a number for every size of the policy, and the model's folder; print each chosen size.
+    """Return the settings with all automatic sizes of the policy (ranks, micro-batches) chosen, and the model's folder.
 
-    Raises ModelError, ConfigError or ResourceError when the settings do not fit the model or the machine.
+    Prints each chosen size. Raises ModelError, ConfigError or ResourceError when the settings do not fit the model or
+    the machine.
     """
     if config.data.source == "mixture":
         raise ConfigError("data.source=mixture is for training: `brorl sft` reads one source, set data.source=jsonl")
@@ -148,7 +152,10 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
 
 
 def read_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
-    """Read the conversations, and return each step's batch and the held-out examples. Raises DataError, ModelError."""
+    """Read the conversations for supervised fine-tuning, and return each step's batch and the held-out examples.
+
+    Raises DataError or ModelError.
+    """
     tokenizer = load_tokenizer(model_folder)
     data, settings, seed = config.data, config.sft, config.trainer.seed
     conversations = Conversations(tokenizer, stop_ids_of(tokenizer, model_folder), data.system_prompt)

@@ -27,11 +27,11 @@ class LoggerSink:
         self.logger = logger
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Pass the metrics of a step to the logger."""
+        """Pass the metrics of a training step to the Lightning logger."""
         self.logger.log_metrics(dict(metrics), step=step)
 
     def close(self) -> None:
-        """Flush and close the logger."""
+        """Flush and close the Lightning logger."""
         self.logger.finalize("success")
 
 
@@ -39,7 +39,7 @@ class ClearMLSink(LoggerSink):
     """Metric sink for NeMo's ClearML logger, which keeps a task but draws no curves of metrics."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report every metric as a point of a curve, with its group as the title."""
+        """Report every metric to the experiment tracker as a point of a curve, with the metric's group as the title."""
         super().write(step, metrics)
         reports = self.logger.clearml_task.get_logger()
         for name, value in metrics.items():
@@ -57,12 +57,12 @@ class ModuleSink:
     """Metric sink for a tracker with W&B's functions `init`, `log` and `finish`: SwanLab, trackio."""
 
     def __init__(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Import the tracker's module `name` and call its `init` with `arguments`."""
+        """Import the Python module `name` of an experiment tracker and call its function `init` with `arguments`."""
         self.module = importlib.import_module(name)
         self.module.init(**arguments)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Pass the finite metrics of a step to the tracker."""
+        """Pass the finite metrics of a training step to the experiment tracker."""
         finite = {}
         for name, value in metrics.items():
             if math.isfinite(value):
@@ -70,7 +70,7 @@ class ModuleSink:
         self.module.log(finite, step=step)
 
     def close(self) -> None:
-        """Flush and close the tracker."""
+        """Flush and close the experiment tracker."""
         self.module.finish()
 
 
@@ -85,7 +85,7 @@ class MetricFan:
         self.sinks = list(sinks)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step to every sink, and drop trackers that fail."""
+        """Write the metrics of a training step to every logger and tracker, and drop trackers that fail."""
         for sink in list(self.sinks):
             try:
                 sink.write(step, metrics)
@@ -97,7 +97,7 @@ class MetricFan:
                 self.sinks.remove(sink)
 
     def close(self) -> None:
-        """Close every sink, and warn of a tracker that may lack the last metrics."""
+        """Close every metric logger and tracker, and warn of a tracker that may lack the last metrics."""
         for sink in self.sinks:
             try:
                 sink.close()

@@ -38,7 +38,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def train(config: BroRLConfig, line: CommandLine) -> int:
-    """Train the policy until the last step, and return the exit code: SAVED if steps are left."""
+    """Train the policy until the last step, and return the exit code.
+
+    The code is SAVED if a checkpoint was written and steps are left.
+    """
     check_functions(config.algorithm, config.rewards.shaping)
     find_pool(config.rollouts.prompt_pool)
     find_observers(config.trainer.observers)
@@ -49,7 +52,10 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
 
 
 def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_folder: Path) -> int:
-    """Train with all sizes chosen, in a locked run folder, and return the exit code."""
+    """Train the policy in a run folder that the caller has locked, and return the exit code.
+
+    The settings already have a number for every automatic size, such as ranks, engines and micro-batches.
+    """
     from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
 
     start, watch = time.monotonic(), Stopwatch()
@@ -97,7 +103,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
 
 
 def watch_over(heartbeat: Heartbeat, run_folder: Path, config: BroRLConfig) -> StallWatch:
-    """Return the stall watch of a run, with the limits of the trainer's settings."""
+    """Return the watchdog of a run, which warns of a stall and then ends the run after the limits in `trainer`."""
     limits = config.trainer
     return StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, limits.start_timeout_s)
 
@@ -108,9 +114,10 @@ def resume(
     run_folder: Path,
     console: Console,
 ) -> None:
-    """Resume the trainer from the newest checkpoint, if there is one, and open `metrics.jsonl` after its step.
+    """Resume the trainer from the newest checkpoint, if there is one, and open `metrics.jsonl` for the next steps.
 
-    Rows of later steps are written again. In a Slurm job the attempt is recorded as an event.
+    Rows of steps after the checkpoint are deleted, because the run repeats these steps. In a Slurm job the number of
+    the attempt is recorded as an event.
     """
     is_resumed = trainer.resume()
     if is_resumed:
@@ -125,7 +132,10 @@ def resume(
 
 
 def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
-    """Print the tables at the end of a run; none if it stopped before the first validation."""
+    """Print validation pass@1 by step and the time by stage at the end of a run.
+
+    Nothing is printed if the run stopped before the first validation.
+    """
     rows = read_metrics(run_folder / "metrics.jsonl")
     validations = [row for row in rows if "validation/pass_at_1" in row]
     if not validations:

@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def try_out(config: BroRLConfig, line: CommandLine) -> int:
-    """Start engines and verifiers, show the rehearsal, and return exit code 0."""
+    """Start engines and verifiers, print sampled responses with their rewards, and return exit code 0."""
     console, start = Console(), time.monotonic()
     config, model_folder = sized(config, console, with_policy=False)
     from nemo_brorl.commands import rehearse, wiring  # imports Ray, so only for valid settings

@@ -73,16 +73,16 @@ class Actors:
     verifier: VerifierPool
 
     def trained_policy(self) -> MegatronPolicy:
-        """Return the policy, which must have been started."""
+        """Return the Megatron policy of a command that trains, which must have been started with one."""
         assert self.policy is not None, "actors were started without a policy"
         return self.policy
 
 
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
-    """Load tokenizer and prompts, and check the verifiers.
+    """Load tokenizer and prompts, and check that the verifiers which the prompts name can score them.
 
-    Uses the names that this process was given (`grader_settings.configure`). Raises ModelError, DataError, ConfigError
-    for a verifier of the user's own, and the errors of `check_verifiers`.
+    Verifier names are resolved as configured in this process (`grader_settings.configure`). Raises ModelError,
+    DataError, ConfigError for a verifier of the user's own, and the errors of `check_verifiers`.
     """
     device.check(config.generation, RunSizes.from_config(config))
     check_params()
@@ -104,7 +104,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
 def try_constants(config: BroRLConfig) -> None:
     """Warn of tasks that give rewards for a constant answer.
 
-    Raises DataError if `rewards.constant_answers` refuses them.
+    Raises DataError if `rewards.constant_answers` refuses such tasks.
     """
     sources = [source for _, source in config.data.sources()]
     for paid in check_constants(sources, config.rewards):
@@ -122,9 +122,9 @@ def start_actors(
     with_answers: bool = False,
     heartbeat: Heartbeat | None = None,
 ) -> Iterator[Actors]:
-    """Start Ray, policy ranks, engines and verifiers side by side, and stop all of them at the end.
+    """Start Ray, policy ranks, engines and verifiers concurrently, and stop all of them when the context ends.
 
-    `with_answers`: verifiers also return the extracted answers, which an evaluation needs.
+    `with_answers`: verifiers also return the answers that they extract from responses, which an evaluation needs.
     """
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
@@ -150,7 +150,7 @@ def wait_ready(
     watch: Stopwatch,
     heartbeat: Heartbeat | None = None,
 ) -> None:
-    """Wait until every actor has loaded its model.
+    """Wait until every policy rank, engine and verifier has loaded what it needs.
 
     `heartbeat` tracks the start of the engines. The policy has its own.
     """
@@ -196,7 +196,10 @@ def pass_parity(
     actors: Actors,
     console: Console,
 ) -> None:
-    """Run the parity gate between policy and engines, if it is on. Raises ParityError."""
+    """Check that engines and policy compute the same log-probs, if that check is on.
+
+    Raises ParityError when the difference is above the bound.
+    """
     if config.parity.enabled:
         report = check_parity(
             inputs.held_out[:NUM_PROMPTS],
@@ -217,7 +220,7 @@ def make_sampler(
     console: Console,
     heartbeat: Heartbeat | None = None,
 ) -> Sampler:
-    """Return a sampler over the engines and the verifiers."""
+    """Return a sampler that generates rollouts with the engines and scores them with the verifiers."""
     chunk_size, seed = config.rollouts.chunk_size, config.trainer.seed
     return Sampler(actors.generator, actors.verifier, console, chunk_size, seed, heartbeat)
 
@@ -230,7 +233,7 @@ def run_observers(
     decode: Decode,
     console: Console,
 ) -> list[Observer]:
-    """Return the observers of a run, including those that the settings add. Raises ConfigError."""
+    """Return the observers of a run's training loop, including those that the settings add. Raises ConfigError."""
     added = [make(run_folder) for make in find_observers(config.trainer.observers)]
     return [
         Timelines(timeline, run_folder, config.timeline),

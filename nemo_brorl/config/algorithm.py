@@ -160,7 +160,7 @@ class AlgorithmConfig:
 
     @property
     def train_rollouts(self) -> int | None:
-        """Number of rollouts of a group that are trained on; None: all N."""
+        """Number of rollouts in a group of N that are trained on. None: all N."""
         chosen: int | None = self.advantage_params.get("train_rollouts")
         return chosen
 

@@ -54,7 +54,10 @@ class TaskConfig:
     )
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the task's settings; `where` is the key that holds them."""
+        """Yield a message for every error in the settings of a task.
+
+        `where` is the settings key under which the task stands.
+        """
         starts = [stage.from_question for stage in self.stages]
         if starts != sorted(set(starts)):
             yield f"{where}: its stages begin at {starts}; set from_question in ascending order"
@@ -185,7 +188,7 @@ class DataConfig(SourceConfig):
     )
 
     def sources(self) -> list[tuple[str, SourceConfig]]:
-        """Return every source of questions with weight, each with the settings key that holds it."""
+        """Return every source of questions with a positive weight, each with the settings key that holds it."""
         if self.source != "mixture":
             return [("data", self)]
         sections: list[tuple[str, SourceConfig]] = []
@@ -249,6 +252,6 @@ def is_there(path: str, kind: str) -> bool:
 
 
 def repeated(names: Iterable[str]) -> list[tuple[str, int]]:
-    """Return every name that occurs more than once, with its count, in alphabetical order."""
+    """Return every entry of a list of names that occurs more than once, with its count, in alphabetical order."""
     counted = sorted(Counter(names).items())
     return [(name, times) for name, times in counted if times > 1]

@@ -104,12 +104,15 @@ auto = partial(setting, None, is_auto=True)
 
 
 def section(kind: type, *, may_change: bool = False) -> Any:
-    """Declare a field that holds a section; `may_change` then applies to all of its settings."""
+    """Declare a dataclass field that holds a section of settings.
+
+    `may_change` applies to all settings of the section.
+    """
     return dataclasses.field(default_factory=kind, metadata={DECLARATION: Declaration(may_change=may_change)})
 
 
 def declaration(field: dataclasses.Field[Any]) -> Declaration:
-    """Return the declaration in a settings field's metadata."""
+    """Return the declaration of a setting, which is stored in the metadata of its dataclass field."""
     declared: Declaration = field.metadata[DECLARATION]
     return declared
 
@@ -132,9 +135,9 @@ def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
 
 
 def wrong_params(where: str, kind: type, params: object) -> Iterator[str]:
-    """Yield a message for every error in a mapping of parameters, which the setting `where` holds.
+    """Yield a message for every error in a mapping of parameters, such as those of a verifier.
 
-    `kind` is the dataclass that declares the parameters.
+    `where` is the setting that holds the mapping, and `kind` is the dataclass that declares the parameters.
     """
     if not isinstance(params, Mapping):
         yield f"{where}={params}: set a mapping of {', '.join(field.name for field in dataclasses.fields(kind))}"
@@ -151,7 +154,10 @@ def wrong_params(where: str, kind: type, params: object) -> Iterator[str]:
 
 
 def _holds_more_than_plain(value: Any, hint: Any) -> bool:
-    """Return whether a list or mapping of plain values contains another one, which OmegaConf does not refuse."""
+    """Return whether a setting that takes a list or mapping of plain values contains a nested list or mapping.
+
+    OmegaConf does not refuse such a value.
+    """
     kinds = get_args(hint)
     if not kinds or kinds[-1] not in PLAIN:
         return False

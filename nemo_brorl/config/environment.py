@@ -53,8 +53,8 @@ def values_read() -> list[FromEnvironment]:
 def marked(config: Section, node: Any) -> Section:
     """Return a copy of typed settings in which every text from an environment variable is a `FromEnvironment`.
 
-    `node` is the OmegaConf node that `config` was made from. The texts are remembered for `restored`. Raises
-    ConfigError where one unresolved text has two values.
+    `node` is the OmegaConf node that `config` was made from. The unresolved texts are remembered, so that `restored`
+    can mark them again when they are read from a file. Raises ConfigError where one unresolved text has two values.
     """
     changed: Section = _marked(config, node, "")
     texts = texts_of(changed)

@@ -92,9 +92,9 @@ class EvaluationConfig:
     output: str | None = setting(None, "folder of the results; null: the run folder", may_change=True)
 
     def selected(self) -> list[tuple[str, BenchmarkConfig]]:
-        """Return the benchmarks to run, each with the settings key that holds it.
+        """Return the benchmarks to evaluate, each with the settings key that holds it.
 
-        Empty: the held-out prompts of `data` are used.
+        The list is empty if the held-out prompts of `data` are used instead.
         """
         chosen = []
         for index, benchmark in enumerate(self.benchmarks):
@@ -127,7 +127,10 @@ class EvaluationConfig:
 
 
 def _without_samples(subject: str, k: int, samples: Mapping[str, int]) -> Iterator[str]:
-    """Yield a message where a prompt has fewer than k samples; `samples` is the number of samples by benchmark."""
+    """Yield a message for every benchmark that draws fewer than k samples of a prompt, too few for pass@k.
+
+    A k below 1 gets a message, too. `samples` is the number of samples per prompt by benchmark.
+    """
     if k < 1:
         yield f"{subject}: set numbers from 1"
     for name, num_samples in samples.items():

@@ -21,7 +21,8 @@ CUDA_GRAPHS = 1.0  # CUDA graphs of an engine, beyond its share, unless generati
 def bucket_gib(config: BroRLConfig, shape: ModelShape) -> float:
     """Return the GiB of weight buckets that exist at once during a weight sync.
 
-    vLLM assembles a mixture-of-experts layer when it has all of its experts, and holds their buckets until then.
+    vLLM loads a mixture-of-experts layer only when it has received all experts of the layer, and holds their buckets
+    until then.
     """
     size = 4 * config.generation.weight_bucket_mib / 1024
     if shape.moe is not None:
@@ -33,7 +34,7 @@ def bucket_gib(config: BroRLConfig, shape: ModelShape) -> float:
 def num_communicators(layout: ParallelLayout) -> int:
     """Return the number of NCCL communicators of a policy rank.
 
-    They are the world's, and one for each kind of parallelism in use.
+    One connects all ranks, and there is one for each kind of parallelism in use.
     """
     used = (layout.tensor, layout.pipeline, layout.context, layout.expert, layout.data)
     return 1 + sum(degree > 1 for degree in used)
@@ -45,5 +46,5 @@ def policy_context_gib(layout: ParallelLayout) -> float:
 
 
 def engine_context_gib(config: BroRLConfig) -> float:
-    """Return the GiB of GPU memory that an engine uses beyond its share of the GPU."""
+    """Return the GiB of GPU memory that an engine uses beyond the share of GPU memory that it is given."""
     return ENGINE_CONTEXT if config.generation.enforce_eager else ENGINE_CONTEXT + CUDA_GRAPHS

@@ -15,11 +15,12 @@ def layer_activations(
     layout: ParallelLayout,
     is_moe: bool = False,
 ) -> float:
-    """Return the bytes per token that one layer keeps for its backward pass on one rank.
+    """Return the bytes per token that one transformer layer keeps for its backward pass on one rank.
 
-    They are inputs and outputs of both norms (4 h), queries, keys and values, the first two rotated as well, the
-    attention's output and log-sum-exps, and the MLP's inside. Tensor-parallel ranks share all but the first, which only
-    sequence parallelism splits over them. Counted as by Korthikanti et al. (arXiv 2205.05198, section 4.1).
+    They are inputs and outputs of both norms (four tensors of the hidden size), queries, keys and values, queries and
+    keys once more after rotation, the attention's output and log-sum-exps, and the tensors inside the MLP.
+    Tensor-parallel ranks split all of them but the norms' tensors, which only sequence parallelism splits. Counted as
+    by Korthikanti et al. (arXiv 2205.05198, section 4.1).
     """
     width, queries = shape.hidden_size, shape.num_heads * shape.head_size
     groups = shape.num_key_value_heads * shape.head_size
@@ -38,9 +39,9 @@ def mlp_activations(
     layout: ParallelLayout,
     is_moe: bool = False,
 ) -> float:
-    """Return the part of `layer_activations` that is inside the MLP or the experts, in bytes per token.
+    """Return the bytes per token that a layer's MLP or experts keep for the backward pass on one rank.
 
-    Inside the experts are the tokens in the order of experts, and the router's probabilities in fp32.
+    Experts keep the tokens sorted by expert, and the router keeps its probabilities in fp32.
     """
     if shape.moe is None or not is_moe:
         return 3.0 * number_bytes * shape.ffn_size / layout.tensor
@@ -56,12 +57,12 @@ def layer_scratch(
     layout: ParallelLayout,
     is_moe: bool = False,
 ) -> float:
-    """Return the bytes per token that a layer needs temporarily in its backward pass, on top of `layer_activations`.
+    """Return the bytes per token that a layer needs temporarily in its backward pass, besides the kept activations.
 
-    They are the gradient of its output (h) and, at SwiGLU, of SwiGLU's input (2 f). The gradient of SwiGLU's output
-    reuses the memory of the next product's input. A mixture-of-experts layer needs most in its forward pass (h twice):
-    tokens as sent and as received, and the experts' outputs as computed and in the order to be sent back, for all
-    chosen experts.
+    They are the gradient of the layer's output (hidden size) and, at SwiGLU, of SwiGLU's input (twice the MLP's size).
+    The gradient of SwiGLU's output reuses the memory of the next product's input. A mixture-of-experts layer needs most
+    in its forward pass: twice the hidden size, and for every chosen expert four times the hidden size (the token as
+    sent and as received, and the expert's output as computed and in the order to be sent back).
     """
     outside = number_bytes * shape.hidden_size / layout.sequence_ranks
     if shape.moe is None or not is_moe:

@@ -39,7 +39,10 @@ class BenchmarkLimits(NamedTuple):
 def benchmark_limits(
     evaluation: EvaluationConfig, data: DataConfig, rollouts: RolloutsConfig, benchmark: BenchmarkConfig | None
 ) -> BenchmarkLimits:
-    """Return the limits of a benchmark, or of the held-out prompts (None)."""
+    """Return samples per prompt and the token limits of prompts and responses of a benchmark.
+
+    None stands for the held-out prompts.
+    """
     config = benchmark or BenchmarkConfig(name=HELD_OUT)
     return BenchmarkLimits(
         config.samples_per_prompt or evaluation.samples_per_prompt,

@@ -187,7 +187,10 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
 
 
 def _gather_loggers(section: DictConfig) -> None:
-    """Move NeMo's logger keys of `exp_manager` into `loggers`. Raises ConfigError for an unknown key."""
+    """Move the settings of NeMo's loggers from `exp_manager` into its section `loggers`.
+
+    Raises ConfigError for an unknown key.
+    """
     written: Any = OmegaConf.to_container(section, resolve=False)
     ours = {field.name for field in dataclasses.fields(ExpManagerConfig)}
     for key in written.keys() - ours:
@@ -206,7 +209,7 @@ def to_yaml(config: BroRLConfig) -> str:
 def shipped_folder() -> Path:
     """Return the conf/ folder of this installation.
 
-    It is in the repository for an editable install, otherwise below the environment's share/.
+    The folder is in the repository for an editable install, otherwise below share/ of the Python environment.
     """
     for folder in (Path(__file__).resolve().parents[2] / "conf", Path(sys.prefix, "share/nemo_brorl/conf")):
         if (folder / f"{DEFAULT_CONFIG}.yaml").is_file():
@@ -215,9 +218,9 @@ def shipped_folder() -> Path:
 
 
 def find_config(config_name: str, config_path: Path | None) -> tuple[Path, str]:
-    """Return the folder and the name, without .yaml, of a configuration.
+    """Return the folder and the name, without .yaml, of the configuration that a command line names.
 
-    Raises ConfigError that lists the available names.
+    Raises ConfigError, which lists the available names, for a name without a YAML file.
     """
     folder = shipped_folder() if config_path is None else config_path.resolve()
     if not folder.is_dir():
@@ -322,7 +325,7 @@ def missing_default(error: Exception, folder: Path) -> str:
 def explain(error: Exception, file: Path | None) -> str:
     """Return the error message for an exception of Hydra, OmegaConf or the YAML parser.
 
-    It names `file` if the wrong value may be in it.
+    The message names the YAML `file` if the wrong value may be in it.
     """
     origin = _innermost(error)
     if not isinstance(origin, OmegaConfBaseException):
@@ -377,7 +380,10 @@ def _wrong_type(key: str, error: OmegaConfBaseException) -> str:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return OmegaConf's exception behind Hydra's, if any, because it knows the setting and its value."""
+    """Return the OmegaConf exception that caused a Hydra exception, or the exception itself if there is none.
+
+    OmegaConf's exception knows the setting and the setting's value.
+    """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__ or cause.__context__

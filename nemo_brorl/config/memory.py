@@ -52,8 +52,9 @@ class CpuMemory:
 def check_memory(config: BroRLConfig, with_policy: bool = True, folder: Path | None = None) -> None:
     """Refuse a CPU run that needs more memory than is free, and warn near the limit.
 
-    `with_policy=False`: engines and verifiers alone. `folder`: the model's, if policy.model is a name. Raises
-    ResourceError. Does nothing when the free memory or the model's size is unknown, or when the run is on GPUs.
+    `with_policy=False` counts engines and verifiers alone. `folder` is the model's folder, if policy.model is a Hugging
+    Face name. Raises ResourceError. Does nothing when the free memory or the model's size is unknown, or when the run
+    is on GPUs.
     """
     free = available_gib()
     folder = folder or local_model(config.policy.model)
@@ -88,8 +89,8 @@ def lack_of_memory(config: BroRLConfig, needed: float, free: float) -> str:
 def fullest_micro_batch(config: BroRLConfig) -> int:
     """Return the tokens of the fullest micro-batch that a context-parallel rank can get.
 
-    It is the smaller of the rank's limit and its whole share of a mini-batch, with all prompts and responses at their
-    longest.
+    The number is the rank's limit, or all tokens of the rank's share of a mini-batch with all prompts and responses at
+    their longest, whichever is smaller.
     """
     longest = config.rollouts.max_response_tokens
     prompt = config.data.max_prompt_tokens
@@ -130,7 +131,7 @@ def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemo
 
 
 def kept_numbers(shape: ModelShape) -> float:
-    """Return how many numbers per token a layer keeps for the backward pass.
+    """Return how many numbers per token a transformer layer keeps for the backward pass.
 
     They are inputs and outputs of two norms, the projections and their rotated copies, the attention's output, gate, up
     and their product.

@@ -26,7 +26,7 @@ def check_model_rules(config: BroRLConfig, folder: Path | None = None) -> None:
 
 
 def check_policy_fits(policy: PolicyConfig, folder: Path, on_gpu: bool) -> ModelShape:
-    """Return the shape of the model in a folder, after checking that the policy can shard it as the settings say.
+    """Return the shape of the model in a folder, after checking that the policy's parallel settings can shard it.
 
     Raises ModelError or ConfigError.
     """
@@ -138,9 +138,10 @@ def _experts(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
 
 
 def _stages_without_experts(policy: PolicyConfig, moe: MoeShape) -> Iterator[str]:
-    """Yield a message if a pipeline stage has no expert.
+    """Yield a message if a pipeline stage has no layer with experts.
 
-    Its optimizer differs from that of other stages, and Megatron 0.16.1 then restores Adam's step in only one of them.
+    Such a stage has another optimizer than the other stages, and Megatron 0.16.1 then restores Adam's step in only one
+    of them.
     """
     stages = policy.pipeline_model_parallel_size
     chunks = stages * (policy.virtual_pipeline_model_parallel_size or 1)

@@ -40,7 +40,7 @@ def named_verifiers(config: BroRLConfig) -> Iterator[NamedVerifier]:
 
 
 def _with_parts(where: str, name: str | None, options: Mapping[str, Any]) -> Iterator[NamedVerifier]:
-    """Yield a named verifier, and the verifiers in its option `parts`."""
+    """Yield a named verifier, and the verifiers that its option `parts` names."""
     if name is not None:
         yield NamedVerifier(where, name, options)
     parts = options.get("parts")

@@ -65,9 +65,9 @@ def _now(run: BroRLConfig, name: str) -> str:
 
 
 def _taken_back(run: BroRLConfig, name: str) -> str:
-    """Return a setting with a value that requires no other setting.
+    """Return a setting with a value that does not require another setting.
 
-    It is the default, or false if the default is the cause.
+    The value is the setting's default, or false if the default itself requires another setting.
     """
     default = settings()[name].default
     return f"{name}=false" if default == "true" == _now(run, name) else f"{name}={default}"

@@ -31,7 +31,7 @@ class ParallelLayout:
 
     @property
     def chunks(self) -> int:
-        """Number of model chunks that a pipeline stage holds."""
+        """Number of model chunks (virtual pipeline stages) that a pipeline stage holds."""
         return self.virtual_pipeline or 1
 
     @property

@@ -87,9 +87,9 @@ def policy_fills_its_devices(run: BroRLConfig) -> Iterator[str]:
 
 
 def gathers_overlap_where_gradients_do(run: BroRLConfig) -> Iterator[str]:
-    """Yield a message if weights are gathered during computation while gradients do not overlap.
+    """Yield a message if parameter all-gathers overlap with computation but gradient reductions do not.
 
-    This is Megatron's own rule (Megatron-LM, arguments.py).
+    Megatron refuses that combination, too (Megatron-LM, arguments.py).
     """
     if run.policy.overlap_param_gather and not RunSizes.from_config(run).overlaps_gradients:
         yield (

@@ -69,7 +69,7 @@ def activation_bytes(
 ) -> float:
     """Return the bytes kept for the backward passes of the micro-batches in flight in a pipeline stage.
 
-    Each has `tokens` tokens on this rank. Of recomputed activations only the input is kept.
+    Each micro-batch has `tokens` tokens on this rank. Of recomputed activations only the input is kept.
     """
     number = NUMBER_BYTES[config.policy.precision]
     kinds = _kinds_of_layers(shape)
@@ -96,8 +96,8 @@ def backward_bytes(
 ) -> float:
     """Return the bytes that a policy rank's backward pass needs on top of the kept activations.
 
-    It starts with the log-probs, on the last stage. Then it holds recomputed activations and gradients, one layer at a
-    time.
+    The pass starts with the log-probs, on the last pipeline stage. Then it holds recomputed activations and gradients,
+    one layer at a time.
     """
     number = NUMBER_BYTES[config.policy.precision]
     largest = 0.0
@@ -126,9 +126,10 @@ def log_prob_bytes(
 ) -> float:
     """Return the bytes that a policy rank needs to compute log-probs and their gradient.
 
-    They are the hidden states of the last layer and those of tokens that predict, with their gradient. For each chunk
-    there are the gradient's sum in fp32, a tile of logits in fp32, and its gradient in the policy's precision. The
-    output layer's own gradient is allocated when the tiles are freed (its sum is in the gradient buffer).
+    They are the hidden states of the last layer and of the tokens that predict, and their gradient. Log-probs are
+    computed for some tokens at a time. For these there are the gradient's sum in fp32, a tile of logits in fp32, and
+    the tile's gradient in the policy's precision. The output layer's own gradient is allocated when the tiles are freed
+    (its sum is in the gradient buffer).
     """
     number = NUMBER_BYTES[config.policy.precision]
     rows = shape.padded_vocab_size(layout.tensor) // layout.tensor

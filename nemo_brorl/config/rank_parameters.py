@@ -23,13 +23,16 @@ class Parameters:
 
 
 def attention_size(shape: ModelShape) -> int:
-    """Return the parameters of a layer's four attention projections, without biases: (2 a d + 2 k d) h."""
+    """Return the parameters of a layer's four attention projections, without biases.
+
+    They are (2 a d + 2 k d) h for a query heads and k key-value heads of size d, and hidden size h.
+    """
     return 2 * shape.hidden_size * (shape.num_heads + shape.num_key_value_heads) * shape.head_size
 
 
 @lru_cache(maxsize=1024)
 def rank_parameters(shape: ModelShape, layout: ParallelLayout, stage: int) -> Parameters:
-    """Return the number of parameters on a rank of a pipeline stage, with all its chunks if stages are interleaved."""
+    """Return the number of parameters on a rank of a pipeline stage, with all model chunks if interleaved."""
     width, tensor = shape.hidden_size, layout.tensor
     piece_size = shape.num_layers // (layout.pipeline * layout.chunks)
     layers: list[int] = []

@@ -115,11 +115,14 @@ class EndpointConfig:
 
     @property
     def is_judge(self) -> bool:
-        """True if the endpoint is a language model that judges, False if it is a scoring service."""
+        """Return True if a verifier's endpoint is a language model that judges, False if it is a scoring service."""
         return self.model is not None
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the endpoint's settings; `where` is the key that holds them."""
+        """Yield a message for every error in the settings of a verifier's endpoint.
+
+        `where` is the settings key that holds the endpoint.
+        """
         if not self.name or is_address(self.name) or is_import_path(self.name):
             yield f"{where}.name={self.name!r}: set a plain name, for example judge"
         wrong = wrong_address(self.url)

@@ -139,9 +139,9 @@ class RolloutsConfig:
     schedule: ScheduleConfig = section(ScheduleConfig)
 
     def stage_sizes(self) -> list[tuple[int, int]]:
-        """Return N (rollouts per prompt) and prompts per step for every stage of the schedule.
+        """Return N (rollouts per prompt) and prompts per step for every stage of the schedule that raises N.
 
-        Under a sample budget, prompts shrink as N grows.
+        If a step has a budget of samples, the number of prompts shrinks as N grows.
         """
         numbers = [stage.num_per_prompt for stage in self.schedule.stages]
         if self.schedule.kind == "constant":
@@ -157,7 +157,7 @@ class RolloutsConfig:
         return sizes
 
     def stage_samples(self) -> list[int]:
-        """Return the rollouts in one update, N × prompts, for every stage of the schedule."""
+        """Return the rollouts in one update, N × prompts, for every stage of the schedule that raises N."""
         return [num * prompts for num, prompts in self.stage_sizes()]
 
     def violations(self) -> Iterator[str]:

@@ -52,15 +52,18 @@ def check_same_run(config: BroRLConfig) -> bool:
 
 
 def _unresolved(config: BroRLConfig) -> dict[str, Any]:
-    """Return a configuration's settings by dotted name, with interpolations unresolved, as run folders record them."""
+    """Return the settings of a run by dotted name, with interpolations such as `${oc.env:KEY}` left unresolved.
+
+    Run folders record settings in this form.
+    """
     tree: Any = OmegaConf.to_container(OmegaConf.structured(config), resolve=False)
     return dict(leaves(with_loggers_beside(tree)))
 
 
 def with_sizes_of_run(config: BroRLConfig) -> BroRLConfig:
-    """Return the settings, with sizes that are not set now filled in from the run folder's record.
+    """Return the settings with automatic sizes, such as ranks and engines, filled in from an existing run folder.
 
-    Sizes that may change when a run is resumed are left to be chosen again.
+    Sizes that the user set now stay, and those that may change when a run is resumed are left to be chosen again.
     """
     record = Path(config.exp_manager.explicit_log_dir) / RECORD
     if not record.is_file():
@@ -96,16 +99,16 @@ def recorded_settings(record: Path) -> dict[str, Any]:
 
 
 def record_leaves(record: Path) -> dict[str, Any]:
-    """Return the settings in a record by dotted name, with interpolations unresolved. Raises RecordError.
+    """Return the settings in a run folder's YAML record by dotted name, with interpolations unresolved.
 
-    An empty file has none.
+    An empty file has none. Raises RecordError.
     """
     read = read_record(record)
     return dict(leaves(read)) if read else {}
 
 
 def leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted name and value of every setting below a node; a list counts as one value."""
+    """Yield dotted name and value of every setting below an OmegaConf node, with a list as one value."""
     if not isinstance(node, dict) or not node:
         yield name, node
         return

@@ -101,7 +101,10 @@ def settings() -> dict[str, Setting]:
 
 
 def section_of(declared_in: type, path: str) -> SettingSection:
-    """Return the section that a dataclass declares, without the sections inside it, as if it were set at `path`."""
+    """Return the description of the settings section that a dataclass declares, without sections nested in it.
+
+    The names of the settings are those that they would have if the section stood at `path`.
+    """
     return _walk(declared_in, f"{path}.", may_change=False)[0]
 
 

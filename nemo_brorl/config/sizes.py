@@ -64,7 +64,8 @@ def resolve_sizes(
 ) -> tuple[BroRLConfig, tuple[Size, ...]]:
     """Return the settings with a number for every size left to `auto`, and the chosen sizes with their reasons.
 
-    `with_policy=False`: engines and verifiers alone, as in an evaluation.
+    Sizes are numbers such as ranks, engines, micro-batch tokens and cache memory. `with_policy=False` chooses them for
+    engines and verifiers alone, as in an evaluation.
     """
     chosen = _Chosen(config)
     prompt, response = config.data.max_prompt_tokens, longest_response(config)
@@ -88,12 +89,12 @@ class _Chosen:
         self.sizes: dict[str, Size] = {}  # chosen sizes by setting, in the order of choice
 
     def is_free(self, setting: str) -> bool:
-        """Return whether the user left a setting open."""
+        """Return whether the user left a setting to be chosen automatically."""
         section, name = setting.split(".")
         return getattr(getattr(self.given, section), name) is None
 
     def fill_in(self, setting: str, value: float, reason: str) -> None:
-        """Give a setting the chosen number, if the user left it open, and keep the reason."""
+        """Give a setting the chosen number, if the user left it to `auto`, and record the reason for the number."""
         if not self.is_free(setting):
             return
         section, name = setting.split(".")
@@ -112,7 +113,7 @@ class _CpuSizes:
     cache: float  # GiB
 
     def write(self, chosen: _Chosen, wanted: _CpuSizes, machine: Machine, shape: ModelShape) -> None:
-        """Fill these sizes into the settings that the user left open, each with the reason for its value."""
+        """Fill these sizes of a CPU run into the settings that the user left to `auto`, with a reason for each."""
         cores = f"{machine.cores} cores"
         rank_cores = f"{cores}, {_cores_of_rank(shape)} a rank"
         enough = f"{CACHED_RESPONSES} responses of half length, or more"
@@ -142,7 +143,7 @@ def _fit_cpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: 
 
 
 def _wanted_on_cpu(config: BroRLConfig, shape: ModelShape, machine: Machine) -> _CpuSizes:
-    """Return the sizes preferred on CPU if memory were unlimited."""
+    """Return the ranks, engines, micro-batch tokens and KV cache that a CPU run would use with unlimited memory."""
     cores = max(1, min(MOST_RANKS, machine.cores))
     smallest = min(config.rollouts.stage_samples()) // config.algorithm.num_mini_batches
     processes = max(1, min(MOST_RANKS, machine.cores // _cores_of_rank(shape)))
@@ -162,10 +163,10 @@ def _cores_of_rank(shape: ModelShape) -> int:
 
 
 def _from_most_to_least(chosen: _Chosen, wanted: _CpuSizes, shape: ModelShape) -> Iterator[_CpuSizes]:
-    """Yield sizes to try on CPU, from the most memory to the least.
+    """Yield combinations of ranks, engines, micro-batch and KV cache to try on CPU, from the most memory to the least.
 
-    Micro-batches and caches shrink down to where a core gets slower, then there is one process less. Sizes that the
-    user set stay unchanged.
+    Micro-batches and caches shrink until a core would get slower, and then the number of processes falls by one.
+    Numbers that the user set stay unchanged.
     """
     config = chosen.given
     row = _longest_row(config)
@@ -191,7 +192,10 @@ def _from_most_to_least(chosen: _Chosen, wanted: _CpuSizes, shape: ModelShape) -
 
 
 def _processes(chosen: _Chosen, most: _CpuSizes, fewest: _CpuSizes) -> Iterator[tuple[int, int]]:
-    """Yield pairs of ranks and engines by memory: first fewer ranks, which are larger, then fewer engines."""
+    """Yield pairs of numbers of policy ranks and engines, from the most memory to the least.
+
+    The number of ranks falls first, because ranks are larger, and then the number of engines.
+    """
     if chosen.is_free(RANKS):
         for ranks in range(most.ranks, fewest.ranks, -fewest.ranks):
             yield ranks, most.engines
@@ -201,7 +205,10 @@ def _processes(chosen: _Chosen, most: _CpuSizes, fewest: _CpuSizes) -> Iterator[
 
 
 def _fewest_ranks(config: BroRLConfig) -> int:
-    """Return the fewest replicas that a layer's experts and the nodes need; larger numbers are multiples of it."""
+    """Return the fewest data-parallel replicas that a layer's experts and the nodes need.
+
+    Larger numbers of replicas must be multiples of it.
+    """
     return max(config.policy.expert_model_parallel_size, config.trainer.num_nodes)
 
 
@@ -226,17 +233,17 @@ def _longest_row(config: BroRLConfig) -> int:
 
 
 def _cache_gib(config: BroRLConfig, shape: ModelShape, num: int) -> float:
-    """Return the GiB of KV cache for `num` responses in progress, each half as long as it may get.
+    """Return the GiB of KV cache for `num` responses in progress, each at its mean share of the longest response.
 
-    The responses of a chunk share one copy of their prompt.
+    Responses to one prompt that are generated together share one copy of the prompt's keys and values.
     """
     return num * _sequence_gib(config, shape, MEAN_SHARE, MEAN_PROMPT_SHARE / config.rollouts.chunk_size)
 
 
 def _sequence_gib(config: BroRLConfig, shape: ModelShape, response_share: float, prompt_share: float) -> float:
-    """Return the GiB of keys and values of a response and its prompt, in whole blocks.
+    """Return the GiB of keys and values of a response and its prompt, in whole cache blocks.
 
-    Both have the given shares of their longest lengths.
+    `response_share` and `prompt_share` are their lengths as fractions of the longest response and prompt.
     """
     response = response_share * longest_response(config)
     prompt = prompt_share * config.data.max_prompt_tokens
@@ -252,10 +259,10 @@ def _cache_bytes(config: BroRLConfig, shape: ModelShape) -> float:
 
 
 def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: bool) -> None:
-    """Fill in the open sizes of a run on GPUs.
+    """Choose the sizes of a run on GPUs that the user left to `auto`.
 
-    Engines and ranks fill the GPUs by count. Micro-batches and the engines' share depend on the memory that the other
-    leaves.
+    Engines and policy ranks take as many GPUs as they may have. The engines' share of GPU memory depends on what the
+    policy leaves, and micro-batches depend on what the engines leave.
     """
     config = chosen.config
     gpu = f"GPUs of {machine.gpu_gib:.0f} GiB"
@@ -294,7 +301,7 @@ def _policy_state_gib(config: BroRLConfig, shape: ModelShape) -> float:
 
 
 def _beside_gib(config: BroRLConfig, shape: ModelShape) -> float:
-    """Return the GiB of GPU contexts and weight buckets, beyond a loaded policy and engine."""
+    """Return the GiB of GPU contexts and weight buckets, which a GPU holds besides a loaded policy and engine."""
     return policy_context_gib(layout_of(config)) + engine_context_gib(config) + bucket_gib(config, shape)
 
 

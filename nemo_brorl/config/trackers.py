@@ -78,7 +78,7 @@ class ExpManagerConfig:
 
 
 def with_loggers_beside(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings as YAML has them, with NeMo's logger keys directly in `exp_manager`."""
+    """Return settings as the user writes them in YAML, with the keys of NeMo's loggers directly in `exp_manager`."""
     own = dict(settings["exp_manager"])
     loggers = own.pop("loggers")
     return {**settings, "exp_manager": {**own, **loggers}}

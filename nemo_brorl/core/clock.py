@@ -29,7 +29,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Add the time spent inside the context to stage `name`."""
+        """Add the time spent inside the context to the seconds of stage `name`, also in the timeline of the step."""
         start = time.monotonic()
         try:
             with self.timeline.stage(name):

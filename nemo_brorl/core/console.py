@@ -60,7 +60,7 @@ class Console:
         self._bar: Progress | None = None  # None: no bar is on the screen
 
     def begin(self) -> None:
-        """Start the clock of a stage's progress, so that the first progress is shown after one refresh interval."""
+        """Start the clock of a progress bar, so that the bar first appears after one refresh interval."""
         self.last_shown = time.monotonic()
 
     def progress(
@@ -71,7 +71,7 @@ class Console:
         unit: str,
         seconds: float,
     ) -> None:
-        """Show the progress of a stage, at most every 0.2 s on a terminal and every 5 s in a file."""
+        """Show the progress of a stage such as sampling, at most every 0.2 s on a terminal and every 5 s in a file."""
         now = time.monotonic()
         if now - self.last_shown < (REFRESH_S if self.draws_progress else QUIET_REFRESH_S):
             return

@@ -91,7 +91,10 @@ def share_of(
     number: int,
     total: int,
 ) -> Sequence[str]:
-    """Return the names of files that member `number` of `total` checks; every name belongs to one member."""
+    """Return the names of the files that process `number` of `total` checks.
+
+    Every name belongs to exactly one process.
+    """
     return sorted(names)[number::total]
 
 
@@ -105,9 +108,10 @@ def sums_as_json(sums: Mapping[str, FileSum]) -> str:
 
 
 def sums_from_json(text: str) -> Iterator[tuple[str, FileSum]]:
-    """Yield names and checksums from JSON text. Raises one of `MALFORMED`.
+    """Yield file names and checksums from JSON text.
 
-    A plain number is a size, as earlier versions wrote.
+    A plain number is a file's size without a checksum, as earlier versions wrote. Raises one of the exceptions in
+    `MALFORMED` for damaged text.
     """
     for name, row in json.loads(text).items():
         if isinstance(row, int):

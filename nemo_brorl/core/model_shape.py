@@ -66,7 +66,7 @@ class ModelShape:
     moe: MoeShape | None = None
 
     def padded_vocab_size(self, tensor_parallel: int) -> int:
-        """Return the rows of the embedding, rounded up to a multiple of the tensor-parallel size."""
+        """Return the rows of the embedding: the vocabulary, rounded up to a multiple of the tensor-parallel size."""
         return -(-self.vocab_size // tensor_parallel) * tensor_parallel
 
 
@@ -165,9 +165,10 @@ def _moe_from(config: Mapping[str, Any], path: Path) -> MoeShape | None:
 
 
 def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
-    """Return the rotary embedding's parameters from a model's config.
+    """Return the parameters of the rotary position embedding from a model's config.
 
-    Transformers 5 writes one table. Earlier versions kept the base apart from the scaling, with `type` for `rope_type`.
+    Transformers 5 writes one table. Earlier versions kept the base `rope_theta` apart from the scaling, with `type` for
+    `rope_type`.
     """
     table = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     kind = table.get("rope_type", table.get("type", "default"))
@@ -201,7 +202,8 @@ def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
 def _yarn_attention_factor(table: Mapping[str, Any], factor: float) -> float:
     """Return YaRN's attention factor (arXiv 2309.00071, equation 22).
 
-    Where a config gives both mscale weights, it is the ratio of two such factors, as DeepSeek defines it.
+    Where a model's config gives both mscale weights, the result is the ratio of two such factors, as DeepSeek defines
+    it.
     """
     if table.get("attention_factor") is not None:
         return float(table["attention_factor"])
@@ -215,7 +217,10 @@ def _yarn_attention_factor(table: Mapping[str, Any], factor: float) -> float:
 
 
 def hf_shapes(shape: ModelShape) -> Shapes:
-    """Return the name and size of every tensor in a Hugging Face checkpoint of this model, in weight-stream order."""
+    """Return the name and size of every tensor in a Hugging Face checkpoint of this model.
+
+    The order is that in which a weight sync sends the tensors.
+    """
     width = shape.hidden_size
     attention, norms = _attention(shape), {"post_attention_layernorm.weight": (width,)}
     dense = _mlp("mlp.", shape.ffn_size, width)

@@ -21,8 +21,8 @@ INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 def kernel_caches(names: Iterable[str] = tuple(KERNEL_CACHES)) -> dict[str, str]:
     """Return environment variables that keep compiled kernels in a private folder.
 
-    The folder is $BRORL_CACHE, or `cache` below `private_folder`. Variables of `names` that are already set are left
-    out, and their folders are not checked. Raises ResourceError.
+    The folder is $BRORL_CACHE, or `cache` below `private_folder`. Variables among `names` that the environment already
+    sets are left out, and their folders are not checked. Raises ResourceError.
     """
     missing = [name for name in names if name not in os.environ]
     if not missing:

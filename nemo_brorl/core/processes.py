@@ -12,7 +12,7 @@ END_S = 10.0
 
 
 def children_but(before: Collection[psutil.Process]) -> list[psutil.Process]:
-    """Return all processes below the current one that are not in `before`."""
+    """Return all child processes of the current process, at any depth, except those in `before`."""
     return [child for child in psutil.Process().children(recursive=True) if child not in before]
 
 

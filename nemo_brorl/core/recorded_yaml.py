@@ -49,7 +49,7 @@ def _strict(base: Any) -> Any:
         yaml_implicit_resolvers = _other_resolvers(base)
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-            """Make a mapping as the base class does. Raises ConstructorError where a name stands twice."""
+            """Return the mapping of a YAML node, as PyYAML does, but raise ConstructorError for a repeated key."""
             names: set[str] = set()
             for key, _ in node.value:
                 if not isinstance(key, yaml.ScalarNode):
@@ -66,7 +66,7 @@ def _strict(base: Any) -> Any:
 
 
 def _other_resolvers(base: Any) -> dict[str, list[Any]]:
-    """Return the implicit resolvers of a loader by first letter, without int, float and timestamp."""
+    """Return the implicit resolvers of a PyYAML loader by first letter, without those of int, float and timestamp."""
     tags = [f"tag:yaml.org,2002:{kind}" for kind in _REPLACED]
     kept: dict[str, list[Any]] = {}
     for letter, resolvers in base.yaml_implicit_resolvers.items():
@@ -102,7 +102,10 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def _excess(text: str) -> str:
-    """Return why a YAML text exceeds the bounds of a record, or "" if it does not."""
+    """Return why a run folder's YAML text is refused, or "" if it is acceptable.
+
+    Refused are aliases, anchors, tags, and texts that are nested too deeply or have too many values.
+    """
     num_nodes = 0
     depth = 0
     for event in yaml.parse(text, Loader):

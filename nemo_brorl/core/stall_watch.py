@@ -60,7 +60,10 @@ class Heartbeat:
     """
 
     def __init__(self, timeline: Timeline | None = None) -> None:
-        """`timeline` records the work of the heartbeat's users; None: nothing is recorded."""
+        """Track the progress of a run.
+
+        The code that reports progress records its work in `timeline`. None records nothing.
+        """
         self.timeline = timeline or Timeline(is_on=False)
         self._lock = threading.Lock()
         now = time.monotonic()
@@ -73,9 +76,10 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def stage(self, name: str, *stalled: Stalled) -> Iterator[None]:
-        """Mark the run as being at stage `name`, waiting for the processes that the `stalled` functions name.
+        """Mark the run as being at stage `name` inside the context.
 
-        Only the main thread may enter it.
+        The run waits there for other processes. Each function in `stalled` returns the names of those that have made no
+        progress for a number of seconds. Only the main thread may enter the context.
         """
         stage = _Stage(name, time.monotonic(), stalled)
         with self._lock:
@@ -89,13 +93,13 @@ class Heartbeat:
             self.beat()
 
     def beat(self, detail: str = "") -> None:
-        """Record that the current stage of the run has made progress; `detail` says how far it is."""
+        """Record that the current stage of the run has made progress, which `detail` describes for the log."""
         with self._lock:
             self._detail = detail
             self._moved_at = time.monotonic()
 
     def standing(self) -> Standing:
-        """Return the stage and progress of the run now."""
+        """Return the current stage of the run, its progress, and the seconds since it started and last moved."""
         with self._lock:
             now = time.monotonic()
             stage = self._stages[-1]
@@ -107,9 +111,9 @@ class Heartbeat:
             )
 
     def stalled(self, seconds: float) -> list[str]:
-        """Return descriptions of the processes without progress for more than `seconds`.
+        """Return the names of the processes without progress for more than `seconds`.
 
-        They come from the functions of the current stage.
+        They come from the functions that the run's current stage gave for this.
         """
         names: list[str] = []
         for stalled in self._stages[-1].stalled:
@@ -117,13 +121,16 @@ class Heartbeat:
         return names
 
     def give_up(self, message: str | None) -> None:
-        """Make `check` raise StallError with `message` from now on; None withdraws that."""
+        """Make `check` raise StallError with `message` in the main thread from now on.
+
+        None withdraws that.
+        """
         self._verdict = message
 
     def check(self) -> None:
-        """Raise StallError when the watch has given up the run.
+        """Raise StallError when the stall watchdog has given up the run.
 
-        Every wait of the main thread calls it every few seconds.
+        The main thread calls this every few seconds while it waits for other processes.
         """
         if self._verdict is not None:
             self.is_ending = True
@@ -172,9 +179,9 @@ class StallWatch:
         self._write("ended" if is_order else "failed", [])
 
     def look(self) -> None:
-        """Check the run once: write `heartbeat.json`, warn, or give up the run.
+        """Check the run for a stall once: write `heartbeat.json`, warn, or give up the run.
 
-        The watch thread does nothing else.
+        The watchdog's thread does nothing else.
         """
         standing = self.heartbeat.standing()
         if self._start_is_late(standing):
@@ -203,11 +210,11 @@ class StallWatch:
             log.warning("%s", error)
 
     def mark_started(self) -> None:
-        """Lift the time limit of the run's start, because everything is ready."""
+        """Lift the time limit for the start of a run, once engines, policy and verifiers are ready."""
         self.start_timeout_s = None
 
     def _start_is_late(self, standing: Standing) -> bool:
-        """Return whether the start has taken longer than its limit, and give up the run if so."""
+        """Return whether the start of the run has taken longer than its time limit, and give up the run if so."""
         limit_s = self.start_timeout_s
         taken_s = time.monotonic() - self._began_at
         if limit_s is None or taken_s < limit_s:
@@ -258,7 +265,7 @@ class StallWatch:
             self.is_refused = True
 
     def _end_process(self) -> None:
-        """End the process of a main thread that hangs where nothing calls `check`, and write its stacks to a file.
+        """End the process if its main thread hangs where it never checks for stalls, and write all stacks to a file.
 
         Ray ends the actors of a driver that has exited.
         """

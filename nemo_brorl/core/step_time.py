@@ -10,7 +10,7 @@ STEP_PARTS = ("collect", "offload", "fetch", "log_prob", "update", "sync", "vali
 
 
 def step_seconds(row: Mapping[str, Any], left_out: Collection[str] = ()) -> float:
-    """Return the seconds of a step from its row of metrics, without the parts in `left_out`.
+    """Return the seconds of a training step from its row of metrics, without the parts in `left_out`.
 
     Parts that the row lacks count 0.
     """

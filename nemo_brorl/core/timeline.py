@@ -64,7 +64,7 @@ class TimelineSpan:
 
     @property
     def end_s(self) -> float:
-        """End of the span, in seconds since the step started."""
+        """End of the timeline span, in seconds since the training step started."""
         return self.start_s + self.seconds
 
 
@@ -116,7 +116,7 @@ class StepTimeline:
 
 
 def chunk_key(uid: str, first_index: int) -> str:
-    """Return the key of a chunk's rollouts in the spans of a run."""
+    """Return the key that names a chunk of rollouts of one prompt in the timeline spans of all processes."""
     return f"{uid}/{first_index}"
 
 
@@ -139,7 +139,10 @@ class Timeline:
         self._num_left_out = 0
 
     def begin(self, step: int) -> None:
-        """Start a step. Work recorded since the last step stays, because it was in progress."""
+        """Start the timeline of a training step.
+
+        Work recorded since the last step stays, because it was in progress.
+        """
         self._step = step
         self._began_at = self.now()
 
@@ -153,7 +156,10 @@ class Timeline:
             self.record_work(DRIVER, [Work(name, began_at, self.now())])
 
     def record_work(self, process: str, work: Iterable[Work], exchange: Exchange | None = None) -> None:
-        """Record the work of a process, and the times of the exchange that brought it."""
+        """Record the work of a process in the timeline of the training step.
+
+        `exchange` has the times of the request and reply that brought the record to the driver.
+        """
         if not self.is_on:
             return
         if exchange is not None:
@@ -196,7 +202,10 @@ class Timeline:
 
 
 def top_stages(spans: Sequence[TimelineSpan]) -> list[TimelineSpan]:
-    """Return the driver's outermost timeline stages by start; together they make up the step."""
+    """Return the outermost stages of the driver in a training step's timeline, ordered by start.
+
+    Together they make up the step.
+    """
     outermost: list[TimelineSpan] = []
     stages = [span for span in spans if (span.process, span.lane) == (DRIVER, STAGES) and span.name != STEP]
     for stage in sorted(stages, key=_order):
@@ -223,7 +232,7 @@ def _order(span: TimelineSpan) -> tuple[float, float]:
 
 
 def _between(spans: Sequence[TimelineSpan], seconds: float) -> Iterator[TimelineSpan]:
-    """Yield timeline spans that fill the driver's time between stages."""
+    """Yield timeline spans for the driver's time between two stages of a training step."""
     reached = 0.0
     for stage in top_stages(spans):
         if stage.start_s - reached >= SHORTEST_S:
@@ -234,7 +243,7 @@ def _between(spans: Sequence[TimelineSpan], seconds: float) -> Iterator[Timeline
 
 
 def _in_lanes(spans: Iterable[TimelineSpan]) -> Iterator[TimelineSpan]:
-    """Yield timeline spans, with concurrent ones moved to the first free lane of their process.
+    """Yield timeline spans, where concurrent chunks of rollouts are moved to the first free lane of their process.
 
     Such lanes are called "chunks 1", "chunks 2" and so on.
     """

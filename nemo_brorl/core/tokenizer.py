@@ -56,7 +56,7 @@ class ChatTokenizer:
 
     @property
     def pad_token_id(self) -> int:
-        """Id of the padding token; a model without one pads with the end token."""
+        """Id of the padding token, or of the end token for a model without a padding token."""
         return self._special_id("pad_token" if "pad_token" in self.special_tokens else "eos_token")
 
     def encode(self, text: str) -> list[int]:
@@ -75,9 +75,9 @@ class ChatTokenizer:
     ) -> list[int]:
         """Return the token ids of a conversation that ends where the assistant's response starts.
 
-        `question` is the user's text, or whole messages. A system prompt replaces one in the messages, and an empty one
-        removes it. Without a chat template the text is the model's own beginning-of-text token, the messages with blank
-        lines between them, and a line break.
+        `question` is the user's text, or whole messages. A system prompt from the settings replaces one in the
+        messages, and an empty one removes it. Without a chat template the text is the model's own beginning-of-text
+        token, the messages with blank lines between them, and a line break.
         """
         if self.chat_template is None:
             messages = conversation(question, system_prompt)
@@ -135,7 +135,10 @@ class ChatTokenizer:
 
 
 def conversation(question: str | Messages, system_prompt: str | None) -> list[dict[str, str]]:
-    """Return the messages of a question; a system prompt replaces theirs, and an empty one removes it."""
+    """Return the messages of a question, which is a user's text or a conversation.
+
+    `system_prompt` replaces the question's own system prompt, and an empty one removes it.
+    """
     if isinstance(question, str):
         question = [{"role": "user", "content": question}]
     messages = []

@@ -55,7 +55,11 @@ _FIELDS = {field.name for field in fields(PromptAnswers)}
 
 
 def answers_of(group: ScoredGroup) -> PromptAnswers:
-    """Return the part of a scored group that an evaluation keeps."""
+    """Return what an evaluation stores of a scored group of responses.
+
+    That is the prompt's id, task, domain and reference answer, and each response's reward, extracted answer, number of
+    tokens, turns and tool errors, and whether it ended by itself. Responses are in the order of their seeds.
+    """
     prompt = group.prompt
     answers = None
     if group.answers is not None:
@@ -106,7 +110,7 @@ class AnswerFile:
         self._file: FileIO | None = None
 
     def __enter__(self) -> AnswerFile:
-        """Lock the benchmark's answer file and read it.
+        """Lock the file that holds the answers to a benchmark, and read it.
 
         Raises CheckpointError if another process has the lock, and OSError.
         """
@@ -131,7 +135,7 @@ class AnswerFile:
             self._file = None
 
     def add(self, answers: PromptAnswers) -> None:
-        """Add one prompt's answers, which are on disk when this returns. Raises ResourceError."""
+        """Append the answers to one prompt to the answer file, on disk when this returns. Raises ResourceError."""
         self.found[answers.uid] = answers
         self._write(asdict(answers))
 
@@ -143,7 +147,7 @@ class AnswerFile:
             os.fsync(self._file.fileno())
 
     def _read(self) -> None:
-        """Read the complete lines, and cut off half a line at the end."""
+        """Read the complete lines of a benchmark's answer file, and cut off half a line that a crash left."""
         assert self._file is not None, "read inside the context"
         data = self.path.read_bytes()
         # A crash may leave half a line, which the next line must not extend.
@@ -164,9 +168,9 @@ class AnswerFile:
 
 
 def nearest_other(folder: Path, identity: Mapping[str, Any]) -> str | None:
-    """Describe how these answers differ from the most similar ones of the same weights; None: there are none.
+    """Describe how an evaluation differs from the most similar one with stored answers of the same weights.
 
-    Answers of other models are ignored, because they are expected to differ.
+    Returns None if there are none. Answers of other models are ignored, because they are expected to differ.
     """
     benchmark = identity["benchmark"]
     nearest: str | None = None
@@ -188,7 +192,10 @@ def nearest_other(folder: Path, identity: Mapping[str, Any]) -> str | None:
 
 
 def _parsed(line: bytes) -> PromptAnswers | None:
-    """Return the answers in a line of the file; None if it is damaged or of another version."""
+    """Return a prompt's answers from a line of an evaluation's answer file.
+
+    Returns None if the line is damaged or of another version.
+    """
     record = _record(line)
     if record is None or record.keys() != _FIELDS:
         return None

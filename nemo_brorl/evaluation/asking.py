@@ -28,9 +28,9 @@ def sample_prompts(
     stop: StopRequest,
     samples: SampleFile | None = None,
 ) -> bool:
-    """Sample and score every prompt without answers; return False if a stop was requested before the end.
+    """Sample and score every prompt that has no answers, and return False if a stop was requested before the end.
 
-    Each prompt's answers are on disk as soon as its group closes.
+    The answers to a prompt are on disk as soon as all its responses are scored.
     """
     start = time.monotonic()
     sampler.console.begin()

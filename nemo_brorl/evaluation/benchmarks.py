@@ -109,7 +109,7 @@ def read_benchmarks(
 def held_out_prompts(
     evaluation: EvaluationConfig, data: DataConfig, tokenizer: ChatTokenizer, sources: Sources
 ) -> list[Prompt]:
-    """Return the held-out prompts of `data` from `evaluation.first_prompt` on, which validation uses, too.
+    """Return the held-out prompts of `data` from number `evaluation.first_prompt` on, which validation uses, too.
 
     Raises DataError when there are none.
     """
@@ -192,7 +192,10 @@ def _check_lengths(prompts: Sequence[Prompt], most: int) -> None:
 
 
 def _questions(config: BenchmarkConfig, held_out_fraction: float) -> Iterator[tuple[int, Question]]:
-    """Yield row or draw number and question of a benchmark, as the start of an episode if it has an environment."""
+    """Yield the questions of a benchmark, each with its row number in the file or its number as a generated question.
+
+    With an environment, a question is the start of an episode.
+    """
     if config.environment is None:
         yield from _without_environment(config, held_out_fraction)
         return

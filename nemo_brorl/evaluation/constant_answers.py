@@ -78,10 +78,11 @@ def paid_constants(
     pool: Pool,
     max_reward: float,
 ) -> list[Paid]:
-    """Return each task's best-paid constant whose mean reward is more than `max_reward` above the expected one.
+    """Return for each task the constant answer that earns too much reward, if there is one.
 
-    Skipped are questions without answers, programs and instructions, and questions of a user's own verifier. Raises the
-    errors of `Pool.judge`.
+    Too much is a mean reward that exceeds the share of questions whose reference answer it is by more than
+    `max_reward`. Of several, the one that exceeds its share most is returned. Skipped are questions without answers,
+    programs and instructions, and questions of a user's own verifier. Raises the errors of `Pool.judge`.
     """
     overpaid = []
     for questions in tasks:
@@ -138,10 +139,10 @@ def check_constants(
     rewards: RewardsConfig,
     budget_s: float = BUDGET_S,
 ) -> list[Paid]:
-    """Return the constants that the tasks of these sources give rewards for (`rewards.constant_answers`).
+    """Return the constant answers that the tasks of these sources of questions give rewards for.
 
-    Generates questions for at most `budget_s` seconds for each source. Raises DataError if there are such constants and
-    the settings refuse them.
+    Generates questions for at most `budget_s` seconds for each source. Raises DataError if there are such answers and
+    the setting `rewards.constant_answers` refuses them.
     """
     if rewards.constant_answers == "off":
         return []

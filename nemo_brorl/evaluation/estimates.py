@@ -71,7 +71,10 @@ class Scores:
 
 
 def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
-    """Return the results of prompts in one or several groups; the means of groups get equal weight."""
+    """Return mean results and confidence intervals of the prompts in one or several groups, such as benchmarks.
+
+    The means of the groups get equal weight.
+    """
     every = list(chain.from_iterable(strata))
     sizes = [len(prompt.rewards) for prompt in every]
     fewest = min(sizes)
@@ -109,9 +112,9 @@ def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
 
 
 def _mean_count(counts: Sequence[tuple[int, ...] | None]) -> float | None:
-    """Return the mean of a count, such as turns, over prompts and their trajectories.
+    """Return the mean of a count per trajectory, such as the number of turns, over prompts and their trajectories.
 
-    Prompts without trajectories are left out.
+    Prompts without recorded trajectories are left out.
     """
     means: list[float] = []
     for of_prompt in counts:
@@ -126,7 +129,7 @@ def success(prompt: PromptAnswers) -> float:
 
 
 def group_by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
-    """Group prompts by domain or task, in order of the names."""
+    """Group prompts by domain or by task, in alphabetical order."""
     parts: defaultdict[str, list[PromptAnswers]] = defaultdict(list)
     for prompt in group:
         parts[key(prompt)].append(prompt)
@@ -134,7 +137,10 @@ def group_by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]
 
 
 def _reported(wanted: Sequence[int], num_samples: int | None, limit: int) -> list[int]:
-    """Return the k to report in ascending order: those requested and the number of samples, up to `limit`."""
+    """Return the values of k for which pass@k is reported, in ascending order.
+
+    They are those requested and the number of samples per prompt, up to `limit`.
+    """
     ks = set(wanted)
     if num_samples is not None:
         ks.add(num_samples)
@@ -192,7 +198,10 @@ def _no_answer(strata: Sequence[Group]) -> float | None:
 
 
 def _constant_answer(strata: Sequence[Group]) -> float | None:
-    """Return pass@1 of always giving each task's most frequent reference, for prompts that have one."""
+    """Return the pass@1 of always giving each task's most frequent reference answer.
+
+    Prompts without a reference answer are left out.
+    """
     values = []  # pass@1 of the constant answers, by stratum
     for group in strata:
         references = [(prompt.task, prompt.reference) for prompt in group if prompt.reference is not None]

@@ -62,7 +62,10 @@ def short_id(identity: Any) -> str:
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the names of the entries in which two evaluations' identities differ, with settings by their own names."""
+    """Return the names of the settings and other data in which two evaluations' identities differ.
+
+    A setting inside a section has its own name.
+    """
     first = _flat(one)
     second = _flat(other)
     names = sorted(first.keys() | second.keys())
@@ -78,8 +81,8 @@ def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
 def weights_digest(folder: Path) -> str:
     """Return a digest of all bytes of a model's weights and config.
 
-    It changes with any training step and not with copying. The engines read the files next, so most of its time is not
-    lost. Raises ModelError for a folder without weights.
+    The digest changes with any training step and not with copying. The engines read the files next, so most of the time
+    for this is not lost. Raises ModelError for a folder without weights.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:

@@ -19,7 +19,7 @@ def majority_at_k(
     k: int,
     seed: int = 0,
 ) -> float:
-    """Return the probability that the most frequent answer of k of the n samples is right, k ≤ n.
+    """Return the probability that the most frequent answer of k of a prompt's n samples is right, k ≤ n.
 
     `answers` are normalised. A sample with None gave no answer and does not vote. Ties are broken evenly: a tie of two
     answers, one of them right, counts half. Without a single vote the result is 0. For k = n, and if few subsets exist,
@@ -56,7 +56,10 @@ def majority_at_k(
 
 
 def _subsets(num: int, k: int, seed: int) -> Int64:
-    """Return indices of the samples in each subset [subsets, k]."""
+    """Return subsets of k of a prompt's samples for maj@k, as sample indices of shape [subsets, k].
+
+    These are all such subsets, or `NUM_DRAWS` random ones if there are more.
+    """
     if comb(num, k) <= NUM_DRAWS:
         every = list(combinations(range(num), k))
         return np.array(every, np.int64)

@@ -48,7 +48,7 @@ def rehearse(
     should_stop: Callable[[], bool],
     limit_s: float = LIMIT_S,
 ) -> Rehearsed:
-    """Sample and score `NUM_ROLLOUTS` responses of each prompt with the settings of training.
+    """Sample and score `NUM_ROLLOUTS` responses to each prompt with the settings of training.
 
     Takes at most `limit_s` + `SCORING_S` seconds. Stops as soon as `should_stop` returns True, and returns the
     responses scored by then.
@@ -87,9 +87,9 @@ def print_rehearsal(
     console: Console,
     policy: Policy | None = None,
 ) -> None:
-    """Print the rehearsal: responses, rewards, informative groups and step time.
+    """Print sampled responses with their rewards, the expected share of informative groups and the step time.
 
-    With a policy, the step time includes training.
+    The responses were sampled before training. With a policy, the estimated step time includes training.
     """
     groups = rehearsed.groups
     finished = sum(group.group.num_rollouts for group in groups)
@@ -107,7 +107,10 @@ def print_rehearsal(
 
 
 def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
-    """Return the line with the share of groups that the rehearsal expects to be informative at the run's N."""
+    """Return the line with the share of groups at the run's N whose rewards are expected to differ.
+
+    The estimate is made from the responses sampled before training.
+    """
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
     sizes = [len(group.rewards) for group in groups]
     num, _ = config.rollouts.stage_sizes()[0]
@@ -124,7 +127,7 @@ def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
 
 
 def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) -> str:
-    """Return the line with a step's estimated rollouts and seconds, at the speed of the rehearsal."""
+    """Return the line with a training step's estimated rollouts and seconds, at the speed measured before training."""
     groups = rehearsed.groups
     num, prompts = config.rollouts.stage_sizes()[0]
     successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
@@ -144,9 +147,10 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
 
 
 def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
-    """Return the estimated seconds of an update, from the time in which the policy scores a few responses.
+    """Return the estimated seconds of a policy update, from the time of computing log-probs of a few responses.
 
-    Each replica scores all of them. On a GPU, which a few would leave idle, they are repeated up to a full micro-batch.
+    Each data-parallel replica computes all of them. On a GPU, which a few would leave idle, the responses are repeated
+    up to a full micro-batch.
     """
     prompts, responses = [], []
     for group in groups[:NUM_SCORED]:

@@ -52,7 +52,7 @@ def results_of(
     files: Mapping[str, AnswerFile],
     config: EvaluationConfig,
 ) -> Results:
-    """Return all results of an evaluation, from benchmarks whose prompts all have answers."""
+    """Return all results of an evaluation, from the benchmarks in which every prompt has answers."""
     answers = {}
     for benchmark in benchmarks:
         answers[benchmark.name] = ordered(benchmark, files[benchmark.name])

@@ -50,7 +50,7 @@ def shown_responses(groups: Sequence[ScoredGroup], decode: Decode) -> list[str]:
 
 
 def summary(groups: Sequence[ScoredGroup]) -> list[str]:
-    """Return one line about all responses: mean reward, right ones, cut ones, and mean length."""
+    """Return one line about all sampled responses: mean reward, number correct, number cut off, and mean length."""
     rewards = np.concatenate([group.rewards for group in groups])
     is_stopped = np.concatenate([group.group.is_stopped for group in groups])
     tokens = np.concatenate([group.group.lengths for group in groups])
@@ -104,7 +104,10 @@ def reward_reason(group: ScoredGroup, place: int, response: str) -> str:
 
 
 def quoted(title: str, text: str) -> list[str]:
-    """Return lines with a title and a text, each line of the text after a bar; a long text is cut to its end."""
+    """Return lines with a title and a quoted text, each line of the text after a vertical bar.
+
+    Of a long text only the end is shown.
+    """
     shown = inert(text.strip())
     if len(shown) > MAX_SHOWN:
         shown = f"… {shown[-MAX_SHOWN:]}"

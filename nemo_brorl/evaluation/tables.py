@@ -22,9 +22,9 @@ NOTES = (
 
 
 def named_scores(results: Results) -> list[tuple[str, Scores]]:
-    """Return the rows of the results table, by name.
+    """Return the names and scores for the rows of an evaluation's results table.
 
-    They are the benchmarks, each followed by its tasks if it has several, the domains if they differ from the
+    The rows are the benchmarks, each followed by its tasks if it has several, the domains if they differ from the
     benchmarks, and the totals.
     """
     rows: list[tuple[str, Scores]] = []
@@ -44,7 +44,7 @@ def named_scores(results: Results) -> list[tuple[str, Scores]]:
 
 
 def score_table(results: Results, confidence: float) -> list[list[str]]:
-    """Return header and rows of the results table as text cells."""
+    """Return header and rows of an evaluation's results table as text cells."""
     named = named_scores(results)
     pass_ks: set[int] = set()
     majority_ks: set[int] = set()
@@ -139,7 +139,7 @@ def _value(estimate: Estimate | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a share as text in per cent, or a dash for None and NaN."""
+    """Return a fraction as text in per cent, or a dash for None and NaN."""
     if value is None or np.isnan(value):
         return NONE
     return f"{value:.1%}"

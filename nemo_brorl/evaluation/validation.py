@@ -79,7 +79,10 @@ class Evaluator:
         prompts: Sequence[Prompt],
         sampler: Sampler,
     ) -> None:
-        """Fix the prompts and sampling parameters; limits that `settings` leaves open come from `rollouts`."""
+        """Fix prompts and sampling parameters of the validations during training.
+
+        Length limits that the evaluation settings leave open come from the rollout settings.
+        """
         self.prompts = list(prompts)
         self.num_samples = settings.samples_per_prompt
         max_tokens = settings.max_response_tokens or rollouts.max_response_tokens
@@ -102,7 +105,7 @@ def _by_task(groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:
 
 
 def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
-    """Return the validation result of scored groups of equal size."""
+    """Return the validation result of scored groups that all have the same number of rollouts."""
     num_samples = groups[0].group.num_rollouts
     correct = []  # number of right samples in each group
     shares = []  # pass@1 of each group
@@ -127,9 +130,10 @@ def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
 
 
 def best_constant_answer(groups: Sequence[ScoredGroup]) -> float | None:
-    """Return pass@1 of always giving each task's most frequent reference answer; None if no prompt has one.
+    """Return the pass@1 of always giving each task's most frequent reference answer.
 
-    A gain up to this value may be due to more certainty alone.
+    Returns None if no prompt has a reference answer. A gain of the policy up to this value may be due to more certainty
+    alone.
     """
     references = []
     for group in groups:

@@ -16,10 +16,10 @@ def answered_chunk(
     request: RolloutRequest,
     meta: ChunkMeta,
 ) -> RolloutChunk:
-    """Return the RolloutChunk that holds an engine's reply to a request.
+    """Return the RolloutChunk that holds an engine's reply to a request for rollouts.
 
-    The tokens stay in the object store, where the engine put them. The chunk includes the tokens that its rollouts were
-    resumed from, so the request in it drops its own reference to these.
+    The tokens stay in the object store, where the engine put them. For rollouts that were resumed, the chunk includes
+    the tokens that they already had, so the request in the chunk drops its own reference to these tokens.
     """
     partial = None
     if meta.partial is not None:
@@ -43,10 +43,10 @@ def answered_chunk(
 
 
 def unsampled_chunk(request: RolloutRequest, version: int) -> RolloutChunk:
-    """Return the RolloutChunk of a request that was cut before an engine had it.
+    """Return the RolloutChunk of a request for rollouts that was cut before any engine had it.
 
-    No rollout in it has ended, and the partial rollouts that the request would have resumed are unchanged. `version` is
-    the policy version that rollouts without a token are given.
+    No rollout in the chunk has ended, and the partial rollouts that the request would have resumed are unchanged.
+    `version` is the policy version that is given to rollouts without a token.
     """
     nothing = np.zeros(0, np.int32)
     partial = request.partial

@@ -20,7 +20,7 @@ def find_garbage(
     max_tokens: int,
     least: int = 1,
 ) -> str | None:
-    """Return what is wrong with the arrays that an engine sampled, or None.
+    """Return what is wrong with the responses that an engine sampled, or None if they are valid.
 
     Each response must have from `least` to `max_tokens` tokens, token ids below `vocab_size`, and finite
     log-probabilities that are not positive.
@@ -48,10 +48,10 @@ def find_mismatch(
     request: RolloutRequest,
     known_versions: Collection[int],
 ) -> str | None:
-    """Return why a reply does not belong to a request, or None if it does.
+    """Return why an engine's reply does not belong to a request for rollouts, or None if it does.
 
-    The call, the prompt, the rollout indices and the number of lengths must match. `known_versions` are the policy
-    versions that were published to the engines.
+    The call id, the prompt, the rollout indices and the number of response lengths must match. `known_versions` are the
+    policy versions that were published to the engines.
     """
     asked_for = request.prompt.uid
     if meta.call_id != call_id or meta.uid != asked_for:
@@ -76,9 +76,9 @@ def find_mismatch(
 
 
 def check_lengths(requests: Sequence[RolloutRequest], max_model_len: int | None) -> None:
-    """Raise ConfigError for a request that does not fit the engines' context.
+    """Raise ConfigError for a request whose prompt and response do not fit the engines' context length.
 
-    Also raised for a request that resumes a rollout which has no token left to sample.
+    ConfigError is also raised for a request that resumes a rollout which has no token left to sample.
     """
     for request in requests:
         uid = request.prompt.uid

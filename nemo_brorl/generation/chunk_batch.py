@@ -67,16 +67,16 @@ class ChunkBatch:
 
     @property
     def is_idle(self) -> bool:
-        """True if the engine has no chunk to sample, or has failed."""
+        """Return True if the engine has no rollouts to sample, or has failed."""
         return not self._chunks or self._failure is not None
 
     def set_version(self, version: int) -> None:
-        """Set the policy version of all tokens that are sampled from now on."""
+        """Set the policy version that is recorded for all tokens sampled from now on."""
         self.version = version
         self._requests.set_version(version)
 
     def add(self, chunk: ChunkTask) -> None:
-        """Queue all rollouts of a chunk in vLLM's batch."""
+        """Queue all rollouts of a chunk (rollouts of one prompt) in vLLM's batch."""
         if self._failure is not None:
             chunk.answer.set_result((self._failure, None, None))
             return
@@ -97,7 +97,7 @@ class ChunkBatch:
             self.cut([chunk.call_id])
 
     def step(self) -> None:
-        """Run one step of vLLM and answer the chunks that end in it."""
+        """Run one step of vLLM, and answer each chunk of rollouts whose last rollout ends in this step."""
         ended = self._requests.step()
         for name, continuation in ended:
             chunk, row = self._rollouts.pop(name)
@@ -117,11 +117,11 @@ class ChunkBatch:
         within_s: float,
         question: Future[Progress],
     ) -> None:
-        """Answer `question` with the progress of all chunks once `ReportTimes` says that a report is due."""
+        """Answer the driver's `question` with the progress of all rollouts once `ReportTimes` says that it is due."""
         self._reports.ask(every, within_s, question)
 
     def cut(self, call_ids: Collection[int]) -> None:
-        """End these chunks now and answer them with the tokens that they have."""
+        """Stop sampling these chunks of rollouts, and answer each with the tokens sampled so far."""
         for call_id in call_ids:
             chunk = self._chunks.get(call_id)
             if chunk is None:
@@ -134,7 +134,7 @@ class ChunkBatch:
             self._answer(chunk)
 
     def withdraw(self, call_id: int) -> bool:
-        """Drop a chunk of which no token was sampled yet. Return True if it was dropped."""
+        """Drop a chunk of rollouts if no token of it was sampled yet, and return True if it was dropped."""
         chunk = self._chunks.get(call_id)
         if chunk is None:
             return False
@@ -145,9 +145,9 @@ class ChunkBatch:
         return True
 
     def abort(self, call_ids: Collection[int]) -> None:
-        """Drop these chunks, which must be all chunks of the engine.
+        """Drop the named chunks of rollouts, which must be all chunks of the engine.
 
-        No other chunk is on its way, and the driver waits for no progress report.
+        No other chunk is on its way to the engine, and the driver waits for no progress report.
         """
         self._reports.drop()
         self._cut_early.clear()
@@ -156,7 +156,7 @@ class ChunkBatch:
             self._drop(chunk)
 
     def fail(self, failure: ChunkFailure) -> None:
-        """Answer every chunk, now and from now on, with a failure of the engine."""
+        """Answer every chunk of rollouts, now and from now on, with a failure of the engine."""
         self._failure = failure
         for chunk in self._chunks.values():
             chunk.answer.set_result((failure, None, None))
@@ -179,9 +179,10 @@ class ChunkBatch:
                 self.cut([chunk.call_id])
 
     def _news(self, now: float) -> Progress:
-        """Return the progress of the other chunks for an answer, or () if the driver has heard of them just now.
+        """Return the progress of the engine's chunks of rollouts, which is sent along with the answer for one chunk.
 
-        With hundreds of small chunks, a report with every answer would take longer than sampling.
+        It is () if the driver got a progress report just now. With hundreds of small chunks, a report with every answer
+        would take longer than sampling.
         """
         if not self._reports.times.may_report(now):
             return ()
@@ -189,7 +190,7 @@ class ChunkBatch:
         return self._progress()
 
     def _progress(self) -> Progress:
-        """Return the progress of every chunk in the batch that has started."""
+        """Return the progress of every chunk of rollouts in the batch of which sampling has started."""
         progress = []
         for chunk in self._chunks.values():
             num_running = 0  # rollouts that have started and not ended
@@ -233,7 +234,7 @@ class ChunkBatch:
         chunk.answer.set_result((ReturnedChunk(), None, None))
 
     def _remove_rollouts(self, chunk: ChunkTask) -> None:
-        """Remove a chunk's unfinished rollouts from vLLM's batch."""
+        """Remove the unfinished rollouts of a chunk from vLLM's batch."""
         self._requests.abort(chunk.ids)
         for row in range(len(chunk.ids)):
             self._rollouts.pop(f"{chunk.call_id}/{row}", None)

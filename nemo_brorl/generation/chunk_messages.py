@@ -61,13 +61,13 @@ Reply = tuple[ChunkMeta | ChunkFailure | ReturnedChunk, ChunkArrays | None, Chun
 
 
 def response_lengths(arrays: ChunkArrays) -> Int32:
-    """Return the number of tokens [n] of each response."""
+    """Return the number of tokens of each of n responses, as an array [n]."""
     offsets: Int64 = arrays.offsets
     return np.diff(offsets).astype(np.int32)
 
 
 def no_arrays(num: int) -> ChunkArrays:
-    """Return the arrays of `num` responses that have no token."""
+    """Return the arrays of tokens and log-probabilities of `num` responses that have no token."""
     return ChunkArrays(
         token_ids=np.zeros(0, np.int32),
         log_probs=np.zeros(0, np.float32),

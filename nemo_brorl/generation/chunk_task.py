@@ -60,9 +60,9 @@ def rollout_seed(
 ) -> int:
     """Return the seed for sampling one rollout of a group.
 
-    It is the group's seed + the rollout's index, so neither chunks nor engines change what is sampled. A rollout that
-    is resumed after `num_resumed` tokens gets another seed, derived from both: the first seed would repeat the draws of
-    its first tokens.
+    It is the group's seed + the rollout's index, so what is sampled does not depend on how rollouts are split into
+    requests or on which engine samples them. A rollout that is resumed after `num_resumed` tokens gets a seed derived
+    from this sum and `num_resumed`, because the original seed would repeat the draws of its first tokens.
     """
     seed = (group_seed & (2**_SEED_BITS - 1)) + index
     if num_resumed == 0:
@@ -100,12 +100,12 @@ class ChunkTask:
 
     @property
     def is_finished(self) -> bool:
-        """True if every rollout of the chunk has ended."""
+        """Return True if every rollout of the chunk has ended or was cut off."""
         return self._num_left == 0
 
     @property
     def num_sampled(self) -> int:
-        """Tokens that this engine sampled for the chunk's rollouts that have ended or were cut off."""
+        """Return the number of tokens that this engine sampled for rollouts that have ended or were cut off."""
         num_tokens = 0
         for continuation in self._continuations:
             if continuation is not None:
@@ -113,7 +113,7 @@ class ChunkTask:
         return num_tokens
 
     def prefix_hits(self) -> tuple[int, int]:
-        """Return how many tokens the rollouts were resumed from, and how many of these the prefix cache had.
+        """Return how many tokens the rollouts were resumed from, and how many of these tokens the prefix cache had.
 
         The prompt's tokens are counted for each resumed rollout.
         """
@@ -128,7 +128,7 @@ class ChunkTask:
         return num_tokens, num_cached
 
     def rollouts(self) -> Iterator[RolloutTask]:
-        """Yield vLLM's request for each rollout of the chunk, in order."""
+        """Yield a sampling request to vLLM for each rollout of the chunk, in order."""
         request = self.request
         prompt = list(request.prompt.token_ids)
         indices = request.indices.tolist()
@@ -147,13 +147,13 @@ class ChunkTask:
             )
 
     def num_resumed(self, row: int) -> int:
-        """Return how many response tokens a rollout had when this engine got it."""
+        """Return how many response tokens a rollout already had when this engine received it."""
         return self._offsets[row + 1] - self._offsets[row]
 
     def _num_left_to_sample(self, row: int) -> int:
-        """Return how many more tokens a rollout may sample in this turn.
+        """Return how many more tokens a rollout may sample in the current turn of its trajectory.
 
-        The limit is that of the response, or that of the turn if it has fewer tokens left.
+        The limit is that of the whole response, or that of the turn if the turn has fewer tokens left.
         """
         sampling = self.request.sampling
         num_resumed = self.num_resumed(row)
@@ -171,7 +171,10 @@ class ChunkTask:
         return min(left, sampling.max_turn_tokens - num_of_turn)
 
     def period(self) -> Period:
-        """Return when the chunk was received and when its first token was sampled, with now as its end."""
+        """Return when the engine received the chunk of rollouts and when its first token was sampled.
+
+        The period's end is the time of this call.
+        """
         # Times are taken by the monotonic clock, and sent by the clock that other processes share.
         offset = time.time() - time.monotonic()
         started_at = self.started_at or time.monotonic()
@@ -182,13 +185,13 @@ class ChunkTask:
         )
 
     def put(self, row: int, continuation: Continuation) -> None:
-        """Store the tokens of a rollout that has ended or was cut off."""
+        """Store the sampled tokens of a rollout that has ended or was cut off."""
         self._continuations[row] = continuation
         if continuation.has_ended:
             self._num_left -= 1
 
     def missing(self) -> list[int]:
-        """Return the rows of the chunk's rollouts whose tokens were not stored yet."""
+        """Return the indices, within the chunk, of rollouts whose tokens were not stored yet."""
         rows = []
         for row, continuation in enumerate(self._continuations):
             if continuation is None:
@@ -196,10 +199,10 @@ class ChunkTask:
         return rows
 
     def reply(self, version: int, vocab_size: int) -> Reply:
-        """Return the reply to the driver, with the tokens of all rollouts that were `put`.
+        """Return the engine's reply to the driver, with the tokens of all rollouts that were stored by `put`.
 
         `version` is the engine's current policy version, for rollouts without a token. The reply is a ChunkFailure if
-        the sampled arrays make no sense.
+        the sampled arrays are invalid, for example with token ids outside the vocabulary.
         """
         ended = []
         is_stopped = []
@@ -246,9 +249,9 @@ class ChunkTask:
         return meta, arrays, partial_arrays if cut_off else None
 
     def _turns(self, rows: Sequence[int]) -> TurnRecord | None:
-        """Return the turns that ended before this engine got these rollouts.
+        """Return the turns of the trajectories that ended before this engine received them.
 
-        None if their tokens are lost, because then everything is sampled again.
+        The result is None if the tokens of these turns are lost, because then everything is sampled again.
         """
         resumed = self.request.partial
         if resumed is None or resumed.turns is None or self._partial.is_sampled is None:
@@ -256,11 +259,11 @@ class ChunkTask:
         return resumed.turns.select(rows)
 
     def _resumed(self, row: int) -> slice:
-        """Return the slice of the resumed tokens, `_partial`, that belongs to a rollout."""
+        """Return where the tokens of one resumed rollout are in the concatenated tokens of all resumed rollouts."""
         return slice(self._offsets[row], self._offsets[row + 1])
 
     def _versions(self, rows: Sequence[int], version: int) -> list[int]:
-        """Return the policy versions that sampled a token of these rollouts, or `version` if they have none."""
+        """Return the policy versions that sampled a token of these rollouts, or `version` if they have no token."""
         versions: list[int] = []
         for row in rows:
             versions += self._continuation(row).versions
@@ -269,7 +272,7 @@ class ChunkTask:
         return versions or [version]
 
     def _pack(self, rows: Sequence[int]) -> ChunkArrays:
-        """Concatenate the earlier tokens and the continuation of each rollout, rollout after rollout."""
+        """Concatenate, rollout after rollout, the tokens that it was resumed from and the tokens sampled after them."""
         offsets = [0]
         for row in rows:
             num_sampled = len(self._continuation(row).token_ids)
@@ -299,7 +302,7 @@ class ChunkTask:
         )
 
     def _routes(self, rows: Sequence[int], offsets: Sequence[int]) -> Routes | None:
-        """Return the expert routes of the rollouts' tokens, or None if none is known."""
+        """Return the mixture-of-experts routes of the rollouts' tokens, or None if no route is known."""
         known = []
         for row in rows:
             earlier = None
@@ -309,9 +312,9 @@ class ChunkTask:
         return packed_routes(known, offsets, len(self.request.prompt.token_ids))
 
     def _prompt_routes(self) -> Routes | None:
-        """Return the prompt's expert routes, as computed for the first rollout that has them.
+        """Return the expert routes of the prompt's tokens, as computed for the first rollout that has them.
 
-        All rollouts of the chunk share the prompt's keys and values, so they share its routes.
+        All rollouts of one request share the prompt's keys and values, so they share its routes.
         """
         # A token keeps the route with which it was first computed.
         if self._partial.prompt_routes is not None:

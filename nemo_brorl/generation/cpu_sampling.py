@@ -30,9 +30,10 @@ NUM_AHEAD = 64
 
 
 def sample_by_arrays(runner: CPUModelRunner) -> None:
-    """Replace the loops over requests of a model runner. Call it before its first request.
+    """Replace a vLLM model runner's loops over requests by array operations.
 
-    A runner with speculation or asynchronous scheduling keeps vLLM's own code.
+    Call it before the runner's first request. A runner with speculative decoding or asynchronous scheduling keeps
+    vLLM's own code.
     """
     sampler = runner.sampler.topk_topp_sampler
     if runner.speculative_config is not None or runner.use_async_scheduling or sampler.use_fp64_gumbel:
@@ -61,8 +62,8 @@ class SeededSampler:
     ) -> tuple[Tensor, Tensor | None]:
         """Sample one token for each row of `logits` [requests, vocabulary].
 
-        `generators` has those of the rows with a seed of their own. Returns token ids [requests], and the processed
-        logits or log-probs where the engine's `logprobs_mode` requests them.
+        `generators` holds the random generators of those requests that have a seed of their own. Returns token ids
+        [requests], and the processed logits or log-probs where the engine's `logprobs_mode` requests them.
         """
         logits = apply_top_k_top_p(logits, top_k, top_p)
         returned = None
@@ -76,7 +77,7 @@ class SeededSampler:
         return torch.ops._C.fused_gumbel_argmax(logits.to(torch.float32), seeds), returned
 
     def next_seed(self, generator: Generator) -> int:
-        """Return the number that `torch.randint` would draw next from a generator."""
+        """Return the number that `torch.randint` would draw next from a random generator."""
         ahead = self._ahead.get(generator)
         if not ahead:
             ahead = torch.randint(0, SEED_END, (NUM_AHEAD,), generator=generator).tolist()
@@ -100,9 +101,10 @@ class TokenRecorder:
         hidden_states: Tensor,
         num_scheduled_tokens: int,
     ) -> tuple[Any, ...]:
-        """Record one sampled token for each request. Returns what vLLM's `_bookkeeping_sync` returns.
+        """Record one sampled token for each request, and return what vLLM's `_bookkeeping_sync` returns.
 
-        vLLM's own code does it where a request is in the middle of its prompt, or wants the prompt's log-probs.
+        vLLM's own code does this instead when a request is in the middle of its prompt, or wants the prompt's
+        log-probs.
         """
         runner, batch = self._runner, self._runner.input_batch
         num = batch.num_reqs

@@ -112,9 +112,8 @@ def prepare_process(
 ) -> None:
     """Set environment variables of an engine's process, before it imports torch and vllm.
 
-    `worker_environment` says where vLLM starts its workers, and `sleeps` whether the engine will ever sleep.
-
-    A Ray runtime_env would take 1.6 s longer: the actor could not use the workers that Ray has started in advance.
+    `worker_environment` holds the variables that tell vLLM where to start its workers, and `sleeps` tells whether the
+    engine will ever enter vLLM's sleep mode.
     """
     os.environ.update(_REQUIRED | _CPU_ENVIRONMENT if on_cpu else _REQUIRED)
     defaults = _DEFAULTS | _CPU_DEFAULTS if on_cpu else _DEFAULTS
@@ -143,10 +142,10 @@ def _vllm_version() -> tuple[int, ...]:
 
 
 def actor_options(sizes: RunSizes) -> dict[str, Any]:
-    """Return the Ray options of an engine actor.
+    """Return the Ray options of a vLLM engine's actor.
 
-    On CPU an engine and a policy rank use the same cores alternately, so the engine reserves a tenth of one. GPUs are
-    reserved by the actor's placement (`nemo_brorl.cluster.process_placement`).
+    On CPU an engine and a policy rank use the same cores alternately, so the engine reserves a tenth of a core. GPUs
+    are reserved by the actor's placement (`nemo_brorl.cluster.process_placement`).
     """
     return {
         "num_cpus": 0.1 if sizes.num_gpus == 0 else 1,
@@ -177,7 +176,7 @@ def engine_settings(
     worker_environment: Mapping[str, str] = _NOTHING,
     records_routes: bool = False,
 ) -> EngineSettings:
-    """Return the settings from which engine `index` of the pool is built.
+    """Return the settings from which the vLLM engine with number `index` is built.
 
     With `records_routes` the engine returns which experts every token was routed to.
     """
@@ -241,7 +240,7 @@ def _device_arguments(generation: GenerationConfig, sizes: RunSizes, records_rou
 
 
 def with_cache(settings: EngineSettings, cache_bytes: int) -> EngineSettings:
-    """Return the settings of an engine that replaces another one, with a given size of the KV cache.
+    """Return the settings of a vLLM engine that replaces a lost one, with a given size of the KV cache.
 
     By then the policy may hold its memory on the same GPU. Without the size of the cache, vLLM demands that its whole
     share of the GPU is free when it starts, and counts what other processes allocate meanwhile as its own.

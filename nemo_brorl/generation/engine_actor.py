@@ -72,7 +72,10 @@ class RolloutEngine:
         self._ready: EngineReady = self._thread.submit(self._build).result()
 
     async def ready(self) -> EngineReady:
-        """Return how long the engine took to build. Ray answers this call once the engine is built."""
+        """Return the seconds that the vLLM engine took to build, and the size of its KV cache.
+
+        Ray answers this call once the engine is built.
+        """
         return self._ready
 
     @ray.method(num_returns=3)
@@ -82,10 +85,11 @@ class RolloutEngine:
         request: RolloutRequest,
         partial: ChunkArrays | None,
     ) -> Reply:
-        """Sample the rollouts of a request. Return the reply's small part, the ended and the unfinished rollouts.
+        """Sample the rollouts of a request, and return the reply to the driver, in three Ray objects.
 
-        These are three Ray returns. The third one is None unless the chunk was cut. `call_id` must be new in each call.
-        `partial` are the tokens of `request.partial`.
+        They are the small part of the reply without tokens, the tokens of ended rollouts, and the tokens of unfinished
+        rollouts. The third one is None unless the rollouts were cut off. `call_id` must be new in each call. `partial`
+        are the tokens of `request.partial`.
         """
         # The engine's thread sets this future, and the coroutine waits for it.
         answer: Future[Reply] = Future()
@@ -94,24 +98,27 @@ class RolloutEngine:
         return await asyncio.wrap_future(answer)
 
     async def cut(self, call_ids: Collection[int]) -> None:
-        """End these chunks with the tokens that they have. A chunk that arrives later is ended at once."""
+        """Stop sampling these chunks of rollouts, and answer each with the tokens sampled so far.
+
+        A chunk that reaches the engine after this call is ended at once.
+        """
         await self._on_thread(self._batch.cut, call_ids)
 
     async def withdraw(self, call_id: int) -> bool:
-        """Drop a chunk of which no token was sampled yet. Return True if it was dropped.
+        """Drop a chunk of rollouts if no token of it was sampled yet, and return True if it was dropped.
 
-        The chunk's `generate` then answers with ReturnedChunk.
+        The call of `generate` for this chunk then answers with ReturnedChunk.
         """
         return await self._on_thread(self._batch.withdraw, call_id)
 
     async def abort(self, call_ids: Collection[int]) -> None:
-        """Drop these chunks, which must be all chunks of the engine, also those that arrive later."""
+        """Drop these chunks of rollouts, which must be all chunks of the engine, including those that arrive later."""
         await self._on_thread(self._batch.abort, call_ids)
 
     async def progress(self, every: int, within_s: float) -> Progress:
-        """Return the progress of the chunks in the batch once a report is due.
+        """Return the progress of the chunks of rollouts in the engine's batch once a report is due.
 
-        A report is due when `every` more rollouts have ended, or `within_s` seconds after the last one (see
+        A report is due when `every` more rollouts have ended, or `within_s` seconds after the last report (see
         `ReportTimes`). An engine without chunks does not answer until it has some.
         """
         question: Future[Progress] = Future()
@@ -119,28 +126,34 @@ class RolloutEngine:
         return await asyncio.wrap_future(question)
 
     async def stats(self) -> EngineStats:
-        """Return the engine's counters since it started."""
+        """Return the engine's counters, such as sampled tokens, since the engine started."""
         return await self._on_thread(self._stats)
 
     async def begin_weights(self, manifest: Sequence[TensorInfo]) -> None:
-        """Check the manifest of a weight update against the model's files.
+        """Check that the manifest of a weight update matches the model's files.
 
-        Raises WeightSyncError, and leaves the model unchanged then.
+        Raises WeightSyncError if it does not match, and leaves the model unchanged then.
         """
         folder = Path(self._settings.model_folder)
         check_manifest(manifest, read_shapes(folder), has_tied_head(folder))
         self._incoming = IncomingWeights(manifest)
 
     async def receive_weights(self, bucket: WeightBucket | BucketNotice) -> None:
-        """Load the next bucket of a weight update. Raises WeightSyncError; replace the actor after an error."""
+        """Load the next bucket of tensors of a weight update into the engine.
+
+        Raises WeightSyncError when that fails. The engine actor must be replaced after an error.
+        """
         await self._on_thread(self._receive, bucket)
 
     async def finish_weights(self, version: int) -> LoadReport:
-        """Complete a weight update and clear the prefix cache. Tokens sampled later carry `version`."""
+        """Complete a weight update and clear the prefix cache.
+
+        Tokens sampled from now on are recorded with policy version `version`.
+        """
         return await self._on_thread(self._finish, version)
 
     async def restore(self, manifest: Sequence[TensorInfo], version: int, *buckets: WeightBucket) -> EngineReady:
-        """Load a whole weight update in one call, into an engine that replaces a dead one."""
+        """Load a whole weight update in one call, into an engine that replaces a lost engine."""
         await self.begin_weights(manifest)
         for bucket in buckets:
             await self.receive_weights(bucket)
@@ -148,15 +161,21 @@ class RolloutEngine:
         return self._ready
 
     async def join_weight_link(self, link: WeightLink, number: int) -> None:
-        """Connect the engine's workers to a weight broadcast, as receiver `number`. Raises ReceiverLostError."""
+        """Connect the engine's workers to a broadcast of policy weights, as receiver `number`.
+
+        Raises ReceiverLostError when the connection fails.
+        """
         await self._on_thread(self._workers, "join_weight_link", link, number)
 
     async def sleep(self) -> int:
-        """Free the memory that `generation.sleep` names. Return the bytes that the engine still holds."""
+        """Free the engine's memory that the sleep mode `generation.sleep` covers.
+
+        Returns the number of bytes that the engine still holds.
+        """
         return await self._on_thread(self._sleep)
 
     async def wake(self, tag: str) -> None:
-        """Allocate the engine's memory again for the "weights" or for the "kv_cache"."""
+        """Allocate the memory of a sleeping engine again, for the "weights" or for the "kv_cache"."""
         await self._on_thread(self._sleep_mode.wake, tag)
 
     async def _on_thread(self, call: Callable[..., T], *args: Any) -> T:
@@ -219,14 +238,20 @@ class RolloutEngine:
             self._step_if_needed()
 
     def _note_failure(self, step: Future[None]) -> None:
-        """Fail all chunks, now and later, if a step raised: the batch is in an unknown state."""
+        """Answer all rollout requests, now and later, with a failure if a step of vLLM raised an exception.
+
+        The exception leaves vLLM's batch in an unknown state.
+        """
         cause = step.exception()
         if cause is not None:
             logger.error("a step failed", exc_info=cause)
             self._batch.fail(ChunkFailure(f"{type(cause).__name__}: {cause}"))
 
     def _hold(self) -> None:
-        """Stop sampling until `_release`. Rollouts in flight wait."""
+        """Stop sampling in this engine until `_release` is called.
+
+        Unfinished rollouts stay in vLLM's batch and wait.
+        """
         self._is_held = True
 
     def _release(self) -> None:

@@ -31,7 +31,10 @@ def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
 
 @functools.cache
 def known_arguments() -> tuple[str, ...]:
-    """Return the argument names of the installed vLLM's EngineArgs. Raises ConfigError without vLLM."""
+    """Return the argument names of the installed vLLM's EngineArgs.
+
+    Raises ConfigError if vLLM is not installed.
+    """
     vllm = importlib.util.find_spec("vllm")
     if vllm is None or vllm.origin is None:
         raise ConfigError("generation.engine_args cannot be checked: vLLM is not installed here")
@@ -40,7 +43,7 @@ def known_arguments() -> tuple[str, ...]:
 
 
 def fields_of(source: str, class_name: str) -> tuple[str, ...]:
-    """Return the field names of a dataclass in a module's source, in order."""
+    """Return the field names of a dataclass, in order, as read from the source code of its module."""
     names = []
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef) or node.name != class_name:

@@ -45,9 +45,9 @@ class EngineHandle:
         timeout_s: float,
         transport: ActorTransport,
     ) -> None:
-        """Start the engine's first actor.
+        """Start the first Ray actor of a vLLM engine.
 
-        `start_actor` gets the KV cache size in bytes that the earlier engine had here, or 0 for the first one.
+        `start_actor` gets the KV cache size in bytes of the actor that it replaces, or 0 for the first actor.
         """
         self.index = index
         # Weights that a replacement loads. None: those of the model folder.
@@ -75,32 +75,35 @@ class EngineHandle:
 
     @property
     def name(self) -> str:
-        """Name of the current engine, for messages. It changes with every replacement."""
+        """Return the engine's name for messages, which changes whenever the engine is replaced."""
         if self.num_started == 1:
             return f"engine {self.index}"
         return f"engine {self.index} (number {self.num_started})"
 
     @property
     def version(self) -> int:
-        """Policy version of the weights published last. 0: those of the model folder."""
+        """Return the policy version of the weights published last, or 0 for the weights of the model folder."""
         return 0 if self.published is None else self.published.version
 
     @property
     def silence_s(self) -> float:
-        """Seconds since the engine last answered, or last got work after idling."""
+        """Return the seconds since the engine last answered, or last got work after idling."""
         return self._transport.now() - self._heard
 
     def touch(self) -> None:
-        """Restart the silence timer, because the engine answered or got work."""
+        """Restart the timer of an engine's silence, because the engine answered or got work."""
         self._heard = self._transport.now()
 
     def note_chunk(self) -> None:
-        """Reset the count of failures in a row, because the engine returned a valid chunk."""
+        """Reset the engine's count of consecutive failures, because the engine returned valid rollouts."""
         self._num_in_a_row = 0
         self.touch()
 
     def wait(self) -> EngineReady:
-        """Block until the engine is ready. Raises GenerationError when it does not start."""
+        """Block until the vLLM engine is ready to sample.
+
+        Raises GenerationError when it does not start.
+        """
         reference = self.starting
         if reference is None:
             reference = self.actor.ready.remote()
@@ -111,7 +114,7 @@ class EngineHandle:
         return ready
 
     def note_ready(self, ready: EngineReady) -> None:
-        """Record that the engine has started and can be used."""
+        """Record that a vLLM engine has started and can be used."""
         if self.starting is not None:
             self.starting = None
             self._cache_bytes = ready.cache_bytes
@@ -119,9 +122,9 @@ class EngineHandle:
             logger.info("engine %d is ready: import %.1f s, load %.1f s", self.index, ready.import_s, ready.load_s)
 
     def check_start(self) -> None:
-        """Check on a starting engine without waiting, and replace it if it failed or takes too long.
+        """Check on a starting engine without blocking, and replace it if it failed or takes too long.
 
-        Raises GenerationError when there are no restarts left.
+        Raises GenerationError when the engine has no restarts left.
         """
         if self.starting is None:
             return
@@ -135,9 +138,9 @@ class EngineHandle:
             self.replace(TimeoutError(f"no answer within generation.timeout_s={self._timeout_s:g}"))
 
     def wait_alive(self) -> EngineReady:
-        """Block until the engine is ready. An engine that was ready and has died since is replaced.
+        """Block until the engine is ready, and replace it if it was ready before and has died since.
 
-        Raises GenerationError when an engine that is starting does not start, or when there are no restarts left.
+        Raises GenerationError when an engine that is starting fails to start, or when it has no restarts left.
         """
         if self.starting is None:
             return self.wait_or_replace()
@@ -146,7 +149,7 @@ class EngineHandle:
     def wait_or_replace(self) -> EngineReady:
         """Block until the engine is ready, and replace it as often as needed.
 
-        Raises GenerationError when there are no restarts left.
+        Raises GenerationError when the engine has no restarts left.
         """
         while True:
             try:
@@ -155,10 +158,10 @@ class EngineHandle:
                 self.replace(cause)
 
     def replace(self, cause: object) -> None:
-        """Kill the actor and start another one with the published weights, without waiting.
+        """Kill the engine's Ray actor and start a new actor with the published weights, without waiting for it.
 
         If no copy of the weights is kept, the new engine `lacks_weights` until the next weight sync. Raises
-        GenerationError when the engine was replaced `max_restarts` times since it last returned a chunk.
+        GenerationError when the engine was replaced `max_restarts` times since it last returned rollouts.
         """
         # Also an actor that seems dead, because it may hold the device that its successor needs.
         self._transport.kill(self.actor)
@@ -183,9 +186,9 @@ class EngineHandle:
         self._start()
 
     def count(self, snapshot: EngineStats) -> EngineStats:
-        """Return the totals of all actors of this engine so far, with its faults.
+        """Return the summed counters of all actors that this engine has had, with its number of faults.
 
-        `snapshot` are the counters of the current actor.
+        `snapshot` holds the counters of the current actor.
         """
         if self._carried is not None:
             totals = {}
@@ -202,7 +205,7 @@ class EngineHandle:
         )
 
     def close(self) -> None:
-        """Kill the engine's actor."""
+        """Kill the Ray actor of this vLLM engine."""
         self._transport.kill(self.actor)
 
     def _count_fault(self) -> None:
@@ -231,16 +234,16 @@ class EngineHandle:
 
 
 def why_lost(cause: object) -> str:
-    """Return in one line why an engine was replaced."""
+    """Return one line that says why a vLLM engine was replaced."""
     if isinstance(cause, ChunkFailure):
         return cause.reason
     return explain(cause)
 
 
 def check_weights(handles: Sequence[EngineHandle]) -> None:
-    """Raise GenerationError when no engine has the published weights.
+    """Raise GenerationError when no engine has the published policy weights.
 
-    Only the policy could send them again, and it waits for samples.
+    Only the policy could send them again, and the policy waits for rollouts.
     """
     for handle in handles:
         if not handle.lacks_weights:

@@ -38,7 +38,7 @@ class EngineInUse:
 
     @property
     def num_rollouts(self) -> int:
-        """Rollouts of all chunks on the engine, ended rollouts included."""
+        """Return the number of rollouts in all chunks on the engine, with ended rollouts included."""
         return sum(chunk.num_rollouts for chunk in self.chunks.values())
 
 
@@ -58,20 +58,23 @@ class InFlight:
         self._open_calls: dict[Any, OpenCall] = {}  # key: reference
 
     def references(self) -> list[Any]:
-        """Return the references of all open calls to engines."""
+        """Return the Ray references of all calls to engines that are not answered yet."""
         return list(self._open_calls)
 
     def busy_engines(self) -> frozenset[int]:
-        """Return the indices of the engines that have chunks. Safe to call from any thread."""
+        """Return the indices of the engines that have rollouts to sample.
+
+        It is safe to call from any thread.
+        """
         engines = list(self.engines.items())
         return frozenset(index for index, engine in engines if engine.chunks)
 
     def add_engine(self, index: int, actor: Any) -> None:
-        """Add an engine that has no chunks yet."""
+        """Add a vLLM engine that has no rollouts yet."""
         self.engines[index] = EngineInUse(actor)
 
     def drop_engine(self, index: int) -> list[ChunkInFlight]:
-        """Remove an engine with its open calls. Return the chunks that it had."""
+        """Remove an engine and its unanswered calls, and return the chunks of rollouts that it was sampling."""
         for reference, call in list(self._open_calls.items()):
             if call.engine == index:
                 del self._open_calls[reference]
@@ -81,12 +84,12 @@ class InFlight:
         return lost
 
     def add(self, in_flight: ChunkInFlight) -> None:
-        """Record that an engine was given a chunk."""
+        """Record that an engine was given a chunk of rollouts."""
         self.chunks[in_flight.chunk] = in_flight
         self.engines[in_flight.engine].chunks[in_flight.call_id] = in_flight
 
     def remove(self, in_flight: ChunkInFlight) -> None:
-        """Remove a chunk from its engine, and stop waiting for the engine's reply."""
+        """Remove a chunk of rollouts from its engine, and stop waiting for the engine's reply."""
         del self.chunks[in_flight.chunk]
         del self.engines[in_flight.engine].chunks[in_flight.call_id]
         self._open_calls.pop(in_flight.meta, None)
@@ -98,11 +101,14 @@ class InFlight:
         on_result: Callable[..., None],
         *args: Any,
     ) -> None:
-        """Register `on_result(*args, result)` as the callback of an open call to an engine."""
+        """Register `on_result(*args, result)` as the callback of an unanswered call to an engine."""
         self._open_calls[reference] = OpenCall(engine, functools.partial(on_result, *args))
 
     def take_result(self, reference: Any, result: Any) -> None:
-        """Run the callback of a call that was answered. Does nothing if its engine was dropped meanwhile."""
+        """Run the callback of a call to an engine that was answered.
+
+        Nothing is done if the engine was removed meanwhile.
+        """
         call = self._open_calls.pop(reference, None)
         if call is not None:
             call.on_result(result)

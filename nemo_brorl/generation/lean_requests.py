@@ -47,7 +47,10 @@ class LeanRequests:
         self._free = list(range(num_slots))
 
     def add(self, request: Request, stop_tokens: list[int]) -> None:
-        """Give a request a slot, behind the others in running order. Call `sort` after the last one."""
+        """Give a request a slot in the arrays of sampled tokens, behind the other requests in running order.
+
+        Call `sort` after the last request was added.
+        """
         slot = self._free.pop()
         self.slots[request.request_id] = slot
         self.requests[slot] = request
@@ -61,16 +64,19 @@ class LeanRequests:
             counts[slot] = request.num_tokens
 
     def remove(self, request_id: str) -> None:
-        """Free the slot of a request that is no longer lean. Call `sort` after the last one."""
+        """Free the slot of a request that is handed back to vLLM's scheduler or has ended.
+
+        Call `sort` after the last request was removed.
+        """
         self._free.append(self.slots.pop(request_id))
 
     def sort(self) -> None:
-        """Update `ids` and `order`, the running order of lean requests, after `add` and `remove`."""
+        """Update `ids` and `order`, the running order of requests that bypass vLLM's scheduler, after changes."""
         self.ids = list(self.slots)
         self.order = np.fromiter(self.slots.values(), np.int64, len(self.slots))
 
     def append(self, slots: Int64, token_ids: Int64, log_probs: Float32 | None) -> None:
-        """Add one sampled token to each of the requests in these slots."""
+        """Append one sampled token to the token array of each request in these slots."""
         columns = self.num_tokens[slots] - self._first[slots]
         if columns.max(initial=0) >= self._token_ids.shape[1]:
             self._token_ids = np.concatenate([self._token_ids, np.zeros_like(self._token_ids)], 1)
@@ -82,16 +88,16 @@ class LeanRequests:
         self.num_in_flight[slots] -= 1
 
     def num_sampled(self, slot: int) -> int:
-        """Return the number of tokens sampled since the request became lean."""
+        """Return the number of tokens sampled since the request left vLLM's scheduler."""
         return int(self.num_tokens[slot] - self._first[slot])
 
     def sampled(self, slot: int) -> Sampled:
-        """Return copies of the tokens sampled since the request became lean."""
+        """Return copies of the tokens and log-probs sampled since the request left vLLM's scheduler."""
         count = self.num_sampled(slot)
         return Sampled(self._token_ids[slot, :count].copy(), self._log_probs[slot, :count].copy())
 
     def update_request(self, slot: int, hashes_blocks: bool = True) -> Request:
-        """Give vLLM's Request the tokens that it does not have, and the hashes of the blocks that they fill."""
+        """Append missing sampled tokens to vLLM's Request object, and the hashes of KV cache blocks that they fill."""
         request = self.requests[slot]
         first = int(self._num_known[slot] - self._first[slot])
         tokens = self._token_ids[slot, first : self.num_sampled(slot)].tolist()

@@ -43,9 +43,10 @@ logger = logging.getLogger(__name__)
 
 
 def make_scheduler(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, **arguments: Any) -> Scheduler:
-    """Return the lean scheduler for an engine's settings, or vLLM's own with a line that says why.
+    """Return the lean scheduler, which keeps decoding requests in arrays, or vLLM's own if the settings need it.
 
-    vLLM calls it as the constructor of its `scheduler_cls`.
+    A log line says why vLLM's own scheduler is kept. vLLM calls this function as the constructor of its
+    `scheduler_cls`.
     """
     is_async = vllm_config.scheduler_config.async_scheduling
     reason = why_unsupported(vllm_config, kv_cache_config)
@@ -75,7 +76,11 @@ class LeanMixin(Scheduler):
     # ---- what vLLM calls ----
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        """Return what the next step computes: every lean request's next token, and what vLLM's scheduler adds."""
+        """Return what the next step of vLLM computes.
+
+        It has the next token of every lean request, which only decodes and is kept in arrays outside vLLM's scheduler,
+        and what vLLM's scheduler adds.
+        """
         lean = self._lean
         if lean.ids and (throttle_prefills or not self._can_decode_all()):
             self._make_ordinary(lean.ids)
@@ -94,7 +99,7 @@ class LeanMixin(Scheduler):
         scheduler_output: SchedulerOutput,
         model_runner_output: ModelRunnerOutput,
     ) -> dict[int, EngineCoreOutputs]:
-        """Take in the tokens of one step, and return the outputs of requests."""
+        """Store the tokens sampled in one step of vLLM, and return the outputs of requests."""
         lean_slots = self._lean.slots
         scheduled = scheduler_output.num_scheduled_tokens
         ended: list[EngineCoreOutput] = []
@@ -121,7 +126,7 @@ class LeanMixin(Scheduler):
         request_ids: str | Iterable[str] | None,
         finished_status: RequestStatus,
     ) -> list[Request]:
-        """Abort requests, and drop their tokens that no output has returned yet."""
+        """Abort requests in vLLM, and drop their sampled tokens that were not returned yet."""
         names = [request_ids] if isinstance(request_ids, str) else request_ids
         names = list(self.requests if names is None else names)
         self._make_ordinary(names)
@@ -130,14 +135,17 @@ class LeanMixin(Scheduler):
         return super().finish_requests(names, finished_status)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        """Empty the prefix cache, as vLLM's scheduler does."""
+        """Empty the engine's prefix cache, as vLLM's scheduler does."""
         self._make_ordinary(self._lean.ids)
         return super().reset_prefix_cache(reset_running_requests, reset_connector)
 
     # ---- what this package calls ----
 
     def unreported(self, request_id: str) -> Sampled | None:
-        """Return the tokens of an unfinished request that no output has had yet, or None if there are none."""
+        """Return the sampled tokens of an unfinished request that the engine has not returned yet.
+
+        Returns None if there are no such tokens.
+        """
         slot = self._lean.slots.get(request_id)
         if slot is not None:
             return self._lean.sampled(slot)
@@ -148,7 +156,7 @@ class LeanMixin(Scheduler):
         return Sampled(np.array(owed.new_token_ids, np.int32), log_probs)
 
     def num_unreported(self, request_id: str) -> int:
-        """Return how many tokens of an unfinished request no output has had yet."""
+        """Return the number of sampled tokens of an unfinished request that the engine has not returned yet."""
         slot = self._lean.slots.get(request_id)
         if slot is not None:
             return self._lean.num_sampled(slot)
@@ -158,18 +166,21 @@ class LeanMixin(Scheduler):
     # ---- one step ----
 
     def _can_decode_all(self) -> bool:
-        """Return whether every lean request gets its next token without a decision of vLLM's."""
+        """Return whether every request that only decodes can get its next token without vLLM's scheduler."""
         num_computed = self._lean.num_computed[self._lean.order]
         num_blocks = np.count_nonzero(num_computed % self.block_size == 0)
         has_room = num_blocks <= self.kv_cache_manager.block_pool.get_num_free_blocks()
         return has_room and self._pause_state == PauseState.UNPAUSED and not self._has_connector()
 
     def _has_connector(self) -> bool:
-        """Return whether something asks about every step of a request. It can be set after the scheduler was made."""
+        """Return whether a vLLM connector, such as a KV transfer, must see every step of a request.
+
+        A connector can be set after the scheduler was made.
+        """
         return self.connector is not None or self.aux_output_connector is not None
 
     def _slots_to_decode(self) -> Int64:
-        """Return the slots of the requests that get another token, without those whose last one is in flight."""
+        """Return the array slots of the requests that get another token, except those whose last token is in flight."""
         lean, order = self._lean, self._lean.order
         if not self.is_async:
             return order
@@ -179,7 +190,10 @@ class LeanMixin(Scheduler):
         return order[~is_over]
 
     def _allocate(self, slots: Int64) -> list[tuple[int, tuple[list[int]]]]:
-        """Give a new block to each request that begins one. Returns (index in `slots`, block ids)."""
+        """Allocate a new KV cache block for each request whose next token begins a block.
+
+        Returns pairs of (index in `slots`, block ids).
+        """
         lean = self._lean
         indices = np.flatnonzero(lean.num_computed[slots] % self.block_size == 0)
         if not len(indices):
@@ -198,7 +212,11 @@ class LeanMixin(Scheduler):
 
     @contextmanager
     def _hidden(self, num_tokens: int) -> Iterator[None]:
-        """Let vLLM's scheduler see ordinary requests alone, and what lean ones leave of every budget."""
+        """Hide the requests that only decode from vLLM's scheduler inside this context.
+
+        The scheduler sees only ordinary requests, and its limits of requests and tokens are lowered by what the hidden
+        requests use.
+        """
         lean = self._lean
         num_lean = len(lean.ids)
         lean_running = [lean.requests[slot] for slot in lean.order.tolist()]
@@ -223,7 +241,7 @@ class LeanMixin(Scheduler):
         slots: Int64,
         new_blocks: list[tuple[int, tuple[list[int]]]],
     ) -> None:
-        """Add one token of each lean request in `slots` to a step, before the tokens of ordinary requests."""
+        """Add one token of each request in `slots` to a step of vLLM, before the tokens that its scheduler chose."""
         lean = self._lean
         num_computed = lean.num_computed[slots]
         num_output = lean.num_tokens[slots] - lean.num_prompt[slots] + lean.num_in_flight[slots]
@@ -247,7 +265,7 @@ class LeanMixin(Scheduler):
         self.num_lean_tokens += len(ids)
 
     def _take(self, ids: list[str], result: ModelRunnerOutput) -> list[EngineCoreOutput]:
-        """Add one sampled token to each of these lean requests. Return the outputs of those that end with it."""
+        """Append one sampled token to each of these requests, and return the outputs of requests that end with it."""
         lean = self._lean
         slots = np.array([lean.slots[name] for name in ids], np.int64)
         rows = [result.req_id_to_index[name] for name in ids]
@@ -266,7 +284,7 @@ class LeanMixin(Scheduler):
         return ended
 
     def _end(self, slot: int) -> EngineCoreOutput:
-        """Free a request that has its last token, as vLLM does."""
+        """Free the KV cache blocks of a request that has sampled its last token, as vLLM does."""
         request = self._lean.update_request(slot, hashes_blocks=self.caches_generated)
         if self.caches_generated:
             self.kv_cache_manager.cache_blocks(request, request.num_tokens - 1)
@@ -280,7 +298,7 @@ class LeanMixin(Scheduler):
     # ---- between lean and ordinary ----
 
     def _make_lean(self, names: Iterable[str]) -> None:
-        """Keep those of these requests in arrays that only decode from now on."""
+        """Move those of these requests that only decode from now on from vLLM's scheduler into arrays of tokens."""
         if self._has_connector():
             return
         num_before = len(self._lean.slots)
@@ -294,9 +312,9 @@ class LeanMixin(Scheduler):
             self._lean.sort()
 
     def _make_ordinary(self, names: Iterable[str]) -> None:
-        """Give lean requests among these back to vLLM's code.
+        """Hand requests that only decode and bypass vLLM's scheduler back to it.
 
-        Their tokens go out with the next step.
+        The tokens that they have sampled so far are returned with the next step.
         """
         lean = self._lean
         for name in names:
@@ -315,7 +333,10 @@ class LeanMixin(Scheduler):
 
 
 def _output(request: Request, sampled: Sampled, reason: FinishReason | None) -> EngineCoreOutput:
-    """Return what a client of the engine core gets. Ranks of sampled tokens are 0: lean requests do not keep them."""
+    """Return a request's sampled tokens as the output that vLLM's engine core sends to its client.
+
+    The ranks of sampled tokens are 0, because requests that bypass vLLM's scheduler do not store them.
+    """
     log_probs = None
     if request.sampling_params.num_logprobs is not None:
         ranks = np.zeros(len(sampled.token_ids), np.int64)

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def why_unsupported(config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
-    """Return what an engine's settings have that lean scheduling does not know, or "" if it can be used."""
+    """Return which engine setting keeps decoding requests from being scheduled in arrays, outside vLLM's scheduler.
+
+    The text is empty if no setting does.
+    """
     model, parallel, settings = config.model_config, config.parallel_config, config.scheduler_config
     events = config.kv_events_config
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
@@ -44,7 +47,7 @@ def why_unsupported(config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
 
 
 def stop_tokens_of(request: Request) -> list[int] | None:
-    """Return the tokens that end a request, or None if something about it needs vLLM's own code in every step."""
+    """Return the tokens that end a request, or None if the request needs vLLM's own code in every step."""
     params = request.sampling_params
     if (
         params is None
@@ -68,7 +71,7 @@ def stop_tokens_of(request: Request) -> list[int] | None:
 
 
 def only_decodes(request: Request) -> bool:
-    """Return whether a request has its first token, and nothing of its prompt is in flight."""
+    """Return whether a request has its first sampled token, and no part of its prompt is being computed."""
     num_placeholders = request.num_output_placeholders
     return (
         request.status == RequestStatus.RUNNING

@@ -24,9 +24,9 @@ def generation_metrics(
     after: Sequence[EngineStats],
     seconds: float,
 ) -> dict[str, float]:
-    """Return the `generation/…` metrics of a step, from the engines' counters before and after it.
+    """Return the `generation/…` metrics of a step's rollouts, from the engines' counters before and after it.
 
-    `seconds` is the time between the two. An engine that was restarted meanwhile counts from zero. Faults (restarts,
+    `seconds` is the time between these two. An engine that was restarted meanwhile counts from zero. Faults (restarts,
     garbage, resampled rollouts) are counted on the driver, across restarts.
     """
     totals = dict.fromkeys(COUNTS, 0.0)

@@ -54,9 +54,9 @@ class VllmPool:
         timeline: Timeline | None = None,
         records_routes: bool = False,
     ) -> None:
-        """Start the engine actors without waiting for them.
+        """Start the actors of all vLLM engines without waiting for them.
 
-        `places` assigns GPUs to engines, and is needed on machines with GPUs. `timeline` gets the spans of weight
+        `places` assigns GPUs to engines, and is needed on machines with GPUs. `timeline` gets the time spans of weight
         loading. With `records_routes` the engines return which experts every token was routed to.
         """
         places = places or Places(None)
@@ -94,14 +94,14 @@ class VllmPool:
         )
 
     def wait_ready(self) -> list[EngineReady]:
-        """Block until all engines are ready. An engine that died unnoticed is replaced.
+        """Block until all engines are ready, and replace an engine that died unnoticed.
 
         Raises GenerationError that names the engine which does not start.
         """
         return [handle.wait_alive() for handle in self._handles]
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
-        """Open a sampling session.
+        """Open a session in which the engines sample rollouts.
 
         Raises GenerationError while another session is open, or when no engine has the published weights.
         """
@@ -124,9 +124,9 @@ class VllmPool:
         return self._session
 
     def stalled(self, seconds: float) -> list[str]:
-        """Describe each engine that is starting or sampling and has been silent for longer than `seconds`.
+        """Describe each vLLM engine that is starting or sampling and has been silent for longer than `seconds`.
 
-        Safe to call from any thread.
+        It is safe to call from any thread.
         """
         busy: frozenset[int] = frozenset()
         if self._session is not None and self._session.is_open:
@@ -141,7 +141,7 @@ class VllmPool:
         return late
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
-        """Yield the chunks of these requests as they finish, in any order, one per request.
+        """Yield one chunk of rollouts for each of these requests as it finishes, in any order.
 
         Closing the iterator aborts unfinished requests. Raises ConfigError for a request that does not fit
         `generation.max_model_len`, and GenerationError when an engine cannot be replaced.
@@ -159,11 +159,14 @@ class VllmPool:
             session.close()
 
     def weight_receivers(self) -> tuple[str, ...]:
-        """Return the names of the engines. A replaced engine has a new name."""
+        """Return the names of the engines as receivers of policy weights.
+
+        An engine that was replaced has a new name.
+        """
         return self._receivers.names()
 
     def join_weight_link(self, link: WeightLink) -> None:
-        """Connect all engines to a weight broadcast.
+        """Connect all vLLM engines to the broadcast of policy weights.
 
         Raises ReceiverLostError that names the engines which do not connect in time.
         """
@@ -175,9 +178,10 @@ class VllmPool:
         buckets: Iterable[Any],
         version: int,
     ) -> int:
-        """Load a stream of StreamedBucket into every engine. Return the number of bytes (`WeightReceivers.load`).
+        """Load a stream of weight buckets (StreamedBucket) into every engine, and return the number of bytes.
 
-        Rollouts of an open session pause meanwhile, and are continued under the new weights.
+        Rollouts of an open session pause meanwhile, and are continued under the new weights (see
+        `WeightReceivers.load`).
         """
         self._sleep.check_has_room_for_weights()
         num_bytes = self._receivers.load(manifest, buckets, version)
@@ -186,9 +190,9 @@ class VllmPool:
         return num_bytes
 
     def sleep(self) -> Mapping[str, float]:
-        """Put all engines to sleep (`StagedSleep.sleep`). Raises GenerationError while a session is open.
+        """Put all vLLM engines to sleep, which frees their GPU memory (`StagedSleep.sleep`).
 
-        Does nothing under generation.sleep=off.
+        Nothing is done under generation.sleep=off. Raises GenerationError while a sampling session is open.
         """
         if self._generation.sleep != "off" and self._session is not None and self._session.is_open:
             raise GenerationError("sleep was called while a session is open; close it, or exhaust `generate`, first")
@@ -201,7 +205,10 @@ class VllmPool:
         self._sleep.wake_cache()
 
     def stats(self) -> list[EngineStats]:
-        """Return the counters of every engine. They never fall, even when an engine is replaced."""
+        """Return the counters of every vLLM engine, such as sampled tokens.
+
+        The counters never fall, even when an engine is replaced.
+        """
         calls = [handle.actor.stats.remote() for handle in self._handles]
         snapshots = self._transport.results(calls, self._generation.timeout_s)
         totals = []
@@ -214,7 +221,7 @@ class VllmPool:
         return totals
 
     def close(self) -> None:
-        """Stop all engines of the pool. Safe to call twice."""
+        """Stop all vLLM engines, which is safe to call twice."""
         for handle in self._handles:
             handle.close()
         self._handles = []
@@ -225,7 +232,10 @@ def _start_actor(
     settings: device.EngineSettings,
     cache_bytes: int,
 ) -> Any:
-    """Start an engine actor. `cache_bytes`: KV cache size of the engine that it replaces, or 0."""
+    """Start the Ray actor of a vLLM engine.
+
+    `cache_bytes` is the KV cache size of the engine that it replaces, or 0.
+    """
     if cache_bytes:
         settings = device.with_cache(settings, cache_bytes)
     return placed_class.remote(settings)

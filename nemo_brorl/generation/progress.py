@@ -28,30 +28,33 @@ class ReportTimes:
         self._reported_at = 0.0
 
     def record_finished(self, num: int = 1) -> None:
-        """Count rollouts that have ended."""
+        """Add to the number of rollouts that have ended since the engine's last progress report."""
         self._num_unreported += num
 
     def mark_reported(self, now: float) -> None:
-        """Reset the count and the timer, because a report was sent."""
+        """Reset the count of ended rollouts and the timer, because the engine sent a progress report."""
         self._num_unreported = 0
         self._reported_at = now
 
     def mark_started(self, now: float) -> None:
-        """Restart the timer, because an idle engine got work."""
+        """Restart the timer of progress reports, because an idle engine got work."""
         self._reported_at = now
 
     @property
     def due_at(self) -> float:
-        """Latest time at which the next report is due, in seconds."""
+        """Return the latest time at which the engine's next progress report is due, in seconds."""
         has_enough = self._num_unreported >= self.every
         return self._reported_at + (SHORTEST_S if has_enough else self.within_s)
 
     def may_report(self, now: float) -> bool:
-        """Return True if an answer may carry a report: the last report is at least `SHORTEST_S` seconds old."""
+        """Return True if an engine's answer may carry a progress report.
+
+        The last report must be at least `SHORTEST_S` seconds old.
+        """
         return now >= self._reported_at + SHORTEST_S
 
     def is_due(self, now: float) -> bool:
-        """Return True if a report is due at time `now`."""
+        """Return True if the engine's next progress report is due at time `now`."""
         return now >= min(self.due_at, self._reported_at + self.within_s)
 
 
@@ -72,9 +75,9 @@ class ProgressReports:
         within_s: float,
         question: Future[Progress],
     ) -> None:
-        """Store the driver's request, a future that the next progress report resolves.
+        """Store the driver's request for a progress report, a future that the next report resolves.
 
-        An earlier open request resolves to ().
+        An earlier request that is still open resolves to ().
         """
         self.drop()
         self.times.every = every
@@ -86,12 +89,12 @@ class ProgressReports:
         return self._question is not None and self.times.is_due(now)
 
     def tell(self, progress: Progress, now: float) -> None:
-        """Resolve the open request with a progress report."""
+        """Resolve the driver's open request with a progress report."""
         self._answer(progress)
         self.times.mark_reported(now)
 
     def drop(self) -> None:
-        """Resolve the open request with (), because the driver no longer waits for it."""
+        """Resolve the driver's open request for a progress report with (), because the driver no longer waits."""
         self._answer(())
 
     def _answer(self, progress: Progress) -> None:

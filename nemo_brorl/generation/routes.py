@@ -31,10 +31,10 @@ def packed_routes(
     offsets: Sequence[int],
     num_prompt: int,
 ) -> Routes | None:
-    """Return the expert routes of responses end to end, [sum T, layers, k], or None if none is known.
+    """Return the mixture-of-experts routes of several responses end to end, [sum T, layers, k].
 
-    `offsets` are the positions between responses. A token keeps the route with which it was first computed, by the
-    weights that sampled the token after it.
+    The result is None if no route is known. `offsets` are the boundaries of responses. A token keeps the route with
+    which it was first computed, by the weights that sampled the token after it.
     """
     known: list[Routes] = []
     for row in rows:
@@ -59,6 +59,6 @@ def packed_routes(
 
 
 def as_routes(routed_experts: NDArray[Any], num_experts: int) -> Routes:
-    """Convert vLLM's routes (uint8 for up to 256 experts, else uint16) to a signed dtype that can hold NO_ROUTE."""
+    """Convert vLLM's expert routes (uint8 for up to 256 experts, else uint16) to a signed dtype that holds NO_ROUTE."""
     dtype = np.min_scalar_type(-num_experts)
     return routed_experts.astype(dtype)

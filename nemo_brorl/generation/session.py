@@ -66,7 +66,7 @@ class VllmSession:
         self._ended: list[RolloutChunk] = []  # chunks for the next poll
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """Queue requests for rollouts, and send them to engines that have room.
+        """Queue requests for rollouts, and send them to vLLM engines that have room.
 
         Raises ConfigError, and queues nothing, if a request does not fit `generation.max_model_len`.
         """
@@ -78,7 +78,10 @@ class VllmSession:
         self._dispatch()
 
     def cut(self, uids: Collection[str]) -> None:
-        """End all unfinished requests of these prompts. Their chunks are returned by `poll`."""
+        """End all unfinished requests for rollouts of the prompts with these uids.
+
+        A later call of `poll` returns the rollouts with the tokens that they have.
+        """
         chosen_uids = set(uids)
         call_ids: dict[int, list[int]] = {}  # engine index → calls to cut
         for chunk, request in self._requests.items():
@@ -94,7 +97,10 @@ class VllmSession:
         self._end_cut_chunks_without_engine()
 
     def poll(self) -> list[RolloutChunk]:
-        """Return the chunks that have finished. Raises GenerationError when an engine or a chunk fails too often."""
+        """Return the chunks of rollouts that have finished since the last call.
+
+        Raises GenerationError when an engine fails too often, or engines fail too often on the same chunk.
+        """
         # This comes first, because a result of an engine that was replaced meanwhile must be ignored.
         self._drop_replaced_engines()
         resolved = self._transport.wait(self._in_flight.references())
@@ -116,9 +122,9 @@ class VllmSession:
         return ended
 
     def pending(self) -> list[Any]:
-        """Return references, one of which resolves when `poll` may have news.
+        """Return Ray references, one of which resolves when `poll` may have new results.
 
-        Silent engines are found only by polling, so the caller must also poll from time to time.
+        An engine that does not answer is found only by `poll`, so the caller must also call `poll` from time to time.
         """
         # Chunks have ended already: return one reference that has resolved.
         if self._ended:
@@ -130,11 +136,17 @@ class VllmSession:
         return references
 
     def busy_engines(self) -> frozenset[int]:
-        """Return the indices of the engines that have chunks. Safe to call from any thread."""
+        """Return the indices of the engines that have rollouts to sample.
+
+        It is safe to call from any thread.
+        """
         return self._in_flight.busy_engines()
 
     def close(self) -> None:
-        """Drop unfinished requests and wait until the engines are idle. Engines that do not answer are replaced."""
+        """Drop unfinished requests for rollouts and wait until the engines are idle.
+
+        Engines that do not answer are replaced.
+        """
         aborts = {}
         busy = self._in_flight.busy_engines()
         # All engines get the call before the first one is waited for.
@@ -156,7 +168,7 @@ class VllmSession:
         self._ended.clear()
 
     def _note_chunk(self, in_flight: ChunkInFlight, result: Any) -> None:
-        """Handle an engine's reply to `generate`, or the exception that it raised."""
+        """Handle an engine's reply to a call of `generate`, or the exception that the call raised."""
         chunk = in_flight.chunk
         engine = in_flight.engine
         request = self._requests[chunk]
@@ -180,7 +192,7 @@ class VllmSession:
             self._lose(engine, result)
 
     def _has_partial(self, chunk: int) -> bool:
-        """Return True if the chunk's engine is given tokens to resume from."""
+        """Return True if the engine resumes the rollouts of this chunk from tokens that it is given."""
         return self._requests[chunk].partial is not None and chunk not in self._restarted
 
     def _finish(self, in_flight: ChunkInFlight, meta: ChunkMeta) -> None:
@@ -194,7 +206,7 @@ class VllmSession:
         self._ended.append(answered_chunk(in_flight, request, meta))
 
     def _note_withdrawal(self, in_flight: ChunkInFlight, is_withdrawn: Any) -> None:
-        """Handle an engine's reply to `withdraw`."""
+        """Handle an engine's reply to `withdraw`, which asks it to give back a chunk of rollouts."""
         in_flight.is_asked_back = False
         if self._in_flight.chunks.get(in_flight.chunk) is not in_flight:
             # The chunk has finished meanwhile.
@@ -210,7 +222,7 @@ class VllmSession:
             self._placement.kept(in_flight.chunk)
 
     def _note_progress(self, engine: int, progress: Any) -> None:
-        """Handle an engine's progress report, or the exception that it raised."""
+        """Handle an engine's progress report, or the exception that the call for the report raised."""
         if isinstance(progress, Exception):
             self._lose(engine, progress)
             return
@@ -250,7 +262,7 @@ class VllmSession:
         self._drop(engine, why_lost(cause))
 
     def _drop(self, engine: int, reason: str) -> None:
-        """Remove an engine that was lost, and queue its chunks again."""
+        """Remove a lost engine from the session, and queue its chunks of rollouts again."""
         self._placement.lose(engine)
         for in_flight in self._in_flight.drop_engine(engine):
             chunk = in_flight.chunk

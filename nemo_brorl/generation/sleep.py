@@ -38,7 +38,7 @@ class StagedSleep:
         self._to_replace: list[tuple[EngineHandle, object]] = []  # (engine, cause)
 
     def sleep(self) -> dict[str, float]:
-        """Put all engines to sleep. Return metrics of the memory that they still hold, in GiB.
+        """Put all vLLM engines to sleep, and return metrics of the memory that they still hold, in GiB.
 
         Raises GenerationError unless the engines are awake, or when an engine cannot be replaced.
         """
@@ -60,9 +60,10 @@ class StagedSleep:
         return self._metrics(held)
 
     def wake_weights(self) -> bool:
-        """Wake the engines' weights. Return True if an engine needs a weight sync before it may sample.
+        """Allocate the weights of sleeping vLLM engines again.
 
-        Raises GenerationError unless the engines are asleep, or when an engine cannot be replaced.
+        Returns True if an engine needs a weight sync before it may sample. Raises GenerationError unless the engines
+        are asleep, or when an engine cannot be replaced.
         """
         if self._config.sleep == "off":
             return self._lacks_weights()
@@ -76,9 +77,10 @@ class StagedSleep:
         return self._needs_weights
 
     def wake_cache(self) -> None:
-        """Wake the engines' KV caches.
+        """Allocate the KV caches of sleeping vLLM engines again.
 
-        Raises GenerationError unless the weights are awake and, where they were dropped, have been published again.
+        Raises GenerationError unless the engines' weights are awake and, where sleep dropped them, have been published
+        again.
         """
         if self._config.sleep == "off":
             return
@@ -91,18 +93,18 @@ class StagedSleep:
         self._wake("kv_cache")
 
     def note_loaded(self) -> None:
-        """Record that the engines received weights."""
+        """Record that the vLLM engines received new policy weights."""
         self._needs_weights = False
 
     def check_awake(self) -> None:
-        """Raise GenerationError when the engines sleep."""
+        """Raise GenerationError when the vLLM engines sleep."""
         if self._stage != "awake":
             raise GenerationError(
                 f"open_session was called while engines sleep ({self._stage}); wake_weights and wake_cache come first"
             )
 
     def check_has_room_for_weights(self) -> None:
-        """Raise GenerationError when the engines sleep and their weights are not awake."""
+        """Raise GenerationError when the vLLM engines sleep and their weights are not allocated again."""
         if self._stage == "asleep":
             raise GenerationError("load_weights was called while engines sleep; wake_weights comes first")
 
@@ -112,7 +114,7 @@ class StagedSleep:
         self._stage = stage
 
     def _metrics(self, held: Mapping[str, int]) -> dict[str, float]:
-        """Return metrics of the bytes that engines hold while they sleep, with their growth since the first sleep."""
+        """Return metrics of the bytes that sleeping engines hold, and of their growth since the first sleep."""
         metrics: dict[str, float] = {}
         first_held = {}
         growth = []
@@ -127,7 +129,10 @@ class StagedSleep:
         return metrics
 
     def _wake(self, tag: str) -> None:
-        """Wake the weights or the KV cache of all engines. An engine that does not wake is replaced."""
+        """Allocate the weights or the KV cache of all sleeping engines again.
+
+        An engine that fails to do so is replaced.
+        """
         handles = [handle for handle in self._handles if handle.starting is None]
         calls = [handle.actor.wake.remote(tag) for handle in handles]
         results = self._transport.results(calls, self._config.timeout_s)

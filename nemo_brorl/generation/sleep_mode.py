@@ -32,7 +32,10 @@ class SleepMode:
         mode: str,
         on_cpu: bool,
     ) -> None:
-        """Set up the mode that `generation.sleep` names. Raises GenerationError if this vLLM does not have it."""
+        """Set up the vLLM sleep mode that `generation.sleep` names.
+
+        Raises GenerationError if the installed vLLM does not have this mode.
+        """
         self._engine = engine
         self._level = _LEVELS.get(mode, 0)
         # True if vLLM releases the cache alone. Its CPU build cannot.
@@ -45,7 +48,10 @@ class SleepMode:
             )
 
     def sleep(self) -> int:
-        """Free the memory that the mode names. Return the bytes still held by the worker that holds most."""
+        """Free the engine's memory that its sleep mode covers.
+
+        Returns the bytes still held by the worker that holds most.
+        """
         self._drain()
         if self._level == 0:
             raise GenerationError("an engine was told to sleep and generation.sleep=off")
@@ -60,7 +66,7 @@ class SleepMode:
         return max(self._engine.collective_rpc("resident_bytes"))
 
     def _drain(self) -> None:
-        """Step the engine until nothing of the last requests is left, so that vLLM can free their memory.
+        """Step the engine until nothing of aborted or ended requests is left, so that vLLM can free their memory.
 
         vLLM tells its workers only in the next step which requests have ended, and with async scheduling one batch is
         always running.
@@ -72,7 +78,7 @@ class SleepMode:
         raise GenerationError(f"an engine was told to sleep and is not idle after {_MAX_DRAIN_STEPS} steps")
 
     def wake(self, tag: str) -> None:
-        """Allocate the engine's memory again for the "weights" or for the "kv_cache"."""
+        """Allocate the memory of a sleeping engine again, for the "weights" or for the "kv_cache"."""
         if tag in self._asleep:
             self._engine.wake_up([tag])
             self._asleep.discard(tag)

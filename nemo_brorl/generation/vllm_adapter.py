@@ -41,9 +41,10 @@ VERSION = "0.32.0"
 
 
 def keep_rendezvous_in_memory() -> None:
-    """Make vLLM's only worker rendezvous through a file in memory, which ends with the process.
+    """Make the only worker of a vLLM engine rendezvous through a file in memory, which ends with the process.
 
-    vLLM's own file stays in the temporary directory when the process is killed, as engines are at the end of a run.
+    vLLM's own rendezvous file stays in the temporary directory when the process is killed, as engines are at the end of
+    a run.
     """
     from vllm.v1.executor import uniproc_executor
 
@@ -55,15 +56,15 @@ def keep_rendezvous_in_memory() -> None:
 
 
 def cache_bytes(engine: LLMEngine) -> int:
-    """Return the size of the KV cache in each worker, in bytes.
+    """Return the size of the KV cache in each worker of a vLLM engine, in bytes.
 
-    An engine that replaces this one gets the same size. vLLM only logs the number.
+    An engine that replaces this one gets a KV cache of the same size. vLLM only logs the number.
     """
     return int(_core(engine).available_gpu_memory_for_kv_cache)
 
 
 def is_drained(engine: LLMEngine) -> bool:
-    """Return True if nothing of the last requests is left in the engine.
+    """Return True if the vLLM engine holds nothing of requests that have ended or were aborted.
 
     LLMEngine counts the requests whose output it has not returned. Its scheduler also knows running batches, and ended
     requests of which the workers were not notified.
@@ -73,7 +74,7 @@ def is_drained(engine: LLMEngine) -> bool:
 
 
 def _core(engine: LLMEngine) -> EngineCore:
-    """Return the engine core, which runs in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0)."""
+    """Return vLLM's engine core, which runs in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0)."""
     return engine.engine_core.engine_core
 
 
@@ -104,8 +105,8 @@ def add_siblings(
 ) -> None:
     """Queue requests for responses to one prompt, which differ by their seeds alone.
 
-    `LLMEngine.add_request` would check and hash the prompt for each of them, and keep a second record of each. vLLM
-    checks the first request here. The others get copies of its parameters and the hashes of its blocks.
+    `LLMEngine.add_request` would check and hash the prompt for each request, and keep a second record of each. Here
+    vLLM checks the first request. The others get copies of its parameters and of its block hashes.
     """
     from vllm.v1.request import Request
 
@@ -126,7 +127,7 @@ def add_siblings(
 
 
 def step(engine: LLMEngine) -> Iterator[StepOutput]:
-    """Make one step and yield what requests got in it.
+    """Run one step of the vLLM engine and yield the new tokens of each request.
 
     `LLMEngine.step` would pass every token of every step through its output processor, which is for text and streams.
     """
@@ -143,12 +144,15 @@ def step(engine: LLMEngine) -> Iterator[StepOutput]:
 
 
 def abort(engine: LLMEngine, identities: Sequence[str]) -> None:
-    """Take requests out of the batch. Those that have ended are passed over."""
+    """Remove requests from the vLLM engine's batch, ignoring requests that have ended."""
     engine.engine_core.abort_requests(list(identities))
 
 
 def lean_scheduler(engine: LLMEngine) -> LeanMixin | None:
-    """Return the engine's scheduler if it is the lean one, which keeps the tokens of unfinished requests."""
+    """Return the engine's scheduler if it is LeanScheduler, else None.
+
+    LeanScheduler keeps the tokens of unfinished requests.
+    """
     from nemo_brorl.generation.lean_scheduler import LeanMixin
 
     scheduler = _scheduler(engine)
@@ -159,7 +163,7 @@ def count_prefix_cache(engine: LLMEngine) -> PrefixCacheStats:
     """Return an object that counts prefix-cache `queries` and `hits` from now on, in tokens.
 
     vLLM's own metrics cost an observation for every token of every step, on the thread that also schedules and
-    launches. They stay off, and the two numbers are read where the scheduler counts them.
+    launches. They stay off, and both numbers are read where the scheduler counts them.
     """
     from vllm.v1.metrics.stats import PrefixCacheStats
 
@@ -207,9 +211,10 @@ def load_tensors(
     tensors: Iterable[tuple[str, Tensor]],
     vllm_config: VllmConfig,
 ) -> None:
-    """Load some tensors into the model of a vLLM worker. A layer is completed once it has all of its tensors.
+    """Load some tensors into the model of a vLLM worker.
 
-    Completing a layer reads vLLM's current configuration, which vLLM sets only while it starts.
+    A layer is completed once it has all of its tensors. Completing a layer reads vLLM's current configuration, which
+    vLLM sets only while it starts.
     """
     from vllm.config import set_current_vllm_config
 
@@ -222,7 +227,7 @@ def finish_reload(
     model_config: ModelConfig,
     vllm_config: VllmConfig,
 ) -> None:
-    """Complete the layers of a vLLM worker's model after the last tensor was loaded."""
+    """Complete the layers of a vLLM worker's model after the last tensor of a weight update was loaded."""
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
@@ -231,9 +236,9 @@ def finish_reload(
 
 
 def own_gpu_bytes(uuid: str) -> int:
-    """Return the bytes that this process holds of a GPU, context and libraries included.
+    """Return the bytes of GPU memory that this process holds, with the CUDA context and libraries included.
 
-    0 where the driver does not report it. vLLM ships the interface to the driver.
+    It is 0 where the driver does not report it. vLLM ships the interface to the driver.
     """
     from vllm.third_party import pynvml
 
@@ -254,9 +259,9 @@ def own_gpu_bytes(uuid: str) -> int:
 def fix_seeded_prefill() -> None:
     """Repair seeded sampling under chunked prefill in vLLM's CPU build.
 
-    A request in the middle of its prompt is sampled too, and vLLM throws the sample away. It then winds the request's
-    random generator back by an offset, which CPU generators do not have, and the engine dies. The repair takes the
-    generators of these requests out of the batch while it samples, so they do not move.
+    vLLM also samples a token for a request in the middle of its prompt, and throws the token away. It then winds the
+    request's random generator back by an offset, which CPU generators do not have, and the engine dies. The repair
+    takes the generators of these requests out of the batch while vLLM samples, so they do not move.
     """
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
@@ -284,8 +289,9 @@ def fix_seeded_prefill() -> None:
 def repack_heads(model: nn.Module, is_tied: bool) -> None:
     """Pack the weights of output heads again after a layerwise reload of vLLM's CPU build.
 
-    The CPU build multiplies with a packed copy of the weight. A tied head is not reloaded under its own name, so its
-    copy would silently stay that of the old weights. It is pointed at the new embedding and packed again.
+    The CPU build multiplies with a packed copy of the weight. An output head that is tied to the embedding is not
+    reloaded under its own name, so its packed copy would silently stay that of the old weights. The head is pointed at
+    the new embedding and packed again.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
@@ -307,8 +313,9 @@ def repack_heads(model: nn.Module, is_tied: bool) -> None:
 def pack_experts_again(model: nn.Module) -> None:
     """Make the next layerwise reload of vLLM's CPU build pack the weights of mixture-of-experts layers.
 
-    Call it before the reload. The CPU build packs them when it first makes their kernel, and at no later load, so the
-    kernel would silently read plain weights as packed ones. Without a kernel, the load makes a new one.
+    Call it before the reload. The CPU build packs these weights when it first makes a layer's kernel, and at no later
+    load, so the kernel would silently read plain weights as packed ones. For a layer without a kernel, the load makes a
+    new kernel.
     """
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
@@ -324,7 +331,7 @@ def pack_experts_again(model: nn.Module) -> None:
 def return_routes(engine: LLMEngine) -> None:
     """Make an engine of vLLM's CPU build return expert routes, as `enable_return_routed_experts` does on CUDA.
 
-    Its workers must have a `RouteRecorder` attached.
+    The engine's workers must have a `RouteRecorder` attached.
     """
     from vllm.distributed.aux_output_connector.connector import AuxOutputSchedulerConnector
 
@@ -341,9 +348,9 @@ class RouteRecorder:
     """
 
     def __init__(self, runner: GPUModelRunner, vllm_config: VllmConfig) -> None:
-        """Allocate room for one route per KV cache slot. `runner` is the CPU build's model runner.
+        """Allocate room for one expert route per KV cache slot.
 
-        The CPU build's model runner is made from the one for GPUs.
+        `runner` is the model runner of vLLM's CPU build, which is made from the one for GPUs.
         """
         from vllm.model_executor.layers.fused_moe.routed_experts_capturer import (
             RoutedExpertsCapturer,
@@ -362,7 +369,7 @@ class RouteRecorder:
         self._kept = np.zeros(shape, dtype)
 
     def attach(self) -> None:
-        """Add the routes of its requests to the output of every step from now on."""
+        """Add the expert routes of the requests' tokens to the output of every step of vLLM from now on."""
         sample_tokens = self._runner.sample_tokens
 
         def sample_with_routes(*args: Any, **kwargs: Any) -> Any:
@@ -378,7 +385,10 @@ class RouteRecorder:
         self._runner.sample_tokens = sample_with_routes
 
     def _routes_of(self, scheduler_output: SchedulerOutput) -> dict[str, Any]:
-        """Return vLLM's AuxRequestOutput for each request, from its first token that the scheduler has no route of."""
+        """Return the expert routes of each request as vLLM's AuxRequestOutput.
+
+        They start at the request's first token whose route the scheduler does not have yet.
+        """
         from vllm.distributed.aux_output_connector.connector import AuxRequestOutput
 
         num_rows = scheduler_output.total_num_scheduled_tokens
@@ -397,7 +407,7 @@ class RouteRecorder:
         num_scheduled: Mapping[str, int],
         rows: NDArray[Any],
     ) -> dict[str, int]:
-        """Store the expert routes of a step's tokens. Return how many tokens of each request are computed now."""
+        """Store the expert routes of a step's tokens, and return how many tokens of each request the step computes."""
         batch = self._runner.input_batch
         ends: dict[str, int] = {}
         first_row = 0

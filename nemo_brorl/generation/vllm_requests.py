@@ -36,7 +36,7 @@ class _Rollout:
     num_counted: int = 0  # tokens whose version is in the list
 
     def add(self, output: vllm_adapter.StepOutput) -> None:
-        """Add the tokens of one step, or of many."""
+        """Append the tokens and log-probs that a rollout sampled in one or more steps of vLLM."""
         self.token_ids += output.token_ids
         self.log_probs += output.log_probs
         if output.num_cached is not None:
@@ -45,7 +45,7 @@ class _Rollout:
             self.routes.append(output.routes)
 
     def count(self, num_tokens: int, version: int) -> None:
-        """Record that the tokens since the last count were sampled by this version."""
+        """Record that the tokens sampled since the last call were sampled by this policy version."""
         if num_tokens > self.num_counted:
             self.num_counted = num_tokens
             if self.versions[-1:] != [version]:
@@ -62,9 +62,9 @@ class VllmRequests:
     """
 
     def __init__(self, engine: LLMEngine, lean: LeanMixin | None = None) -> None:
-        """Use an engine's batch.
+        """Send rollouts to this vLLM engine's batch.
 
-        `lean`: the engine's scheduler if that is the lean one, which keeps the tokens of unfinished requests.
+        `lean` is the engine's scheduler if it is LeanScheduler, which keeps the tokens of unfinished requests.
         """
         # Imported here and not in `add`, which is called for every chunk.
         from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -86,7 +86,7 @@ class VllmRequests:
         tasks: Sequence[RolloutTask],
         sampling: Sampling,
     ) -> list[str]:
-        """Queue rollouts and return their ids."""
+        """Queue rollouts in vLLM's batch, and return the ids of their requests."""
         identities = [f"{name}-{next(self._next_id)}" for name in names]
         self._rollouts |= {identity: _Rollout(name) for identity, name in zip(identities, names, strict=True)}
         # Once is enough: an engine that has had turns has more of them.
@@ -113,7 +113,10 @@ class VllmRequests:
         return identities
 
     def step(self) -> list[tuple[str, Continuation]]:
-        """Make one step of the batch. Returns (name, continuation) of the rollouts that ended in it."""
+        """Run one step of the vLLM engine.
+
+        Returns pairs of (name, continuation) of the rollouts that ended in this step.
+        """
         ended = []
         for output in vllm_adapter.step(self._engine):
             rollout = self._rollouts.get(output.identity)
@@ -127,7 +130,7 @@ class VllmRequests:
         return ended
 
     def num_tokens(self, identity: str) -> int | None:
-        """Return the number of tokens sampled for a rollout, or None when it has ended."""
+        """Return the number of tokens sampled for a rollout, or None when the rollout has ended."""
         rollout = self._rollouts.get(identity)
         if rollout is None:
             return None
@@ -135,7 +138,10 @@ class VllmRequests:
         return len(rollout.token_ids) + num_kept
 
     def so_far(self, identity: str) -> Continuation:
-        """Return the tokens of an unfinished rollout, as if it were cut off now. Call `abort` next."""
+        """Return the tokens of an unfinished rollout, as if it were cut off now.
+
+        The caller must call `abort` for the rollout next.
+        """
         rollout = self._rollouts[identity]
         kept = self._lean.unreported(identity) if self._lean is not None else None
         if kept is not None:
@@ -144,19 +150,25 @@ class VllmRequests:
         return self._continuation(rollout, None)
 
     def abort(self, identities: Sequence[str]) -> None:
-        """Take these rollouts out of the batch. Ids of rollouts that have ended are ignored."""
+        """Remove rollouts from the vLLM engine's batch.
+
+        Ids of rollouts that have ended are ignored.
+        """
         vllm_adapter.abort(self._engine, [identity for identity in identities if identity in self._rollouts])
         for identity in identities:
             self._rollouts.pop(identity, None)
 
     def set_version(self, version: int) -> None:
-        """Count the tokens that are sampled from now on for this policy version."""
+        """Record all tokens that are sampled from now on as sampled by this policy version."""
         for identity, rollout in self._rollouts.items():
             rollout.count(self.num_tokens(identity) or 0, self._version)
         self._version = version
 
     def _continuation(self, rollout: _Rollout, finish_reason: str | None) -> Continuation:
-        """Return the tokens of a rollout. `finish_reason` is None for one that was cut off."""
+        """Return the tokens that this engine sampled for a rollout.
+
+        `finish_reason` is None for a rollout that was cut off.
+        """
         assert finish_reason in ("stop", "length", None), f"vLLM ended a rollout with {finish_reason!r}"
         rollout.count(len(rollout.token_ids), self._version)
         routes = None
@@ -177,9 +189,9 @@ class EngineCounters:
     """Counters of one engine: prefix-cache queries and hits in tokens, and preemptions."""
 
     def __init__(self, engine: LLMEngine) -> None:
-        """Start to count an engine's prefix-cache hits and preemptions.
+        """Start to count a vLLM engine's prefix-cache hits and preemptions.
 
-        `engine` must run its core in this process, with vLLM's log stats off.
+        `engine` must run vLLM's engine core in this process, with vLLM's log stats off.
         """
         self.num_preemptions = 0
         self._prefix_cache = vllm_adapter.count_prefix_cache(engine)

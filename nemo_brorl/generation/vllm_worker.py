@@ -48,7 +48,10 @@ class WeightReceiver:
             vllm_adapter.fix_seeded_prefill()
 
     def sample_by_arrays(self) -> None:
-        """Replace loops over requests in vLLM's CPU build, whose tokens stay the same bit for bit."""
+        """Replace loops over requests in vLLM's CPU build by array operations.
+
+        The sampled tokens stay the same bit for bit.
+        """
         if self.device.type == "cpu":
             # It imports vLLM's sampler, which only workers have.
             from nemo_brorl.generation.cpu_sampling import sample_by_arrays
@@ -56,19 +59,23 @@ class WeightReceiver:
             sample_by_arrays(self.model_runner)
 
     def record_routes(self) -> None:
-        """Return the expert routes of every step's tokens with its output. CPU only: on CUDA vLLM does it."""
+        """Return the expert routes of every step's tokens with the output of the step.
+
+        This is for the CPU build, because on CUDA vLLM does it itself.
+        """
         vllm_adapter.RouteRecorder(self.model_runner, self.vllm_config).attach()
 
     def start_load(self) -> None:
-        """Prepare the model for new weights."""
+        """Prepare the model of this vLLM worker for loading new weights."""
         if self.device.type == "cpu":
             vllm_adapter.pack_experts_again(self._model())
         vllm_adapter.begin_reload(self._model(), self.vllm_config)
 
     def load_bucket(self, bucket: WeightBucket | BucketNotice) -> None:
-        """Load the tensors of one bucket. A layer is completed once it has all of its tensors.
+        """Load the tensors of one weight bucket into the model of this vLLM worker.
 
-        Raises WeightSyncError when the bucket's bytes differ from those that were announced.
+        A layer is completed once it has all of its tensors. Raises WeightSyncError when the bucket's bytes differ from
+        those that were announced.
         """
         flat = arrived(bucket, self.device, self.weight_group)
         vllm_adapter.load_tensors(self._model(), unflatten(bucket.tensors, flat), self.vllm_config)
@@ -77,21 +84,24 @@ class WeightReceiver:
             torch.cuda.synchronize(self.device)
 
     def finish_load(self) -> None:
-        """Complete the remaining layers after the last bucket."""
+        """Complete the remaining layers of the model after the last weight bucket was loaded."""
         vllm_adapter.finish_reload(self._model(), self.model_config, self.vllm_config)
         if self.device.type == "cpu":
             is_tied = self.model_config.hf_text_config.tie_word_embeddings
             vllm_adapter.repack_heads(self._model(), is_tied)
 
     def join_weight_link(self, link: WeightLink, receiver: int) -> None:
-        """Join the broadcast group of the weight sync. Raises ReceiverLostError."""
+        """Join the broadcast group over which the policy sends its weights.
+
+        Raises ReceiverLostError when joining fails.
+        """
         if self.weight_group is not None:
             self.weight_group.close()
         self.weight_group = None
         self.weight_group = join(link, receiver, self.rank)
 
     def resident_bytes(self) -> int:
-        """Return the bytes that this worker's process holds of its device."""
+        """Return the bytes of memory that this vLLM worker's process holds on its device."""
         return resident_bytes(self.device)
 
     def _model(self) -> nn.Module:
@@ -99,9 +109,9 @@ class WeightReceiver:
 
 
 def resident_bytes(device: torch.device) -> int:
-    """Return the bytes that this process holds of a device.
+    """Return the bytes of memory that this process holds on a device.
 
-    On a GPU the driver's count, on CPU the private memory of the process.
+    On a GPU this is the driver's count, on CPU the private memory of the process.
     """
     gc.collect()
     if device.type == "cpu":
@@ -111,9 +121,9 @@ def resident_bytes(device: torch.device) -> int:
 
 
 def _gpu_bytes(device: torch.device) -> int:
-    """Return the GPU memory of this process, context and libraries included.
+    """Return the bytes of GPU memory of this process, with the CUDA context and libraries included.
 
-    Where the driver does not report it, the memory that torch has reserved.
+    Where the driver does not report it, this is the memory that torch has reserved.
     """
     torch.cuda.empty_cache()
     used = vllm_adapter.own_gpu_bytes(str(torch.cuda.get_device_properties(device).uuid))

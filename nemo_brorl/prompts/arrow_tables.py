@@ -24,7 +24,7 @@ class _NumberedRows:
     path: Path
 
     def locate_row(self, index: int) -> str:
-        """Return the file and the number of row `index`, counted from 1, for a message."""
+        """Return the path of a data file and the number of its row `index`, counted from 1, for an error message."""
         return f"{self.path}, row {index + 1}"
 
 
@@ -32,7 +32,7 @@ class ParquetTable(_NumberedRows):
     """Rows of one Parquet file, decoded one row group at a time."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        """Open the Parquet file `path`; of `columns`, those that it has are read."""
+        """Open the Parquet file `path`, to read those of `columns` that it has."""
         import pyarrow.parquet
 
         self.path = path
@@ -118,7 +118,7 @@ class ArrowTable(_NumberedRows):
 
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
-    """Turn pyarrow's errors, which do not name the file, into a DataError that does."""
+    """Turn pyarrow's errors, which do not name the file, into a DataError with the path of the file."""
     import pyarrow
 
     try:

@@ -40,9 +40,9 @@ class RenderedQuestion(NamedTuple):
 
 
 def place_of_answer(verifier: str, payload: Mapping[str, Any], chosen: str) -> str | None:
-    """Return where the verifiers of a question read its answer, a key of `INSTRUCTIONS`.
+    """Return where in a response the verifiers of a question read the answer, such as "tags" or "boxed".
 
-    None: they find the answer themselves, or read none.
+    The result is a key of `INSTRUCTIONS`. None: the verifiers find the answer themselves, or read none.
     """
     names = names_in(verifier, payload)
     if chosen != "auto":
@@ -54,7 +54,11 @@ def place_of_answer(verifier: str, payload: Mapping[str, Any], chosen: str) -> s
 
 
 def render_question(question: Question, system_prompt: str | None, config: DataConfig) -> RenderedQuestion:
-    """Return the conversation that asks a question, with an instruction about the answer's place if there is none."""
+    """Return the conversation that asks a question.
+
+    If a verifier reads the answer at a place that the conversation does not name, an instruction to write it there is
+    added, unless the setting `answer_instruction` is empty.
+    """
     messages = conversation(question.messages or question.text, system_prompt)
     place = place_of_answer(question.verifier, question.payload, config.answer_format)
     payload = question.payload

@@ -20,18 +20,18 @@ _MARK = re.compile(r"(?:####|\banswer\s*(?:is|:|=))[ :]*", re.IGNORECASE)
 
 
 def column_of(path: str) -> str:
-    """Return the column in which a path such as `extra_info.index` starts."""
+    """Return the column of a data file in which a path such as `extra_info.index` starts, here `extra_info`."""
     column, _, _ = _bare(path).partition(".")
     return column
 
 
 def is_optional(path: str) -> bool:
-    """Return whether the value at a path may be missing (the path ends in `?`)."""
+    """Return whether a row of a data file may lack the value at a path, as a `?` at the path's end says."""
     return path.endswith("?")
 
 
 def value_at(row: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path such as `extra_info.index` in a row, or ABSENT."""
+    """Return the value at a path such as `extra_info.index` in a row of a data file, or ABSENT if there is none."""
     value: Any = row
     for word in _bare(path).split("."):
         if isinstance(value, str):
@@ -52,9 +52,11 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 
 
 def final_answer(solution: str) -> Any:
-    """Return the final answer of a worked solution: its boxes, or what follows its last mark; ABSENT if it has neither.
+    """Return the final answer of a worked solution, or ABSENT if it has none.
 
-    A text of at most 200 characters without a mark is an answer itself.
+    It is the contents of the solution's LaTeX boxes, or else the rest of the line after its last mark, such as `####`
+    or "answer is". A text without boxes and marks is an answer itself. Answers without a box have at most 200
+    characters.
     """
     # Boxes come first, because a solution may say "the answer is" in between but boxes only its end.
     boxes = boxed_answers(solution)
@@ -84,7 +86,7 @@ def _as_json(text: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return the value at a path as text, shortened to 80 characters, for an error message."""
+    """Return a value from a row of a data file as text, shortened to 80 characters, for an error message."""
     if value is ABSENT:
         return "missing"
     return f"{value!r:.80}"

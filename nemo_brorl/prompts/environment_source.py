@@ -22,7 +22,7 @@ class Episodes:
     """Factory that turns questions into the starts of an environment's episodes."""
 
     def __init__(self, config: SourceConfig) -> None:
-        """Check the environment's settings by creating it once. Raises ConfigError."""
+        """Check an environment's settings by creating the environment once. Raises ConfigError for wrong settings."""
         assert config.environment is not None, "an environment was asked for"
         self.name = config.environment
         self.settings = dict(config.environment_settings)
@@ -34,14 +34,17 @@ class Episodes:
         return make_environment(self.name, self.settings)
 
     def answering(self, question: Question) -> Question:
-        """Return a question as the start of an episode. Raises DataError when the environment does not accept it."""
+        """Turn a question of a data source into the start of an environment's episode.
+
+        Raises DataError when the environment does not accept the question.
+        """
         start = self.beginning(question.task, _task_of(question))
         return replace(start, level=question.level)
 
     def beginning(self, name: str, task: Mapping[str, Any]) -> Question:
-        """Return the question with which an episode of `task` starts; `name` is the task's name in metrics.
+        """Return the question with which an environment's episode of `task` starts.
 
-        Raises DataError when the environment starts no episode with this task.
+        `name` is the task's name in metrics. Raises DataError when the environment starts no episode with this task.
         """
         environment = self.environment()
         messages = first_messages(self.name, environment, task)
@@ -69,23 +72,23 @@ class AnsweredSource:
 
     @property
     def size(self) -> int | None:
-        """Number of questions in one epoch of the wrapped source; None: endless."""
+        """Number of questions in one epoch of the data source whose questions start the episodes. None: endless."""
         return self.source.size
 
     @property
     def levels(self) -> Mapping[str, TaskLevel]:
-        """Difficulty levels of the tasks of the wrapped source."""
+        """Difficulty levels of the tasks of the data source whose questions start the episodes."""
         return self.source.levels
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the wrapped source's questions."""
+        """Fingerprint of the questions of the data source whose questions start the episodes."""
         return self.source.fingerprint
 
     def question(self, index: int) -> Question:
-        """Return question `index` of the wrapped source as the start of an episode.
+        """Return question `index` of a data source as the start of an environment's episode.
 
-        Raises DataError when the environment starts no episode with it.
+        Raises DataError when the environment starts no episode with this question.
         """
         return self.episodes.answering(self.source.question(index))
 
@@ -97,7 +100,7 @@ class DrawnSource:
     levels: Mapping[str, TaskLevel] = {}
 
     def __init__(self, episodes: Episodes, held_out_fraction: float, split: str, seed: str) -> None:
-        """Check that the environment can draw tasks. Raises ConfigError if it cannot."""
+        """Check that the environment can draw its own tasks. Raises ConfigError if it cannot."""
         self.episodes = episodes
         self.held_out_fraction = held_out_fraction
         self.split = split
@@ -106,7 +109,7 @@ class DrawnSource:
 
     @property
     def size(self) -> int | None:
-        """Number of tasks: None, because tasks are drawn without end, or 0 for a held-out split without tasks."""
+        """Number of tasks that the environment draws: None (endless), or 0 for a held-out split without tasks."""
         return size_of_drawn(self.split, self.held_out_fraction)
 
     def question(self, index: int) -> Question:

@@ -58,7 +58,10 @@ class QuestionFile:
     hashes: UInt64  # hashes of the usable rows' texts [n]
 
     def question(self, row: int) -> Question:
-        """Return the question in row `row`, one of `rows`. Raises DataError if the file was changed meanwhile."""
+        """Return the question in row `row` of the data files, one of the usable rows.
+
+        Raises DataError if the file was changed after its rows were checked.
+        """
         question = self.reader.read(self.tables.row(row))
         if isinstance(question, BadRow):
             where = self.tables.locate_row(row)
@@ -66,9 +69,10 @@ class QuestionFile:
         return question
 
     def split(self, held_out_share: float) -> SplitFile:
-        """Hold out a share of the questions in the files, chosen by the hash of their text.
+        """Split the questions of the data files into training and held-out rows, by the hash of each question's text.
 
-        If that would select no row, the one with the smallest hash is held out.
+        `held_out_share` is the share of held-out questions. If it is above 0 and would select no row, the row with the
+        smallest hash is held out.
         """
         # A share of 1 would give 2**64, which needs 65 bits.
         limit = min(held_out_share * 2**64, 2**64 - 1)
@@ -91,19 +95,19 @@ class FileSource:
     """A source of questions in files, with a new order in each epoch."""
 
     def __init__(self, file: QuestionFile, rows: Int64, seed: str) -> None:
-        """Select `rows` of the data files, in an order that `seed` decides."""
+        """Create a source of the questions in `rows` of the data files, which `seed` shuffles anew for each epoch."""
         self.file = file
         self.rows = rows
         self.seed = seed
 
     @property
     def size(self) -> int:
-        """Number of rows of the data files in one epoch."""
+        """Number of questions in one epoch, which is the number of rows in use."""
         return len(self.rows)
 
     @property
     def levels(self) -> Mapping[str, TaskLevel]:
-        """Empty, because rows of files have no difficulty levels."""
+        """Difficulty levels by task: none, because questions from data files have no levels."""
         return {}
 
     @cached_property
@@ -115,7 +119,7 @@ class FileSource:
         return digest.hexdigest()
 
     def question(self, index: int) -> Question:
-        """Return the question at `index` in the endless sequence of shuffled epochs."""
+        """Return the question at `index` in the endless sequence of shuffled epochs over the data files."""
         # Each epoch is another permutation, so that the position alone determines the row.
         epoch, position = divmod(index, self.size)
         key = hash_of(f"{self.seed}/{epoch}")
@@ -125,7 +129,7 @@ class FileSource:
 
 
 def open_questions(config: SourceConfig, path: str, task: str) -> QuestionFile:
-    """Read every row of the files at `path`.
+    """Read and check every row of the data files at `path`, and return their usable questions.
 
     Raises DataError when the files are missing, lack columns, or have more than `max_bad_rows` unusable rows. Raises
     ConfigError for an unknown verifier.
@@ -147,7 +151,10 @@ def open_questions(config: SourceConfig, path: str, task: str) -> QuestionFile:
 
 
 def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) -> QuestionFile:
-    """Return the usable rows of the tables. Raises DataError when too many rows are unusable, or all are."""
+    """Return the questions in the usable rows of the data files.
+
+    Raises DataError when too many rows are unusable, or all are.
+    """
     # So many bad rows refuse the run and fill the message, so the rest need not be read.
     enough = config.max_bad_rows + NUM_SHOWN
     numbers = array("q")
@@ -182,9 +189,9 @@ def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) 
 
 
 def _check_columns(tables: Tables, required: Sequence[set[str]]) -> None:
-    """Raise DataError, with the columns that exist, when a file lacks a column.
+    """Raise DataError, with the columns that exist, when a data file lacks a required column.
 
-    JSON lines are judged by their first object.
+    The columns of a JSON file are those of its first object.
     """
     for part in tables.parts:
         there = part.columns
@@ -235,7 +242,7 @@ def _judge(
     allowed: int,
     path: str,
 ) -> None:
-    """Raise DataError when too many rows are bad, and warn about those that are left out."""
+    """Raise DataError when too many rows of the data files are unusable, else warn about the rows that are left out."""
     first = sorted(bad)[:NUM_SHOWN]
     shown = "; ".join(f"{tables.locate_row(number)}: {reason}" for number, reason in first)
     if len(bad) > allowed:

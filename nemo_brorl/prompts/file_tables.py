@@ -29,7 +29,7 @@ class RowTable(Protocol):
         """Return the rows [start, stop) of the data file."""
 
     def locate_row(self, index: int) -> str:
-        """Return the file and line of row `index`, for an error message."""
+        """Return the path of the data file and the line or number of its row `index`, for an error message."""
 
 
 class Tables:
@@ -47,17 +47,17 @@ class Tables:
         return self._starts[-1]
 
     def row(self, index: int) -> Row:
-        """Return row `index` of the table, counted over all its files."""
+        """Return row `index` of a table that consists of several data files, counted over all of them."""
         part, inside = self._find(index)
         return part.read(inside, inside + 1)[0]
 
     def locate_row(self, index: int) -> str:
-        """Return the file and line of row `index`, counted over all files, for an error message."""
+        """Return the data file and the line of row `index`, counted over all data files, for an error message."""
         part, inside = self._find(index)
         return part.locate_row(inside)
 
     def scan(self) -> Iterator[tuple[int, Row]]:
-        """Yield every row of the table with its number, in order, reading 512 rows at a time."""
+        """Yield every row of the data files with its number, in order, reading 512 rows at a time."""
         number = 0
         for part in self.parts:
             num_rows = len(part)
@@ -74,7 +74,7 @@ class Tables:
 
 
 def open_tables(files: Sequence[Path], columns: Sequence[str]) -> Tables:
-    """Open files by their suffix: `.parquet`, `.arrow`, and all others as lines of JSON.
+    """Open data files by their suffix as one table of rows: `.parquet`, `.arrow`, and all others as JSON.
 
     Only `columns` are read where the format can skip columns. Raises DataError for a file that is empty, damaged or
     unreadable.
@@ -95,7 +95,7 @@ def open_tables(files: Sequence[Path], columns: Sequence[str]) -> Tables:
 
 
 def first_rows(file: Path, columns: Sequence[str], num: int) -> list[Row]:
-    """Return at most `num` rows from the start of a file, without reading all of it."""
+    """Return at most `num` rows from the start of a data file, without reading all of it."""
     if file.suffix in (".parquet", ".arrow"):
         tables = open_tables([file], columns)
         num_rows = min(num, len(tables))

@@ -28,7 +28,10 @@ def find_files(kind: str, path: str, dataset_split: str | None) -> list[Path]:
 
 
 def matching_files(path: str) -> list[Path]:
-    """Return a file, or all files that match a pattern, sorted. Raises DataError when there is none."""
+    """Return the data file at `path`, or all files that match `path` as a pattern, sorted.
+
+    Raises DataError when there is none.
+    """
     if Path(path).is_file():
         return [Path(path)]
     if Path(path).is_dir():
@@ -46,10 +49,10 @@ def matching_files(path: str) -> list[Path]:
 
 
 def dataset_files(folder: Path, split: str | None) -> list[Path]:
-    """Return the files of one split of a dataset folder.
+    """Return the data files of one split in the folder of a Hugging Face dataset.
 
-    `split=None`: train if there is one, else all files. Raises DataError, with the available splits, when the split is
-    missing.
+    `split=None`: the only split or else train, and all files if none of them names a split. Raises DataError, with the
+    available splits, when the split is missing.
     """
     if not folder.is_dir():
         raise DataError(
@@ -99,7 +102,7 @@ def _hub_files(folder: Path, split: str | None) -> list[Path]:
 
 
 def _split_of(path: Path, folder: Path) -> str | None:
-    """Return the split that a file's path names, or None.
+    """Return the dataset split that a file's path names, or None if it names none.
 
     `data/train-00000-of-00002.parquet` and `train/0000.parquet` belong to the split train.
     """

@@ -35,7 +35,7 @@ class JsonlTable:
         return len(self.spans)
 
     def read(self, start: int, stop: int) -> list[Row]:
-        """Return the rows [start, stop) of the JSON file; a line that is not a JSON object is a BadRow."""
+        """Return the rows [start, stop) of a JSON file, with a BadRow for each line that is not a JSON object."""
         rows = []
         for first, end in self.spans[start:stop].tolist():
             line = self._bytes[first:end]
@@ -43,7 +43,7 @@ class JsonlTable:
         return rows
 
     def locate_row(self, index: int) -> str:
-        """Return the file and line of row `index`, counted from 1, for a message."""
+        """Return the path of a JSON file and the line of its row `index`, counted from 1, for an error message."""
         # Lines are counted only for a message, because storing their numbers would take as much memory as the spans.
         end = int(self.spans[index, 0])
         num_lines = 0
@@ -55,7 +55,10 @@ class JsonlTable:
 
 
 def first_rows(path: Path, num: int) -> list[Row]:
-    """Return at most `num` rows from the start of a file of JSON, reading no more of it. Raises DataError."""
+    """Return at most `num` rows from the start of a JSON file, without reading the rest of the file.
+
+    Raises DataError if the file cannot be read.
+    """
     data = _mapped(path)
     rows = []
     for first, end in islice(_spans(data, path), num):
@@ -95,7 +98,7 @@ def _line_spans(data: mmap.mmap | bytes) -> Iterator[tuple[int, int]]:
 
 
 def _array_spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the byte ranges of the objects directly inside the outermost JSON array."""
+    """Yield the byte ranges of the objects directly inside the outermost JSON array of a data file."""
     depth = 0
     first = 0
     for match in STRUCTURE.finditer(data):
@@ -113,7 +116,7 @@ def _array_spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int
 
 
 def parsed_row(line: bytes) -> Row:
-    """Return a line of JSON parsed as a row, or a BadRow with the reason why it is none."""
+    """Return the JSON object in one line of a data file, or a BadRow with the reason why there is none."""
     try:
         row = json.loads(line)
     # RecursionError: hostile data may nest brackets without end.

@@ -30,16 +30,19 @@ class TaskLevel:
         self.correct = 0.0  # sum of the groups' shares of correct rollouts
 
     def record_rate(self, prompt: Prompt, rate: float) -> None:
-        """Count one group by its share of correct rollouts, if its prompt is of the task's current level."""
+        """Count the share of correct rollouts of one prompt towards the next change of the task's difficulty level.
+
+        Prompts that are not of the task's current level do not count.
+        """
         if prompt.level != self.reached:
             return
         self.num_groups += 1
         self.correct += rate
 
     def decide(self) -> str | None:
-        """Change the task's level if enough groups were counted and their success requires it, and return the reason.
+        """Raise or lower a task's difficulty level if enough prompts were counted and their success rate requires it.
 
-        None: the level stays.
+        Returns the reason for a change. None: the level stays.
         """
         if self.num_groups < WINDOW:
             return None
@@ -55,7 +58,7 @@ class TaskLevel:
         return None if self.reached == before else reason
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the JSON-able state of a task's level."""
+        """Return the JSON-able state of a task's difficulty level for a checkpoint."""
         return {
             "reached": self.reached,
             "num_groups": self.num_groups,
@@ -63,7 +66,7 @@ class TaskLevel:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a task's level from `state_dict`."""
+        """Restore a task's difficulty level from a state that `state_dict` returned."""
         self.reached = state["reached"]
         self.num_groups = state["num_groups"]
         self.correct = state["correct"]

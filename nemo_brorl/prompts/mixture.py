@@ -36,7 +36,10 @@ class Mixture:
     size = None
 
     def __init__(self, domains: Sequence[Domain], seed: str) -> None:
-        """Compute each source's draws in a block. Raises DataError if all weights are 0 or a source gets no draw."""
+        """Compute how many of every `BLOCK` consecutive draws each domain of a data mixture gets.
+
+        Raises DataError if all weights are 0 or a domain with a weight gets no draw.
+        """
         self.domains = tuple(domains)
         self.seed = seed
         self._counts = _counts(self.domains)
@@ -44,12 +47,12 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprints of all sources in the mixture, joined."""
+        """Fingerprints of the questions of all sources in a data mixture, joined."""
         fingerprints = [domain.source.fingerprint for domain in self.domains]
         return "/".join(fingerprints)
 
     def draw(self, position: int) -> tuple[int, int]:
-        """Return which domain of the mixture the draw at `position` comes from, and the domain's own draw index."""
+        """Return which domain of a data mixture the draw at `position` comes from, and that domain's own draw index."""
         if len(self.domains) == 1:
             return 0, position
         block, place = divmod(position, BLOCK)
@@ -59,7 +62,7 @@ class Mixture:
         return number, before + int(ranks[place])
 
     def draws_before(self, position: int) -> list[int]:
-        """Return how many draws of each domain of the mixture come before `position`."""
+        """Return how many draws of each domain of a data mixture come before `position`."""
         if len(self.domains) == 1:
             return [position]
         block, place = divmod(position, BLOCK)
@@ -69,13 +72,15 @@ class Mixture:
         return [int(num) for num in draws]
 
     def question(self, index: int) -> Question:
-        """Return question `index` of the mixture."""
+        """Return question `index` of a data mixture, from the domain that the draw belongs to."""
         number, rank = self.draw(index)
         domain = self.domains[number]
         return domain.source.question(rank)
 
     def _make_block(self, block: int) -> tuple[Int64, Int64]:
-        """Return, for each draw of a block, its domain and how many draws of that domain precede it, both [BLOCK]."""
+        """Return the domain of each draw in a block of the data mixture, and its rank in that domain, both [BLOCK].
+
+        The rank of a draw is the number of draws of the same domain that precede it in the block."""
         order: list[int] = []
         for number, count in enumerate(self._counts):
             order += [number] * count
@@ -90,9 +95,10 @@ class Mixture:
 
 
 def _counts(domains: Sequence[Domain]) -> list[int]:
-    """Return how many of `BLOCK` consecutive draws each domain of the mixture gets.
+    """Return how many of `BLOCK` consecutive draws each domain of a data mixture gets.
 
-    It is the domain's share of the weights, rounded by largest remainders so that the counts sum to BLOCK.
+    The count is the domain's share of the sum of all weights, rounded by largest remainders so that the counts sum to
+    BLOCK.
     """
     weights = np.array([domain.weight for domain in domains])
     total = sum(weights)

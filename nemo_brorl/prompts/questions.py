@@ -59,14 +59,14 @@ class Source(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Text that changes when the source's questions change; "" if settings alone determine them."""
+        """Text that changes whenever the source's questions change, or "" if settings alone determine the questions."""
 
     @property
     def levels(self) -> Mapping[str, TaskLevel]:
-        """Difficulty levels by task name, for tasks of the source that have some."""
+        """Difficulty levels by task name, for those tasks of a question source that have levels."""
 
     def question(self, index: int) -> Question:
-        """Return question `index` (0, 1, …, without end) of the source."""
+        """Return question `index` (0, 1, …, without end) of a source of questions."""
 
 
 def is_held_out(text: str, fraction: float) -> bool:
@@ -76,7 +76,7 @@ def is_held_out(text: str, fraction: float) -> bool:
 
 
 def size_of_drawn(split: str, held_out_fraction: float) -> int | None:
-    """Return the size of a source that draws its questions: None (endless), or 0 if none are held out."""
+    """Return the size of a source that generates its questions: None (endless), or 0 for an empty held-out split."""
     is_empty = split == "held_out" and held_out_fraction == 0
     return 0 if is_empty else None
 

@@ -62,9 +62,10 @@ class ReasoningGymSource:
         verifier: str = VERIFIER,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Check the settings of the Reasoning Gym tasks; `options` are added to every payload.
+        """Create a source of questions of Reasoning Gym tasks, and check the settings of the tasks.
 
-        Raises DataError or ConfigError.
+        `options` are added to the verifier's payload of every question. Raises DataError for unusable tasks, and
+        ConfigError for an unknown verifier.
         """
         check_name(verifier)
         self.tasks = expanded(tasks)
@@ -83,13 +84,13 @@ class ReasoningGymSource:
 
     @property
     def size(self) -> int | None:
-        """Number of questions: None, because they are generated without end; 0 if the split has none."""
+        """Number of questions: None, because they are generated without end, or 0 for an empty held-out split."""
         return size_of_drawn(self.split, self.held_out_fraction)
 
     def question(self, index: int) -> Question:
-        """Return question `index` of the Reasoning Gym mixture.
+        """Return question `index` of a weighted mixture of Reasoning Gym tasks.
 
-        Raises DataError when its task has no question in this split.
+        Raises DataError when the drawn task has no question in this split.
         """
         random = Random(hash_of(f"{self.seed}/{self.split}/{index}"))
         numbers = range(len(self.tasks))
@@ -116,9 +117,10 @@ class ReasoningGymSource:
         task: TaskConfig,
         index: int,
     ) -> int:
-        """Return the index of a task's settings for question `index`: 0 before the first stage, or on the first level.
+        """Return which of a Reasoning Gym task's settings apply to question `index`.
 
-        Held-out questions cycle through all settings, so that validations of a run are comparable.
+        0 stands for the settings before the first curriculum stage, or on the first difficulty level. Held-out
+        questions cycle through all settings, so that validations of a run are comparable.
         """
         if self.split == "held_out":
             return index % num_stages(task)
@@ -154,9 +156,9 @@ class ReasoningGymSource:
         entry: Mapping[str, Any],
         level: int | None,
     ) -> Question:
-        """Return an entry of a task as a question.
+        """Return an entry of a Reasoning Gym task as a question.
 
-        The payload includes the task's settings, because some tasks score by them.
+        The verifier's payload includes the task's settings, because some tasks score by them.
         """
         asked = {"dataset": name, "config": config}
         for key in ("question", "answer", "metadata"):
@@ -173,7 +175,7 @@ class ReasoningGymSource:
 
 
 def open_tasks(config: SourceConfig, held_out_fraction: float, split: str, seed: str) -> ReasoningGymSource:
-    """Return the Reasoning Gym tasks of a source of questions.
+    """Return a source of questions that draws them from the configured Reasoning Gym tasks.
 
     Raises DataError for unknown tasks and for options that the verifier does not take, and ConfigError for an unknown
     verifier.
@@ -193,15 +195,15 @@ def open_tasks(config: SourceConfig, held_out_fraction: float, split: str, seed:
 
 
 def num_stages(task: TaskConfig) -> int:
-    """Return how many settings a Reasoning Gym task goes through.
+    """Return how many different settings a Reasoning Gym task goes through during training.
 
-    They are its levels, or its stages and the settings before them.
+    They are those of its difficulty levels, or those of its curriculum stages and the settings before the first stage.
     """
     return len(task.levels) or len(task.stages) + 1
 
 
 def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:
-    """Return a Reasoning Gym task's settings at a stage (0: before the first), or on a difficulty level."""
+    """Return a Reasoning Gym task's settings at a curriculum stage (0: before the first), or on a difficulty level."""
     if task.levels:
         return {**task.config, **task.levels[stage]}
     if stage == 0:
@@ -213,7 +215,7 @@ def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:
 def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
     """Return Reasoning Gym tasks with "*" replaced by every task of the installed version that is not listed.
 
-    They share the weight of "*" equally.
+    The tasks that replace "*" share its weight equally.
     """
     if all(task.name != ALL_TASKS for task in tasks):
         return list(tasks)
@@ -233,9 +235,9 @@ def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
 
 
 def check_tasks(tasks: Sequence[TaskConfig]) -> None:
-    """Raise DataError unless every task exists, accepts its settings at every stage and has a positive weight.
+    """Raise DataError unless every Reasoning Gym task exists, accepts its settings and has a positive weight.
 
-    Loads Reasoning Gym.
+    The settings are checked at every curriculum stage or difficulty level. Loads Reasoning Gym.
     """
     if not tasks:
         raise DataError(
@@ -270,7 +272,7 @@ def _make_dataset(
     seed: int,
     size: int = PAGE_SIZE,
 ) -> Any:
-    """Return one page of a task's questions.
+    """Return a Reasoning Gym dataset of `size` questions of one task.
 
     Raises DataError for an unknown task, with close names, and for settings that the task does not take.
     """

@@ -32,7 +32,7 @@ class RowFormat:
 
     @property
     def required_columns(self) -> set[str]:
-        """Columns that every row must have to be read in the format."""
+        """Columns that every row of a data file must have to be read in this row format."""
         paths = [self.prompt, self.answer]
         if self.when:
             paths.append(self.when[0])
@@ -97,9 +97,9 @@ PRESETS: dict[str, tuple[RowFormat, ...]] = {
 
 
 def row_formats(config: SourceConfig) -> tuple[RowFormat, ...]:
-    """Return the row formats of a source's preset, changed by its `columns` and `verifier`.
+    """Return the row formats of a data source's preset, changed by the source's settings `columns` and `verifier`.
 
-    An empty answer means that the verifier reads none.
+    An empty answer column means that the verifier reads no reference answer.
     """
     columns = config.columns
     formats = []

@@ -20,7 +20,7 @@ Fields = Mapping[str, Any]  # a row that could be read
 
 
 def is_wanted(row: Fields, only: Mapping[str, str]) -> bool:
-    """Return whether a row has the values that `only` requires, by path."""
+    """Return whether a row of a data file has, at each path in `only`, the value that `only` gives for it."""
     there = {path: str(value_at(row, path)) for path in only}
     return there == only
 
@@ -33,8 +33,9 @@ def question_of(
 ) -> Question | BadRow:
     """Return the question in a row of a data file, or a BadRow with the reason why it has none.
 
-    `task`: name for rows that name none. `options`: added to every payload. A row whose verifier no setting names is
-    refused: then the run does not start, whatever `max_bad_rows` allows.
+    `task` is the task name of rows that name none, and `options` are added to every verifier's payload. A row that
+    names a verifier by an import path or address that no setting names is refused: then the run does not start,
+    whatever `max_bad_rows` allows.
     """
     layout = _layout_of(row, formats)
     if isinstance(layout, BadRow):
@@ -64,7 +65,7 @@ def question_of(
 
 
 def _layout_of(row: Fields, formats: Sequence[RowFormat]) -> RowFormat | BadRow:
-    """Return the first row format that fits a row, or a BadRow with the reason why none does."""
+    """Return the first row format that fits a row of a data file, or a BadRow with the reason why none does."""
     paths = []
     values = []
     for layout in formats:
@@ -94,7 +95,10 @@ def _payload(row: Fields, layout: RowFormat) -> dict[str, Any]:
 
 
 def _messages(value: Any, path: str) -> tuple[dict[str, str], ...]:
-    """Return the messages of a conversation that ends with the user. Raises DataError."""
+    """Return the chat messages in the prompt column of a row, which holds a text or a list of messages.
+
+    Raises DataError unless the messages are valid and end with a non-empty one of the user.
+    """
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     is_list = isinstance(value, list) and len(value) > 0

@@ -36,11 +36,14 @@ class Section(NamedTuple):
     max_prompt_tokens: int
 
     def label(self) -> str:
-        """Return the prefix of messages about this source: "domain NAME: ", or "" without a mixture."""
+        """Return the prefix of messages about this data source: "domain NAME: ", or "" without a mixture."""
         return f"domain {self.name}: " if self.name else ""
 
     def seed(self, seed: int) -> str:
-        """Return the seed of this source's order; domains that read one file are shuffled independently."""
+        """Return the seed by which this data source is shuffled.
+
+        Domains of a mixture that read one file get different seeds and are shuffled independently.
+        """
         return f"{seed}/{self.name}" if self.name else f"{seed}"
 
 
@@ -48,7 +51,7 @@ class Sources:
     """The sources of questions that the configuration sets. Files are read once, for both splits."""
 
     def __init__(self, config: DataConfig) -> None:
-        """Read the data files of all sections.
+        """Read the data files of all configured sources of questions.
 
         Raises DataError when a file is missing, empty, or has too many unusable rows. Raises ConfigError for an unknown
         verifier.
@@ -61,9 +64,9 @@ class Sources:
                 self.files[section.name] = _split_file(section, config.held_out_fraction)
 
     def split(self, name: str, seed: int) -> Mixture:
-        """Return a mixture of the sources that have questions of a split.
+        """Return a mixture of the data sources that have questions of a split (training or held-out).
 
-        Raises DataError if none has, or for an unknown source. Raises ConfigError for an unknown verifier or
+        Raises DataError if no source has any, or for an unknown source. Raises ConfigError for an unknown verifier or
         environment.
         """
         if name not in SPLITS:
@@ -89,9 +92,9 @@ class Sources:
         return Mixture(domains, f"{seed}/{name}")
 
     def _source(self, section: Section, split: str, seed: int) -> Source:
-        """Return a source's questions of a split, in episodes if it has an environment.
+        """Return a data source's questions of one split, as starts of episodes if the source has an environment.
 
-        Size 0: nothing is held out.
+        The result has size 0 if no question is held out for a held-out split.
         """
         config = section.config
         own_seed = section.seed(seed)
@@ -103,7 +106,7 @@ class Sources:
         return AnsweredSource(Episodes(config), asked)
 
     def _asked(self, section: Section, split: str, seed: str) -> Source:
-        """Return a source's questions of a split, without its environment."""
+        """Return a data source's questions of one split, before an environment turns them into episodes."""
         config = section.config
         if section.name in self.files:
             return self._rows(section, split, f"{seed}/{split}")
@@ -113,7 +116,10 @@ class Sources:
         raise DataError(f"unknown data.source {config.source!r}; choose {known}")
 
     def _rows(self, section: Section, split: str, order: str) -> FileSource:
-        """Return a source's rows of a split; rows that any domain holds out are trained on in no domain."""
+        """Return the questions of one split in the data files of a source.
+
+        Questions that any domain of the mixture holds out are trained on in no domain.
+        """
         file = self.files[section.name]
         if split == "held_out":
             return FileSource(file.held_out, file.held_out_rows, order)
@@ -127,9 +133,10 @@ class Sources:
 
 
 def make_source(config: DataConfig, split: str, seed: int) -> Mixture:
-    """Return the questions of one split, mixed from all configured sources.
+    """Return the questions of one split (training or held-out), mixed from all configured data sources.
 
-    Raises the errors of `Sources` and `Sources.split`.
+    Raises DataError for unusable data files, an unknown source or split, or a split without questions. Raises
+    ConfigError for an unknown verifier or environment.
     """
     return Sources(config).split(split, seed)
 

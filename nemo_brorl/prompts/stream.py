@@ -50,10 +50,10 @@ class PromptStream:
                 self.levels[name] = level
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """Return the next `num` prompts; a held-out stream returns fewer when a domain runs out.
+        """Return the next `num` prompts of the stream, or fewer when a domain of a held-out split has no more.
 
-        uid `train/17` is question 17 of the split, and `train/math/17` is question 17 of the domain math. Raises
-        DataError when nearly all prompts are too long.
+        The uid `train/17` is question 17 of the training split, and `train/math/17` is question 17 of the domain math.
+        Raises DataError when nearly all prompts are too long.
         """
         prompts = []
         for position in range(self.position, self.position + num):
@@ -66,16 +66,16 @@ class PromptStream:
         return prompts
 
     def peek(self, num: int) -> list[Prompt]:
-        """Return the next `num` prompts without moving the stream, so that `take_prompts` returns them, too."""
+        """Return the next `num` prompts without advancing the stream, so that `take_prompts` returns them too."""
         state = self.state_dict()
         prompts = self.take_prompts(num)
         self.load_state_dict(state)
         return prompts
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
-        """Update the levels of tasks from the success rate of each prompt of a step.
+        """Update the tasks' difficulty levels from the success rate of each prompt of a training step.
 
-        Returns a line for every task whose level changes for the next prompts.
+        Returns a log line for every task whose level changes for the next prompts.
         """
         for prompt, rate in outcomes:
             name = _task_name(prompt.domain, prompt.task)
@@ -90,7 +90,7 @@ class PromptStream:
         return changes
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics by domain (prompts skipped as too long, epochs), and the level of each task."""
+        """Return the skipped long prompts and the epochs of each domain, and the difficulty level of each task."""
         metrics: dict[str, float] = {}
         draws_before = self.mixture.draws_before(self.position)
         for domain, draws in zip(self.mixture.domains, draws_before, strict=True):
@@ -104,7 +104,10 @@ class PromptStream:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return position, skipped prompts and fingerprint by domain, and the levels by task, JSON-able."""
+        """Return the JSON-able state of the prompt stream for a checkpoint.
+
+        It holds the position, skipped prompts and data fingerprint by domain, and difficulty levels by task.
+        """
         fingerprints = {}
         for domain in self.mixture.domains:
             fingerprints[domain.name] = domain.source.fingerprint
@@ -122,7 +125,7 @@ class PromptStream:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the stream from `state_dict`.
+        """Continue the prompt stream from a state that `state_dict` returned.
 
         Raises CheckpointError when the state is of another stream, or the data files have changed.
         """
@@ -155,7 +158,10 @@ class PromptStream:
             level.load_state_dict(own_state)
 
     def _next(self, domain: Domain, rank: int) -> Prompt | None:
-        """Return the prompt of a domain's draw `rank`; None if a held-out domain has ended."""
+        """Return the prompt of draw `rank` from a domain of the mixture. None: a held-out domain has no more questions.
+
+        Prompts that are too long are skipped and counted.
+        """
         for _ in range(MAX_CONSECUTIVE_SKIPS):
             # A skipped question shifts all later draws of the domain by one, so no question is drawn twice.
             index = rank + self.num_skipped[domain.name]

@@ -28,10 +28,10 @@ def evidence_of(
     verdicts: Verdicts,
     counts: Mapping[str, int],
 ) -> RewardEvidence:
-    """Return signs that the rewards of some texts are wrong: late or failed verifiers, and rewards without an answer.
+    """Return signs that the rewards of responses are wrong: late or failed verifiers, and rewards without an answer.
 
-    `texts` are different from each other, and `counts` gives the number of responses with each text. `verdicts` are the
-    verifier's scores and reasons for the texts.
+    `texts` are the different texts of the responses, and `counts` gives the number of responses with each text.
+    `verdicts` are the verifier's scores and reasons for the texts.
     """
     answers = answers_of(verifier, payload)
     example = ""
@@ -67,7 +67,7 @@ def evidence_of(
 
 
 def evidence_of_episodes(outcomes: Sequence[EpisodeOutcome]) -> RewardEvidence:
-    """Return signs that the rewards of an environment are wrong: steps that failed or were late."""
+    """Return signs that the rewards of an environment are wrong: environment steps that failed or were late."""
     errors = [outcome.error for outcome in outcomes if outcome.error]
     num_late = sum(LATE in error for error in errors)
     example = errors[0] if errors else ""

@@ -21,7 +21,7 @@ from nemo_brorl.config.schema import BroRLConfig
 
 
 def configure(config: BroRLConfig) -> None:
-    """Allow the verifiers, services and environments of a run's settings in this process and in its children.
+    """Allow the verifiers, services and environments that a run's settings name, in this process and in its children.
 
     Imports none of them. `check_params` does. Raises ConfigError where a service has the name of a built-in verifier.
     """
@@ -29,7 +29,7 @@ def configure(config: BroRLConfig) -> None:
 
 
 def names_of(config: BroRLConfig) -> Names:
-    """Return the names of verifiers, services, environments and variables in the settings of a run."""
+    """Return the verifiers, services, environments and environment variables that the settings of a run name."""
     environments: dict[str, set[str]] = {}
     for _, source in all_sources(config):
         if source.environment is not None:
@@ -49,17 +49,17 @@ def deadlines_of(rewards: RewardsConfig) -> Deadlines:
 
 
 def endpoint_of(config: EndpointConfig) -> Endpoint:
-    """Return the address and the parameters of one service or judge."""
+    """Return the address and the parameters of one scoring service or LLM judge, as its settings give them."""
     return Endpoint(**asdict(config))
 
 
 def service_limits(config: ServicesConfig) -> ServiceLimits:
-    """Return the limits of requests to services."""
+    """Return the limits of requests to scoring services and LLM judges, as the settings give them."""
     return ServiceLimits(**{field.name: getattr(config, field.name) for field in fields(ServiceLimits)})
 
 
 def host_limits(config: EnvironmentsConfig, tool_format: str) -> HostLimits:
-    """Return the limits of episodes with environments, for a model that calls tools in `tool_format`."""
+    """Return the time and size limits of episodes with environments, for a model that calls tools in `tool_format`."""
     return HostLimits(
         step_s=config.step_timeout_s,
         episode_s=config.episode_timeout_s,
@@ -70,12 +70,12 @@ def host_limits(config: EnvironmentsConfig, tool_format: str) -> HostLimits:
 
 
 def service_folder(run_folder: Path) -> Path:
-    """Return the folder of a run that stores the replies of services."""
+    """Return the folder of a run that stores the replies of scoring services and LLM judges."""
     return run_folder.absolute() / FOLDER
 
 
 def code_limits(config: CodeConfig) -> CodeLimits:
-    """Return the limits of programs that the sandbox runs."""
+    """Return the limits of programs that the sandbox runs, as the settings give them."""
     return CodeLimits(**asdict(config))
 
 

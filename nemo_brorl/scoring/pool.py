@@ -49,9 +49,9 @@ def scored_chunk(
     ended: Any = None,
     unfinished: Any = None,
 ) -> ScoredChunk:
-    """Return the scored chunk of the responses that have ended, with the unfinished trajectories.
+    """Return a chunk of scored rollouts: the responses that have ended, with the unfinished trajectories set apart.
 
-    Where there are unfinished ones, `ended` and `unfinished` refer to the tokens of each.
+    If some trajectories are unfinished, `ended` and `unfinished` are references to the tokens of each kind.
     """
     partial = scores.unfinished
     if partial is not None:
@@ -150,7 +150,7 @@ class VerifierPool:
         self._holders: dict[tuple[str, int], int] = {}  # unfinished trajectories → worker with their environments
 
     def wait_ready(self) -> None:
-        """Block until every worker can score.
+        """Block until every verifier worker can score responses.
 
         Raises ConfigError when a verifier cannot be loaded, and ResourceError when a worker cannot start.
         """
@@ -161,13 +161,13 @@ class VerifierPool:
         chunk: RolloutChunk,
         rows: Sequence[int] | None = None,
     ) -> None:
-        """Send a chunk to a worker, in one Ray call.
+        """Send a chunk of rollouts to a verifier worker for scoring, in one Ray call.
 
-        The worker is the one with the chunk's environments, or else the one with the least work. Among about equal ones
-        it is the worker that scored the prompt's other chunks and knows their verdicts. A prompt whose verifier is a
-        service always goes to that worker, so that each text is sent to the service once. A chunk without responses
-        goes to no worker, and the next `poll` returns it. `rows`: rows of the responses to score, the others get 0.
-        None: all.
+        The worker is the one that holds the environments of the chunk's trajectories, or else the one with the least
+        work. Among about equal ones it is the worker that scored the prompt's other chunks and knows their verdicts. A
+        prompt whose verifier is a service always goes to that worker, so that each text is sent to the service once. A
+        chunk without responses goes to no worker, and the next `poll` returns it. `rows`: indices of the responses to
+        score, the others get reward 0. None: all.
         """
         if not len(chunk.lengths):
             self._empty.append(scored_chunk(chunk, NO_SCORES))
@@ -193,12 +193,12 @@ class VerifierPool:
         return cost.index(min(cost))
 
     def _home(self, name: str) -> int:
-        """Return the index of the worker that is assigned to a name, always the same one."""
+        """Return the index of the verifier worker that is assigned to a name, always the same one."""
         digest = zlib.crc32(name.encode())
         return digest % len(self.workers)
 
     def poll(self) -> list[ScoredChunk]:
-        """Return the chunks that were scored since the last poll, in at most two Ray calls.
+        """Return the chunks of rollouts that were scored since the last call, in at most two Ray calls.
 
         Raises ResourceError when a worker died too often.
         """
@@ -224,7 +224,10 @@ class VerifierPool:
         return scored
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of requests to services, for the chunks polled since the last call. Empty without services."""
+        """Return metrics of requests to scoring services. Empty without services.
+
+        They are about the chunks of rollouts that `poll` has returned since the last call of `metrics`.
+        """
         usage = self._usage
         self._usage = {}
         if not usage:
@@ -237,11 +240,11 @@ class VerifierPool:
         return metrics
 
     def pending(self) -> list[Any]:
-        """Return references, one of which resolves when `poll` may have news."""
+        """Return Ray references to wait on: when one of them resolves, `poll` may return newly scored rollouts."""
         return list(self._scoring)
 
     def stalled(self, seconds: float) -> list[str]:
-        """Describe each worker that has chunks and has finished none for longer than `seconds`.
+        """Describe each verifier worker that has rollouts to score and has finished none for more than `seconds`.
 
         Safe to call from any thread.
         """
@@ -260,7 +263,7 @@ class VerifierPool:
         return late
 
     def forget(self) -> None:
-        """Drop all chunks that were submitted and not polled. No later `poll` returns them.
+        """Drop all chunks of rollouts that were submitted and not polled. No later `poll` returns them.
 
         Environments of unfinished trajectories end. They are made again if the trajectory is resumed.
         """
@@ -273,7 +276,7 @@ class VerifierPool:
             self.workers[worker].end_episodes.remote()
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
-        """Yield scored chunks in the order in which they finish. Each chunk is submitted once `chunks` yields it.
+        """Score chunks of rollouts as `chunks` yields them, and yield each as soon as it is scored.
 
         No other chunk may be submitted meanwhile. Chunks that were submitted before are dropped.
         """
@@ -289,7 +292,7 @@ class VerifierPool:
             self.forget()
 
     def close(self) -> None:
-        """Stop all workers and their child processes."""
+        """Stop all verifier workers and their child processes."""
         import ray
 
         for worker in self.workers:
@@ -297,7 +300,7 @@ class VerifierPool:
         self.workers = []
 
     def _end(self, reference: Any) -> Submission:
-        """Remove a chunk from the chunks that are being scored."""
+        """Remove a chunk of rollouts from those that are being scored, and return it with its worker."""
         submission = self._scoring.pop(reference)
         self._moved_at[submission.worker] = time.monotonic()
         self._load[submission.worker] -= len(submission.chunk.lengths)

@@ -13,7 +13,10 @@ from nemo_brorl.scoring.grader_settings import configure_code
 
 
 def check_verifiers(rewards: RewardsConfig, verifiers: Sequence[str]) -> None:
-    """Check that services answer and that the sandbox works. Raises ConfigError or ResourceError."""
+    """Check that the scoring services among `verifiers` answer, and that the sandbox works if programs are run.
+
+    Raises ConfigError or ResourceError if they do not.
+    """
     if rewards.services.replay is None:
         endpoints = allowed().endpoints
         for name in filter(endpoints.__contains__, verifiers):
@@ -22,7 +25,7 @@ def check_verifiers(rewards: RewardsConfig, verifiers: Sequence[str]) -> None:
 
 
 def prepare_sandbox(rewards: RewardsConfig, verifiers: Collection[str]) -> None:
-    """Check that the sandbox can isolate programs, if a verifier runs some. Raises ResourceError."""
+    """Check that the sandbox can isolate programs, if one of the verifiers runs some. Raises ResourceError if not."""
     if "code" in verifiers:
         configure_code(rewards)
         code.load()

@@ -18,7 +18,10 @@ NO_LOG_PROB = 0.0  # log-prob of tokens that were not sampled
 
 
 def turn_bounds(data: ChunkArrays, start: int, end: int) -> list[tuple[int, int]]:
-    """Return (start, end) of the turns of the response in [start, end): its runs of sampled tokens, at least one."""
+    """Return (start, end) of each turn of the model in a response with the tokens [start, end).
+
+    A turn is a run of sampled tokens, between observations of the environment. There is at least one.
+    """
     if data.is_sampled is None or start == end:
         return [(start, end)]
     is_sampled = data.is_sampled[start:end]
@@ -27,13 +30,13 @@ def turn_bounds(data: ChunkArrays, start: int, end: int) -> list[tuple[int, int]
 
 
 def split(data: ChunkArrays, values: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the slice of a per-token array that belongs to each response."""
+    """Yield the slice of a per-token array that belongs to each response of a chunk."""
     for start, end in pairwise(data.offsets.tolist()):
         yield values[start:end]
 
 
 def with_observations(data: ChunkArrays, observations: Sequence[Sequence[int]]) -> ChunkArrays:
-    """Return all responses of a chunk, each followed by the tokens of its observation."""
+    """Return the tokens of all responses of a chunk, each followed by the tokens of its environment's observation."""
     rows = range(len(observations))
     return select_responses(data, rows, observations)
 
@@ -43,7 +46,11 @@ def select_responses(
     rows: Sequence[int],
     observations: Sequence[Sequence[int]] = (),
 ) -> ChunkArrays:
-    """Return the responses in `rows` of a chunk. With `observations`, by row, each is followed by its own."""
+    """Return the tokens of the responses at the indices `rows` of a chunk.
+
+    `observations` holds the tokens of an environment's observation for each row of the chunk. They are appended to the
+    responses.
+    """
     token_ids: list[int] = []
     log_probs: list[float] = []
     is_sampled: list[bool] = []
@@ -77,7 +84,7 @@ def select_responses(
 
 
 def _routes_at(positions: Sequence[int], routes: Routes | None) -> Routes | None:
-    """Return the expert routes of the tokens at these positions, NO_ROUTE for position -1."""
+    """Return the mixture-of-experts routes of the tokens at these positions, NO_ROUTE for position -1."""
     if routes is None:
         return None
     shape = (1, *routes.shape[1:])
@@ -89,7 +96,7 @@ def _routes_at(positions: Sequence[int], routes: Routes | None) -> Routes | None
 def repetition_of(data: ChunkArrays, ngram: int) -> Float32:
     """Return the share of repeated n-grams of each response, [n] in [0, 1). All 0 for `ngram=0`.
 
-    Observations are left out.
+    Tokens of an environment's observations are left out.
     """
     bounds = data.offsets.tolist()
     shares = np.zeros(len(bounds) - 1, np.float32)
@@ -104,9 +111,9 @@ def repetition_of(data: ChunkArrays, ngram: int) -> Float32:
 
 
 def response_keys(data: ChunkArrays) -> UInt64:
-    """Return a hash [n] of each response.
+    """Return a hash [n] of the tokens of each response.
 
-    For its n tokens t it is n b^n + Σ (t_i + 1) b^(n − 1 − i) modulo 2^64.
+    For n tokens t the hash is n b^n + Σ (t_i + 1) b^(n − 1 − i) modulo 2^64, where b is a fixed odd number.
     """
     starts = data.offsets[:-1]
     ends = data.offsets[1:]
@@ -121,9 +128,10 @@ def response_keys(data: ChunkArrays) -> UInt64:
 
 
 def turn_ends(data: ChunkArrays, num_turns: int) -> TurnEnds:
-    """Return where each response's later turns start, and where the response ends, with hashes up to there.
+    """Return the length and a hash of each response's prefix up to the end of each turn, observation included.
 
-    Responses have at most `num_turns` turns. A hash is Σ (t_i + 1) b^i modulo 2^64 over the tokens up to that position.
+    Responses have at most `num_turns` turns. A hash is Σ (t_i + 1) b^i modulo 2^64 over the prefix's tokens t, where b
+    is a fixed odd number.
     """
     starts = data.offsets[:-1]
     lengths = np.diff(data.offsets)
@@ -148,7 +156,7 @@ def turn_ends(data: ChunkArrays, num_turns: int) -> TurnEnds:
 
 
 def _powers(lengths: Int64) -> UInt64:
-    """Return b^0, b^1, … up to the length of the longest response."""
+    """Return the powers b^0, b^1, … of the token hash's base b, up to the length of the longest response."""
     longest = int(lengths.max(initial=0))
     powers = np.ones(longest + 1, np.uint64)
     bases = np.full(longest, _BASE)
@@ -157,9 +165,9 @@ def _powers(lengths: Int64) -> UInt64:
 
 
 def _sums_before(data: ChunkArrays, powers: UInt64) -> UInt64:
-    """Return Σ (t_i + 1) b^(e_i) over all tokens before each position of a chunk, [T + 1], modulo 2^64.
+    """Return Σ (t_i + 1) b^(e_i) modulo 2^64 over all tokens t before each position of a chunk, [T + 1].
 
-    `powers` are b^(e_i), [T].
+    The sums are parts of token hashes. `powers` are b^(e_i), [T].
     """
     digits = data.token_ids.astype(np.uint64) + np.uint64(1)
     sums = np.zeros(len(digits) + 1, np.uint64)

@@ -44,10 +44,10 @@ class TurnTokens:
         is_stopped: bool,
         observation: Messages,
     ) -> list[int]:
-        """Return the tokens that follow a turn of the model.
+        """Return the tokens between a turn of the model and its next turn, with the environment's observation.
 
         `messages` are the prompt's. `response_ids` are all tokens after the prompt so far. A sampled stop token
-        (`is_stopped`) is included in them and not repeated. Raises ModelError when the template rejects the
+        (`is_stopped`) is included in them and not repeated. Raises ModelError when the chat template rejects the
         observation.
         """
         if self.tokenizer.chat_template is None:
@@ -59,9 +59,10 @@ class TurnTokens:
         return tokens
 
     def check(self, tools: Tools, roles: Sequence[str] = ("user",)) -> None:
-        """Raise ModelError, with the reason, unless the chat template only appends observations of these roles.
+        """Raise ModelError, with the reason, unless the chat template leaves earlier turns as they are.
 
-        Also raised if there are tools and the template has no place for them, or writes calls in an unknown format.
+        `roles` are the roles in which an environment's observations are added. The error is also raised if there are
+        tools and the template has no place for them, or writes calls in an unknown format.
         """
         template = self.tokenizer.chat_template
         if template is None:
@@ -99,7 +100,10 @@ class TurnTokens:
             )
 
     def _check_appends(self, role: str, text: str, tools: Tools) -> None:
-        """Raise ModelError unless each of two turns with observations of a role only extends the text before it."""
+        """Raise ModelError unless the chat template only appends text for a turn of the model and an observation.
+
+        Two such turns are tried, with observations of the given role.
+        """
         messages: list[dict[str, Any]] = list(map(dict, QUESTION))
         before = self.tokenizer.render(messages, tools=tools)
         for number in range(2):
@@ -122,7 +126,7 @@ class TurnTokens:
 
 
 def check_environment(source: SourceConfig, tokenizer: ChatTokenizer) -> None:
-    """Raise ConfigError or ModelError unless the model can take part in the environment of a source."""
+    """Raise ConfigError or ModelError unless the model can take part in the environment of a data source."""
     if source.environment is None:
         return
     environment = registry.make_environment(source.environment, source.environment_settings)
@@ -138,7 +142,7 @@ class QuestionCheck:
         self._passed: set[str] = set()
 
     def check(self, tools: Tools) -> None:
-        """Raise ModelError unless the model can take part in an episode with these tools."""
+        """Raise ModelError unless the model's chat template suits an episode with these tools."""
         written = repr(tools)
         if written not in self._passed:
             self.turn_tokens.check(tools, ["tool"] if tools else ["user"])

@@ -71,7 +71,10 @@ Judged = tuple[ResponseScores, ChunkArrays | None, ChunkArrays | None]
 
 
 def kept_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Return reasons as they are stored with a chunk: shortened and valid UTF-8. Empty if all are empty."""
+    """Return a verifier's reasons as they are stored with the rollouts: shortened and valid UTF-8.
+
+    The result is empty if all reasons are empty.
+    """
     kept: list[str] = []
     for reason in reasons:
         text = reason[:MAX_REASON].encode("utf-8", "replace")
@@ -100,7 +103,11 @@ class TurnJudge:
         self._lock = threading.Lock()
 
     def judge(self, chunk: RolloutChunk, data: ChunkArrays) -> Judged:
-        """Return the scores of trajectories that end with this turn, and the tokens of the others with observations."""
+        """Score the trajectories that end with this turn, and append an environment's observations to the others.
+
+        Returns the scores. If some trajectories are unfinished, it also returns the tokens of the ended and of the
+        unfinished ones.
+        """
         steps = list(self._steps(chunk, data))
         outcomes = self._stepped(steps)
         record = _extended(chunk, data, outcomes)
@@ -171,7 +178,7 @@ class TurnJudge:
         )
 
     def end_all(self) -> None:
-        """End the episodes of all unfinished trajectories."""
+        """End the environment's episodes of all unfinished trajectories."""
         with self._lock:
             episodes = list(self._open)
         self._end(episodes)
@@ -212,7 +219,10 @@ class TurnJudge:
         before: int,
         turn: slice,
     ) -> TurnSize:
-        """Return the size of a turn that starts after `before` tokens of its response."""
+        """Return the number of tokens before a turn and in it, and whether a limit on tokens cut it off.
+
+        The turn starts after `before` tokens of its response.
+        """
         limits = request.sampling
         num_sampled = turn.stop - turn.start
         is_full = before + num_sampled >= limits.max_tokens
@@ -232,7 +242,7 @@ class TurnJudge:
         data: ChunkArrays,
         outcomes: Sequence[EpisodeOutcome],
     ) -> list[list[int]]:
-        """Return the tokens of each trajectory's observation, empty for a trajectory that ends here."""
+        """Return the tokens of each trajectory's new observation, empty for a trajectory that ends with this turn."""
         prompt = chunk.request.prompt
         limit = chunk.request.sampling.max_tokens
         observations: list[list[int]] = []
@@ -254,7 +264,7 @@ class TurnJudge:
 
 
 def _extended(chunk: RolloutChunk, data: ChunkArrays, outcomes: Sequence[EpisodeOutcome]) -> TurnRecord:
-    """Return the turn records of a chunk's trajectories, extended by their newest turn."""
+    """Return the turn records (rewards and tool errors) of a chunk's trajectories, extended by their newest turn."""
     newest: list[float] = []
     errors: list[bool] = []
     for outcome in outcomes:

@@ -47,9 +47,10 @@ class VerifierWorker:
         """Start a scoring worker with its pool of child processes.
 
         `verifiers` are loaded by `wait_ready`, and others when first needed. `repetition_ngram`: tokens of an n-gram, 0
-        to skip repetition. `rewards`: settings of verifiers, None for the defaults. `with_answers`: return the answers,
-        too. `record_folder`: where replies of services are stored, under the worker's `index`, None for nowhere.
-        `names`: names that prompts may use, None for those allowed in this process.
+        to skip repetition. `rewards`: settings of verifiers, None for the defaults. `with_answers`: also return the
+        answers that verifiers extract. `record_folder`: where replies of services are stored, under the worker's
+        `index`, None for nowhere. `names`: verifiers, services and environments that prompts may use, None for those
+        allowed in this process.
         """
         if names is not None:
             allow(names)
@@ -75,10 +76,10 @@ class VerifierWorker:
         data: ChunkArrays,
         rows: Sequence[int] | None = None,
     ) -> Judged:
-        """Score the responses of a chunk, or take its trajectories one turn further (`TurnJudge.judge`).
+        """Score the responses of a chunk of rollouts, or let an environment take its trajectories one turn further.
 
-        With a verifier that only scores, all responses end. `chunk` comes without its data. `rows` and the errors
-        raised are those of `score`.
+        Without an environment all responses end. `chunk` comes without its tokens, which are in `data`. `rows` and the
+        errors raised are those of `score`.
         """
         began_at = time.time()
         prompt = chunk.request.prompt
@@ -91,7 +92,7 @@ class VerifierWorker:
         return scores._replace(period=period), ended, unfinished
 
     def _judge_of_turns(self) -> TurnJudge:
-        """Return the judge of turns, which is made when an environment is first needed."""
+        """Return the judge that lets environments reply to turns, which is made when an environment is first needed."""
         with self._lock:
             if self.turn_judge is None:
                 tokens = TurnTokens(self.tokenizer)
@@ -101,7 +102,7 @@ class VerifierWorker:
             return self.turn_judge
 
     def end_episodes(self) -> None:
-        """End the episodes of all unfinished trajectories, because the driver dropped them."""
+        """End the environment's episodes of all unfinished trajectories, because the driver dropped them."""
         if self.turn_judge is not None:
             self.turn_judge.end_all()
 
@@ -113,10 +114,11 @@ class VerifierWorker:
         prompt: Sequence[Mapping[str, str]] = (),
         rows: Sequence[int] | None = None,
     ) -> ResponseScores:
-        """Return the scores of a chunk's responses. Equal texts are scored once, and a failure counts for each.
+        """Return a verifier's scores of the responses of a chunk of rollouts.
 
-        `prompt`: messages of the prompt, which services see. `rows`: rows of the responses to score, the others get
-        0. None: all. Raises what `Pool.judge` raises.
+        Equal texts are scored once, and a failure counts for each response. `prompt`: messages of the prompt, which
+        services see. `rows`: indices of the responses to score, the others get reward 0. None: all. Raises what
+        `Pool.judge` raises.
         """
         texts: list[str] = []
         log_probs: list[float] = []
@@ -152,9 +154,9 @@ class VerifierWorker:
         )
 
     def wait_ready(self) -> None:
-        """Block until the verifiers are loaded.
+        """Block until the verifiers are loaded in the scoring processes.
 
-        Raises ConfigError when one cannot be loaded, and ResourceError when no process can start.
+        Raises ConfigError when a verifier cannot be loaded, and ResourceError when no process can start.
         """
         for verifier in self.verifiers or (LIGHTEST,):
             self.pool.load(verifier)
@@ -162,7 +164,7 @@ class VerifierWorker:
     def _answers(
         self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]
     ) -> tuple[str | None, ...] | None:
-        """Return the answer in each text, or None if answers are off or the verifier cannot read any."""
+        """Return the answer that a verifier extracts from each text. None: answers are off, or it extracts none."""
         answers = answers_of(verifier, payload) if self.with_answers else None
         if answers is None:
             return None
@@ -170,7 +172,7 @@ class VerifierWorker:
         return tuple(answer_of[text] for text in texts)
 
     def close(self) -> None:
-        """Kill all child processes and end requests to services."""
+        """Kill all child processes and end requests to scoring services."""
         if self.turn_judge is not None:
             self.turn_judge.host.close()
         self.pool.close()

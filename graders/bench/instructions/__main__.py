@@ -47,7 +47,10 @@ class CheckedCase(NamedTuple):
 
 
 def draw_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
-    """Draw responses to every instruction, one in eight of them written for no instruction, in random decorations."""
+    """Draw random responses to every instruction of the benchmarks IFEval and IFBench.
+
+    One response in eight is written for no instruction. Half of the responses get a random form, such as a code block.
+    """
     for name, build in BUILDERS.items():
         draw = Random(f"{seed} {name}")
         for number in range(per_type):
@@ -59,7 +62,7 @@ def draw_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
 
 
 def read_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
-    """Yield real responses to the benchmark's prompts, one case for each instruction of a prompt."""
+    """Yield real responses to a benchmark's prompts, one case for each instruction of a prompt."""
     responses = {}
     for line in said.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -74,7 +77,7 @@ def read_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
 
 
 def check_cases(cases: list[InstructionCase], python: str, checkout: str) -> Iterator[CheckedCase]:
-    """Yield our verdict and the official one on every case, strict and loose.
+    """Yield this package's verdict and the official checker's on every instruction-following case, strict and loose.
 
     A case on which the official checker raises is printed and skipped.
     """
@@ -96,7 +99,10 @@ def check_cases(cases: list[InstructionCase], python: str, checkout: str) -> Ite
 
 
 def print_table(checked: list[CheckedCase], num_shown: int) -> None:
-    """Print the disagreements with the official verdicts by benchmark, and how many of them are not intended."""
+    """Print where this package's verdicts on instruction following differ from the official ones, by benchmark.
+
+    Also prints how many of the differences are not intended.
+    """
     for title, is_ifeval in (("IFEval", True), ("IFBench", False)):
         for judging in ("strict", "loose"):
             same_benchmark = [
@@ -110,7 +116,10 @@ def print_table(checked: list[CheckedCase], num_shown: int) -> None:
 
 
 def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], num_shown: int) -> None:
-    """Print one kind of disagreement: intended ones by reason, and the others by instruction with examples."""
+    """Print the verdicts on instruction following that differ from the official checkers' in one way.
+
+    Intended differences are counted by reason, and the others are listed by instruction with examples.
+    """
     meant: Counter[str] = Counter()
     others: dict[str, list[InstructionCase]] = {}
     for case in cases:
@@ -129,7 +138,7 @@ def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], n
 
 
 def main() -> None:
-    """Compare our verdicts with the official ones on the chosen cases, and print tables."""
+    """Compare this package's verdicts on instruction following with the official checkers', and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout")
     parser.add_argument("--python", default="python")

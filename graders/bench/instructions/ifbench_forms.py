@@ -197,7 +197,7 @@ def capitals(draw: Random) -> Drawn:
 
 
 def table(columns: list[str], num_rows: int, between: str, special: list[str]) -> Callable[[Random], Drawn]:
-    """Return a builder of CSV tables, some of them with errors."""
+    """Return a function that draws CSV tables as responses, some of them with errors."""
 
     def build(draw: Random) -> Drawn:
         gap = draw.choice([between, between, between, between + " "])

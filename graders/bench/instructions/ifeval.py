@@ -226,7 +226,10 @@ def capital_words(draw: Random) -> Drawn:
 
 
 def cased(change: Callable[[str], str]) -> Callable[[Random], Drawn]:
-    """Return a builder of texts whose letters are all changed by `change`, or all but one word."""
+    """Return a function that draws texts whose letters are all changed by `change`, for example to upper case.
+
+    Some of the texts end with words that are not changed.
+    """
 
     def build(draw: Random) -> Drawn:
         text = draw.choice([LANGUAGES["en"], LANGUAGES["de"], prose(draw), prose(draw), prose(draw), "ok"])

@@ -84,7 +84,7 @@ def find_reason(
     response: str,
     is_generic: bool,
 ) -> str | None:
-    """Return why a disagreement with the official checker is intended, or None when it is not."""
+    """Return why a verdict that differs from the official checker's is intended, or None when it is not intended."""
     if is_generic and kind == ZERO:
         return VACUOUS
     if judging == "loose" and kind == ZERO and name.startswith(COMPARING) and "\n" in response:

@@ -15,7 +15,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Read benchmark cases from standard input, and print the official checkers' verdicts."""
+    """Read instruction-following cases from standard input, and print the official checkers' verdicts."""
     sys.path.insert(0, sys.argv[1])
     import_module("langdetect").DetectorFactory.seed = 0  # without a seed its verdicts vary
     registry = import_module("ifbench.instructions_registry")

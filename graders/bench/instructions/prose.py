@@ -70,7 +70,7 @@ GENERIC = [
 
 
 def sentence(draw: Random) -> str:
-    """Draw one sentence with its end mark."""
+    """Draw a random sentence, with its end mark, for a made-up response."""
     if draw.random() < 0.3:
         return draw.choice(WHOLE)
     subject = draw.choice(SUBJECTS)
@@ -83,7 +83,7 @@ def sentences(draw: Random, count: int) -> str:
 
 
 def plain(draw: Random, count: int, mark: str = ".") -> str:
-    """Draw sentences without punctuation inside them, joined by blanks."""
+    """Draw random sentences without punctuation inside them, joined by blanks."""
     lines = []
     for _ in range(count):
         words = [draw.choice(["We", "Cats", "Old men"]), draw.choice(["see", "like"]), draw.choice(["tea", "two dogs"])]
@@ -92,7 +92,7 @@ def plain(draw: Random, count: int, mark: str = ".") -> str:
 
 
 def prose(draw: Random) -> str:
-    """Draw a response of one to four paragraphs in one of several layouts."""
+    """Draw a random response of one to four paragraphs, in one of several layouts such as a list."""
     parts = [sentences(draw, draw.randint(1, 4)) for _ in range(draw.randint(1, 4))]
     layout = draw.randrange(7)
     if layout == 0:
@@ -107,7 +107,7 @@ def prose(draw: Random) -> str:
 
 
 def dress_up(draw: Random, text: str) -> str:
-    """Draw a form in which a text may appear in a response, for example quoted or in a code block.
+    """Return a text in a random form in which it may appear in a response, for example quoted or in a code block.
 
     Half of the texts are returned unchanged.
     """

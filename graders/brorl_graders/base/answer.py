@@ -114,7 +114,10 @@ def _stand_together(between: str) -> bool:
 
 
 def _closing_brace(text: str, start: int, limit: int) -> int | None:
-    """Return the index after the brace that closes the group whose content begins at `start`, or None."""
+    """Return the index after the brace that closes a LaTeX group, or None when no brace closes it.
+
+    The content of the group begins at `start`.
+    """
     level = 1
     for position in range(start, limit):
         character = text[position]

@@ -28,22 +28,22 @@ class FromEnvironment(str):
     written: str  # unresolved, as in YAML or on the command line: ${oc.env:RUNS}/first
 
     def __new__(cls, value: str, written: str) -> FromEnvironment:
-        """Make a string from the variable's value and the unresolved text."""
+        """Make a string from the value of an environment variable and the text `${oc.env:KEY}` that refers to it."""
         made = super().__new__(cls, value)
         made.written = written
         return made
 
     def __repr__(self) -> str:
-        """Return the unresolved text, so that messages and logs with whole mappings show no value."""
+        """Return the text `${oc.env:KEY}`, so that messages and logs do not show the environment variable's value."""
         return repr(self.written)
 
     def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
-        """Return the arguments from which pickle and copy rebuild this string: the value and the unresolved text."""
+        """Return the arguments from which pickle and copy rebuild this string: its value and its `${oc.env:KEY}`."""
         return str(self), self.written
 
 
 def as_written(value: Any) -> Any:
-    """Copy dataclasses, mappings and sequences, with the unresolved text in place of each environment value."""
+    """Copy dataclasses, mappings and sequences, with `${oc.env:KEY}` for each value of an environment variable."""
 
     def written(text: str) -> str:
         if isinstance(text, FromEnvironment):
@@ -54,7 +54,7 @@ def as_written(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Copy dataclasses, mappings and sequences, with an ordinary string in place of each environment value."""
+    """Copy dataclasses, mappings and sequences, with an ordinary string for each value of an environment variable."""
     return _changed(value, str)
 
 
@@ -69,9 +69,9 @@ def literal(value: Any) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Copy what was read from a file, with environment values filled in from the settings of this process.
+    """Copy data that was read from a file, with `${oc.env:KEY}` replaced by the value of the environment variable.
 
-    Only a text that equals an unresolved text of these settings is replaced. So a file from a stranger cannot read
+    Only a text that also stands in the settings of this process is replaced. So a file from a stranger cannot read
     another environment variable.
     """
     return _changed(value, lambda text: _own.get(text, text))
@@ -81,7 +81,7 @@ def hidden(
     message: str,
     value: Any,
 ) -> str:
-    """Replace each environment value in a message by its unresolved text.
+    """Replace each value of an environment variable in a message by its text `${oc.env:KEY}`.
 
     `value` is the data that holds the values to look for, for example the settings that the message shows.
     """
@@ -92,13 +92,13 @@ def hidden(
 
 
 def remember(values: Iterable[FromEnvironment]) -> None:
-    """Let `restored` fill in these environment values, which the settings of this process hold."""
+    """Let `restored` fill in these values of environment variables, which the settings of this process hold."""
     for value in values:
         _own[value.written] = value
 
 
 def texts_of(value: Any) -> list[FromEnvironment]:
-    """Return all environment values in dataclasses, mappings and sequences."""
+    """Return all values of environment variables in dataclasses, mappings and sequences."""
     texts: list[FromEnvironment] = []
 
     def collect(text: str) -> str:
@@ -114,7 +114,7 @@ def _changed(
     value: Any,
     change: Callable[[str], str],
 ) -> Any:
-    """Copy dataclasses, mappings and sequences with `change` applied to each string, mapping keys apart."""
+    """Copy dataclasses, mappings and sequences with `change` applied to each string, but not to mapping keys."""
     if isinstance(value, str):
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

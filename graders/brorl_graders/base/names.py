@@ -67,7 +67,7 @@ class Names:
 
 
 def allow(names: Names) -> None:
-    """Let this process, and those that it starts from now on, use these names and no others.
+    """Let this process, and those that it starts from now on, use the names in `names` and no others.
 
     The names are those of verifiers, endpoints and environments. Child processes learn that there is an endpoint of a
     name, and neither its address nor its key.
@@ -79,7 +79,10 @@ def allow(names: Names) -> None:
 
 
 def forget_all_but_environments() -> None:
-    """Clear the environment variables of this process, and allow it no names but those of environments."""
+    """Clear the environment variables of this process, and allow it no names but those of environments.
+
+    So it can use no service, no judge and no verifier that is a user's own code.
+    """
     names = Names(environments=allowed().environments)
     os.environ.clear()
     allow(names)
@@ -102,7 +105,7 @@ def allowed() -> Names:
 
 
 def endpoint(name: str) -> Endpoint:
-    """Return the scoring service or judge of this name or address. Raises NotAllowedError where none is set."""
+    """Return the scoring service or judge of this name or address. Raises NotAllowedError when settings have none."""
     named = allowed().endpoints.get(name)
     if named is None:
         raise refused_verifier(name)
@@ -110,7 +113,7 @@ def endpoint(name: str) -> Endpoint:
 
 
 def check_environment_name(name: str) -> None:
-    """Raise NotAllowedError unless settings name this environment."""
+    """Raise NotAllowedError unless the settings of the run name this environment."""
     if name not in allowed().environments:
         raise NotAllowedError(
             f"environment {name!r} is not in the settings: data, stored runs and checkpoints cannot add one. If you "
@@ -119,7 +122,7 @@ def check_environment_name(name: str) -> None:
 
 
 def check_environment(name: str, settings: Mapping[str, Any]) -> None:
-    """Raise NotAllowedError unless settings name this environment with exactly these settings."""
+    """Raise NotAllowedError unless the run's settings name this environment with exactly the settings `settings`."""
     check_environment_name(name)
     if fingerprint(settings) not in allowed().environments[name]:
         shown = repr(dict(settings))[:MAX_SHOWN]

@@ -60,7 +60,7 @@ def accepted_answers(payload: Payload) -> list[str]:
 def reference_text(payload: Payload) -> str | None:
     """Return the reference answer of a prompt as it is written, or None when the prompt has none.
 
-    For a prompt of an environment this is the answer of the question in its task.
+    For the prompt of an environment, this is the answer to the question in the environment's task.
     """
     question = payload
     if ENVIRONMENT in payload and isinstance(payload.get("task"), Mapping):
@@ -147,7 +147,7 @@ class Deadlines:
 
 
 def check_timeout(payload: Payload) -> Iterator[str]:
-    """Yield a message when the payload's own deadline is no finite number above 0."""
+    """Yield a message when the deadline for scoring in a payload (`timeout_s`) is no finite number above 0."""
     value = payload.get(TIMEOUT_KEY, 1.0)
     if not is_number(value) or not 0 < value < math.inf:
         yield f"'{TIMEOUT_KEY}' is {value!r}; write the seconds that one response may take, above 0"

@@ -111,14 +111,14 @@ def file_system(folder: Path, mounts: str) -> str:
 
 
 def private_folder() -> Path:
-    """Return this user's private folder. Raises ResourceError where another user made it."""
+    """Return the folder that only this user can enter. Raises ResourceError where another user made it."""
     return make_private(scratch_root() / _own_name(), "TMPDIR")
 
 
 def scratch_home() -> Path:
-    """Return a home folder for children that run other people's code, without the user's files.
+    """Return a home folder for child processes that run other people's code, without the user's files.
 
-    Other users cannot enter it. Raises ResourceError.
+    Other users cannot enter it. Raises ResourceError where another user could write to it.
     """
     return make_private(private_folder() / "home", "TMPDIR")
 

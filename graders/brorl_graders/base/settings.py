@@ -69,7 +69,7 @@ class CodeLimits:
 
 
 def is_address(name: str) -> bool:
-    """Return whether a verifier's name is the address of a service."""
+    """Return whether a verifier's name is the address of a scoring service."""
     return name.startswith(("http://", "https://"))
 
 

@@ -56,7 +56,10 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _converted(name: str, value: Any, hint: Any, default: Any = None) -> Any:
-    """Convert a value for the field `name` as its annotation `hint` says. Raises ValueError or TypeError."""
+    """Convert a value for the field `name` as its annotation `hint` says.
+
+    Raises ValueError or TypeError for a value that does not fit the annotation.
+    """
     if hint is Any:
         return value
     choices = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
@@ -154,7 +157,10 @@ def _float(value: Any) -> float:
 
 
 def _number(value: Any, kinds: tuple[type, ...], convert: Callable[[Any], float], what: str) -> float:
-    """Convert a number, or the number in a text, with `convert`. True and false are no numbers. Raises ValueError."""
+    """Convert a number, or the number in a text, with `convert`.
+
+    True and false are no numbers. Raises ValueError for anything that is no number.
+    """
     kind = type(value)
     if kind in kinds:
         with suppress(ValueError):
@@ -175,7 +181,7 @@ def _path(value: Any) -> Path:
 
 
 def _member(value: Any, kind: type[enum.Enum]) -> enum.Enum:
-    """Return the member of an enum by itself, its name or its value. Raises ValueError."""
+    """Return the member of an enum by itself, its name or its value. Raises ValueError when there is none."""
     if isinstance(value, kind):
         return value
     if isinstance(value, str) and value in kind.__members__:

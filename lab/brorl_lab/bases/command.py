@@ -38,7 +38,7 @@ DEMONSTRATION_SEED_OFFSET = 1000  # offset that gives other questions than those
 def main(argv: Sequence[str]) -> int:
     """Run `brorl base` and return the exit code.
 
-    0: done, 75: saved to resume later, 69: something was lost on the way, 2: a mistake in the input, 1: a bug.
+    0: done, 75: saved to resume later, 69: a process or node was lost, 2: a mistake in the input, 1: a bug.
     """
     return run_command("base", __doc__, argv, make_or_fine_tune, DEFAULT_CONFIG)
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 def make_or_fine_tune(config: BroRLConfig, line: CommandLine) -> int:
     """Make a small base model, or fine-tune `policy.model`, as `sft.base` says, and return the exit code.
 
-    Raises ConfigError where the settings generate no questions.
+    Raises ConfigError when `data.source` does not generate questions.
     """
     check_demonstrations(config)
     if config.data.source != "reasoning_gym":
@@ -60,9 +60,10 @@ def make_or_fine_tune(config: BroRLConfig, line: CommandLine) -> int:
 
 
 def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
-    """Return demonstrations of train questions, as many as training needs.
+    """Return demonstrations of answers to generated questions, enough for all steps of supervised fine-tuning.
 
-    Raises DataError or ModelError.
+    Raises DataError for a question without a single written answer, ModelError when the model's tokenizer cannot be
+    loaded.
     """
     tokenizer = load_tokenizer(model_folder)
     train = demonstrations_of(config, tokenizer, "train")
@@ -81,7 +82,7 @@ def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
 
 
 def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str) -> Demonstrations:
-    """Return demonstrations with right answers to generated questions, none of which training starts with."""
+    """Return demonstrations of answers to generated questions, which differ from those that RL training starts with."""
     source = make_source(config.data, split, config.trainer.seed + DEMONSTRATION_SEED_OFFSET)
     asked = config.sft.demonstrations
     habits = None
@@ -101,7 +102,7 @@ def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str)
 
 
 def check_base_is_long_enough(config: BroRLConfig) -> None:
-    """Raise ConfigError when the base has no room for the longest prompt and response."""
+    """Raise ConfigError when the base model's context is too short for the longest prompt and response together."""
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
     positions = config.sft.new.max_position_embeddings
     if longest > positions:
@@ -112,7 +113,7 @@ def check_base_is_long_enough(config: BroRLConfig) -> None:
 
 
 def make_base(config: BroRLConfig) -> int:
-    """Make the small base model, unless the output folder holds one made with the same settings.
+    """Train a small base model from random weights, unless the output folder holds one made with the same settings.
 
     Returns the exit code.
     """
@@ -133,7 +134,7 @@ def make_base(config: BroRLConfig) -> int:
 
 
 def warm_up_precision(config: BroRLConfig) -> str:
-    """Return the policy's precision in the warm-up.
+    """Return the precision (bf16 or fp32) in which a small base model is trained on demonstrations.
 
     A processor without bf16 instructions emulates them, which is slower than fp32.
     """
@@ -153,7 +154,7 @@ def warm_up_model(
     model_folder: Path,
     console: Console,
 ) -> tuple[Path, WarmUpResult]:
-    """Train the initial model in `model_folder`, and return the finished model's folder and the warm-up's result."""
+    """Train the initial model in `model_folder` on demonstrations, and return the trained model's folder and result."""
     from nemo_brorl.commands import wiring  # Ray, Megatron: imported only for training
 
     inputs = wiring.read_inputs(config, model_folder)

@@ -59,7 +59,10 @@ class WorkedSum:
 
 
 def work_out(expression: str, habits: Habits, random: Random) -> WorkedSum:
-    """Work out an expression with blanks between terms and signs, such as `17 + 25 - 8`, from the left, with errors."""
+    """Solve a sum such as `17 + 25 - 8` step by step from left to right, with random errors as a pupil makes them.
+
+    The expression has blanks between terms and signs.
+    """
     first, *rest = expression.split()
     result = int(first)
     steps = first
@@ -71,7 +74,7 @@ def work_out(expression: str, habits: Habits, random: Random) -> WorkedSum:
 
 
 def add_carelessly(value: int, change: int, habits: Habits, random: Random) -> int:
-    """Return the sum of two whole numbers, computed digit by digit, with random carry errors and slips."""
+    """Return the sum of two whole numbers, computed digit by digit, with random carry errors and slips by one."""
     large, small = sorted((value, change), key=abs, reverse=True)
     is_sum = (large < 0) == (small < 0)
     combine = _add if is_sum else _subtract
@@ -139,7 +142,7 @@ def read_carelessly(
 ) -> str:
     """Return the number that the calculator reported, sometimes with one wrong digit.
 
-    Without a reported number it is any number of `num_digits` digits.
+    If the calculator reported no number, a random one of `num_digits` digits is returned.
     """
     if not told.isdecimal():
         return str(random.randrange(10 ** (num_digits - 1), 10**num_digits))
@@ -157,7 +160,7 @@ def format_call(expression: str, name: str = TOOL) -> str:
 def with_another_digit(text: str, random: Random) -> str:
     """Return the text with one of its digits replaced by another from 1 to 9, so that no number begins with 0.
 
-    Raises IndexError when there are no digits.
+    Raises IndexError when the text has no digits.
     """
     places = [place for place, letter in enumerate(text) if letter in DIGITS]
     place = random.choice(places)
@@ -194,7 +197,7 @@ class Demonstrations:
         self.calls = calls
 
     def demonstration(self, index: int) -> Example:
-        """Return the demonstration of the source's question `index`: its prompt and response tokens.
+        """Return a demonstration of question `index` of the source, as prompt and response tokens.
 
         Raises DataError when the question has no single written answer to train on.
         """
@@ -235,7 +238,10 @@ class Demonstrations:
         random: Random,
         is_tagged: bool,
     ) -> Example:
-        """Return the turns until the environment ends the episode. Its messages are not trained on."""
+        """Return a demonstration of a multi-turn episode, up to the turn with which the environment ends the episode.
+
+        The environment's messages are not trained on.
+        """
         payload = question.payload
         environment = make_environment(payload["environment"], payload["settings"])
         environment.reset(payload["task"], 0)
@@ -271,7 +277,7 @@ class Demonstrations:
         random: Random,
         is_tagged: bool,
     ) -> str:
-        """Return the text of the first turn, or of the one after the environment's message `told`."""
+        """Return the text of a demonstrated first turn, or of the turn after the environment's message `told`."""
         payload = question.payload["task"]["payload"]
         if self.calls is None:
             habits = CAREFUL if told and self.habits else self.habits
@@ -283,13 +289,13 @@ class Demonstrations:
         return format_answer(number, is_tagged)
 
     def batch(self, step: int, size: int) -> list[Example]:
-        """Return the demonstrations of one training step, those from step · size to before (step + 1) · size."""
+        """Return the demonstrations of one training step: those with indices step · size to (step + 1) · size − 1."""
         first = step * size
         return [self.demonstration(index) for index in range(first, first + size)]
 
 
 def observe_turn(environment: Environment, text: str, written_in: str) -> Sequence[Message] | None:
-    """Return the environment's messages after a turn, or None when the episode has ended."""
+    """Return the environment's messages after a model's turn, or None when the turn has ended the episode."""
     calls: tuple[ToolCall, ...] = ()
     try:
         if environment.tools:
@@ -301,9 +307,9 @@ def observe_turn(environment: Environment, text: str, written_in: str) -> Sequen
 
 
 def expression_of(question: Question) -> str:
-    """Return the arithmetic expression of an environment's question.
+    """Return the arithmetic expression in a question of an environment.
 
-    Raises DataError when the question is about something else.
+    Raises DataError when the question has none.
     """
     metadata = question.payload["task"]["payload"].get("metadata", {})
     expression = metadata.get("expression")
@@ -316,7 +322,10 @@ def expression_of(question: Question) -> str:
 
 
 def response_text(task: str, payload: Payload, is_tagged: bool) -> str:
-    """Return `<answer>ANSWER</answer>` or `ANSWER`. Raises DataError when the task has no written answers."""
+    """Return the written answer to a question, in `<answer>` tags if `is_tagged`.
+
+    Raises DataError when the task's questions have no written answers.
+    """
     answer = payload.get("answer")
     if answer is None:
         raise DataError(
@@ -326,7 +335,7 @@ def response_text(task: str, payload: Payload, is_tagged: bool) -> str:
 
 
 def format_answer(answer: object, is_tagged: bool) -> str:
-    """Return an answer in `<answer>` tags, or bare."""
+    """Return an answer as text, in `<answer>` tags if `is_tagged`."""
     if not is_tagged:
         return str(answer)
     opening, closing = ANSWER_TAGS
@@ -338,7 +347,7 @@ def tokenizer_texts(
     num_questions: int,
     system_prompt: str | None,
 ) -> list[str]:
-    """Return whole conversations of the first `num_questions` questions, for `build_tokenizer`."""
+    """Return a source's first `num_questions` questions as whole conversations, on which a tokenizer is trained."""
     return [_conversation(source.question(index), system_prompt) for index in range(num_questions)]
 
 

@@ -56,9 +56,10 @@ def write_initial_model(
     pad_id: int,
     seed: int,
 ) -> int:
-    """Write config.json, generation_config.json and model.safetensors, and return the number of parameters.
+    """Write a model with random weights in Hugging Face format, and return its number of parameters.
 
-    Projections back into the residual stream are scaled by 1 / sqrt(2 · layers), as in GPT-2.
+    The files are config.json, generation_config.json and model.safetensors. Projections back into the residual stream
+    are scaled by 1 / sqrt(2 · layers), as in GPT-2.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = qwen2_config(new, eos_id=eos_id, pad_id=pad_id)
@@ -105,7 +106,7 @@ def qwen2_config(
 
 
 def qwen2_shapes(new: NewModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the names and shapes of all tensors, in Hugging Face's order."""
+    """Return the names and shapes of all tensors of a Qwen2 model, in Hugging Face's order."""
     hidden = new.hidden_size
     inner = new.intermediate_size
     head = hidden // new.num_attention_heads
@@ -137,7 +138,7 @@ def initial_tensor(
     num_layers: int,
     random: np.random.Generator,
 ) -> NDArray[np.float32]:
-    """Return the initial values of a tensor: ones for norms, zeros for biases, else normal ones."""
+    """Return the initial values of a weight tensor: ones for norms, zeros for biases, else random normal values."""
     if name.endswith("norm.weight"):
         return np.ones(shape, np.float32)
     if name.endswith(".bias"):
@@ -150,10 +151,10 @@ def initial_tensor(
 
 
 def build_tokenizer(texts: Iterable[str], vocab_size: int, template: str = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
-    """Learn a tokenizer's merges on `texts` until there are `vocab_size` tokens in all.
+    """Train a byte-level BPE tokenizer on `texts`, with a vocabulary of `vocab_size` tokens in all.
 
     Whole rendered prompts are the best texts. Equal texts give an equal tokenizer. Raises ConfigError when `vocab_size`
-    has no room for the bytes and the named tokens.
+    has no room for all bytes, the special tokens and the answer tags.
     """
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer

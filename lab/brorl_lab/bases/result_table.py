@@ -6,7 +6,7 @@ from nemo_brorl.evaluation.validation import EvaluationResult, TaskResult
 
 
 def result_rows(result: EvaluationResult) -> list[list[str]]:
-    """Return the rows of a validation's table, one for each task and one for all."""
+    """Return the table rows of a validation's results, one for each task and one for all tasks together."""
     rows = []
     for task, part in result.tasks.items():
         rows.append(_row(task, part))
@@ -31,7 +31,7 @@ def _row(name: str, result: TaskResult) -> list[str]:
 
 
 def result_header(result: EvaluationResult) -> list[str]:
-    """Return the header of a validation's table."""
+    """Return the column titles of a table of validation results."""
     return [
         "task",
         "prompts",

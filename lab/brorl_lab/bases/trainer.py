@@ -37,13 +37,16 @@ class WarmUpResult:
 
 
 def fingerprint(config: BroRLConfig) -> str:
-    """Return a hash of all settings that determine a warm-up. A cached base with an equal hash is used again."""
+    """Return a hash of all settings that determine how a small base model is trained.
+
+    A base model that was saved with an equal hash is used again.
+    """
     settings = {"sft": asdict(config.sft), "data": asdict(config.data), "seed": config.trainer.seed}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def is_cached(config: BroRLConfig) -> bool:
-    """Return whether the output folder holds a base made with these settings."""
+    """Return whether the output folder holds a base model made with these settings."""
     record = Path(config.sft.new.output) / RECORD
     return record.is_file() and json.loads(record.read_text())["fingerprint"] == fingerprint(config)
 
@@ -56,10 +59,10 @@ def warm_up(
     evaluator: Evaluator,
     console: Console,
 ) -> WarmUpResult:
-    """Train until pass@1 on held-out questions reaches `sft.new.target_pass_at_1`.
+    """Train a small base model on demonstrations until its pass@1 on held-out questions is high enough for RL.
 
-    Raises TrainingError when steps or time run out below `sft.new.min_pass_at_1`, or when a probe lands above
-    `sft.new.max_pass_at_1`.
+    Training ends when pass@1 reaches `sft.new.target_pass_at_1`. Raises TrainingError when steps or time run out below
+    `sft.new.min_pass_at_1`, or when a validation measures more than `sft.new.max_pass_at_1`.
     """
     sft = config.sft
     sizes = RunSizes.from_config(config)
@@ -101,7 +104,7 @@ def warm_up(
 
 
 def check_band(config: BroRLConfig, result: EvaluationResult) -> None:
-    """Raise TrainingError for a base that is right too rarely or too often to train further."""
+    """Raise TrainingError for a base model that answers right too rarely or too often to be trained further with RL."""
     low = config.sft.new.min_pass_at_1
     high = config.sft.new.max_pass_at_1
     found = result.overall.pass_at_1
@@ -115,7 +118,7 @@ def check_band(config: BroRLConfig, result: EvaluationResult) -> None:
 
 
 def export_base(config: BroRLConfig, policy: Policy, outcome: WarmUpResult) -> Path:
-    """Export the base with a record of its settings, in place of an older one, and return its folder."""
+    """Export a trained base model with a record of its settings, in place of an older export, and return its folder."""
     output = Path(config.sft.new.output)
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

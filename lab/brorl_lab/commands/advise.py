@@ -37,7 +37,10 @@ STARVED = 0.25  # keep rate below which `full` takes more than four times the sa
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the advice for a run. Exit code: 0 done, 2 an option or a file that cannot be used."""
+    """Print how well a run is predicted to train with other rollout sizes N, and return the exit code.
+
+    0: done, 2: an option or a file cannot be used.
+    """
     parser = argparse.ArgumentParser(prog="brorl advise", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder or metrics.jsonl")
     parser.add_argument("--samples", type=float, default=1e6, help="rollouts to be sampled")
@@ -63,9 +66,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[MeasuredSteps]:
-    """Return the measurements of the newest steps that share one N.
+    """Return the measurements of a run's newest training steps, back to the last change of N, the rollouts per prompt.
 
-    Raises DataError when fewer than two steps have all metrics that are needed.
+    Raises DataError when fewer than two of these steps have all needed metrics.
     """
     steps: list[MeasuredSteps] = []
     for row in rows:
@@ -83,7 +86,7 @@ def measured_steps(rows: Sequence[Mapping[str, Any]]) -> list[MeasuredSteps]:
 
 
 def measured_step(row: Mapping[str, Any]) -> MeasuredSteps | None:
-    """Return the measurements of a training step from its row of metrics, or None for another row."""
+    """Return a training step's measurements from its row of metrics, or None if the row has no sampled rollouts."""
     pass_at: dict[int, float] = {}
     for name, value in row.items():
         match = PASS_AT.fullmatch(name)
@@ -115,10 +118,10 @@ def build_advice(
     sizes: Sequence[int],
     num_samples: float,
 ) -> tuple[list[list[str]], list[str]]:
-    """Return a table row for each N, and sentences that draw the conclusions.
+    """Return a table of predictions with a row for each rollout size N, and sentences that draw conclusions.
 
-    A range is the middle nine tenths, over resampled steps and over the lowest and the highest guess of the score
-    noise.
+    A predicted range holds the middle nine tenths of the results over resampled training steps, each with the lowest
+    and the highest assumed `score_noise`, the relative variance of scores ∇ log p of right or of wrong answers.
     """
     random = np.random.default_rng(0)
     draws = [steps, *(resample_steps(steps, random) for _ in range(NUM_RESAMPLES))]
@@ -171,7 +174,7 @@ def _table_row(
 
 
 def _range(values: Sequence[float], template: str) -> str:
-    """Return the middle nine tenths of the values as text, or one number where both ends print alike."""
+    """Return the range of the middle nine tenths of the values as text, or one number where both ends print alike."""
     low, high = np.percentile(values, (5, 95))
     first = template.format(low)
     last = template.format(high)
@@ -184,9 +187,9 @@ def _sentences(
     best: Sequence[int],
     all_right: float,
 ) -> list[str]:
-    """Return the conclusions with their uncertainty.
+    """Return sentences that say which rollout sizes N are predicted to give the most signal per second.
 
-    `all_right` is the share of groups without a wrong rollout.
+    A range of N shows the uncertainty. `all_right` is the share of groups without a wrong rollout.
     """
     lowest, highest = np.percentile(best, (5, 95), method="nearest")
     which = f"N = {lowest}" if lowest == highest else f"N between {lowest} and {highest}"

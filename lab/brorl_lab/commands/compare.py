@@ -40,7 +40,8 @@ NOTES = (
 def main(argv: Sequence[str]) -> int:
     """Print the comparison of two evaluations, and return exit code 0.
 
-    Raises ConfigError, and CheckpointError for evaluations that are missing or do not fit.
+    Raises ConfigError for a wrong number of evaluations, CheckpointError for evaluations that are missing or that
+    cannot be compared because their questions or settings differ.
     """
     parser = argparse.ArgumentParser(prog="brorl compare", description=__doc__)
     parser.add_argument(

@@ -64,21 +64,21 @@ class MetricComparison:
 
     @property
     def difference(self) -> float | None:
-        """The metric's value in run B minus that in run A, or None."""
+        """The metric's value in run B minus its value in run A, or None when one of them is missing."""
         return None if self.a is None or self.b is None else self.b - self.a
 
     @property
     def spread(self) -> float | None:
-        """Half-width of the difference's 95 % interval, which takes the runs as independent."""
+        """Half the width of the 95 % interval of a metric's difference between two runs, taken as independent."""
         if not self.has_interval or self.spread_a is None or self.spread_b is None:
             return None
         return math.hypot(self.spread_a, self.spread_b)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print how two runs differ, and return exit code 0.
+    """Print how the settings and metrics of two runs differ, and return exit code 0.
 
-    Raises DataError for a folder without settings or metrics.
+    Raises DataError for a run folder without settings or metrics.
     """
     parser = argparse.ArgumentParser(prog="brorl diff", description=__doc__)
     parser.add_argument("a", type=Path, metavar="A", help="run folder")
@@ -109,7 +109,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the value of every setting by dotted name, with interpolations as text. Raises DataError."""
+    """Return the value of every setting of a run by the setting's dotted name, with interpolations as text.
+
+    Raises DataError when the run's settings cannot be read.
+    """
     path = folder / RECORD
     try:
         return record_leaves(path)
@@ -118,7 +121,10 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_rows(folder: Path) -> Rows:
-    """Return the rows of a run's metrics, without damaged ones. Raises DataError."""
+    """Return the rows of a run's metrics file, without damaged ones.
+
+    Raises DataError when the file cannot be read.
+    """
     path = folder / "metrics.jsonl"
     try:
         rows = read_metrics(path)
@@ -131,9 +137,9 @@ def differing_settings(
     a: Mapping[str, Any],
     b: Mapping[str, Any],
 ) -> list[tuple[str, str, str]]:
-    """Return (name, value of A, value of B) of each setting that differs.
+    """Return the name and both values of each setting that differs between runs A and B.
 
-    A setting that one run's version did not have is listed when the other run changed its default.
+    A setting that the software of one run did not have yet is listed when the other run changed its default.
     """
     structure: Any = OmegaConf.to_container(OmegaConf.structured(BroRLConfig))
     defaults = dict(leaves(with_loggers_beside(structure), ""))
@@ -152,7 +158,7 @@ def last_common_step(
     a: Rows,
     b: Rows,
 ) -> int | None:
-    """Return the last training step that both runs have, or None."""
+    """Return the last training step that the metrics of both runs have, or None when they share no step."""
     steps_a = {row["step"] for row in a}
     steps_b = {row["step"] for row in b}
     both = {step for step in steps_a & steps_b if step > 0}
@@ -163,7 +169,7 @@ def compared_scores(
     a: Rows,
     b: Rows,
 ) -> list[MetricComparison]:
-    """Return pass@1 on held-out prompts of both runs, at the last common validation and at each run's best one."""
+    """Return pass@1 of two runs on held-out prompts, at their last common validation and at each run's best one."""
     by_step_a = _validations(a)
     by_step_b = _validations(b)
     both = by_step_a.keys() & by_step_b.keys()
@@ -184,9 +190,9 @@ def compared_metric(
     b: Rows,
     step: int | None,
 ) -> MetricComparison:
-    """Return a metric's mean and standard deviation in both runs.
+    """Return a metric's mean and standard deviation in each of two runs.
 
-    They cover the last LAST_STEPS steps up to `step`, the last one that both runs have.
+    They are over the last LAST_STEPS training steps up to `step`, the last step that both runs have.
     """
     mean_a, spread_a = _mean(name, a, step)
     mean_b, spread_b = _mean(name, b, step)
@@ -199,7 +205,7 @@ def print_comparison(
     compared: Sequence[MetricComparison],
     step: int | None,
 ) -> None:
-    """Print a table of settings that differ and a table of metrics."""
+    """Print a table of the settings that differ between two runs, and a table of both runs' metrics."""
     if settings:
         console.table(["setting", "A", "B"], settings, text_columns=(0, 1, 2))
     else:

@@ -49,7 +49,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def tokenizer_of(run_folder: Path) -> ChatTokenizer:
-    """Return the tokenizer of the model that a run started with. Raises ConfigError or ModelError."""
+    """Return the tokenizer of the model that a run started with.
+
+    Raises ConfigError when the run's settings cannot be used, ModelError when the model or tokenizer cannot be loaded.
+    """
     from nemo_brorl.commands.wiring import resolve_model
 
     return load_tokenizer(resolve_model(load_run_config(run_folder)))
@@ -62,9 +65,10 @@ def best_lines(
     min_reward: float,
     tokenizer: ChatTokenizer,
 ) -> Iterator[Line]:
-    """Yield the lines of a group's best distinct responses: highest reward first, then the shortest, then the first.
+    """Yield training examples of a group's best distinct responses, the highest reward first.
 
-    Truncated responses are left out. So are trajectories of several turns, because their text is not the model's alone.
+    At equal rewards the shorter response comes first, then the one sampled first. Truncated responses are left out. So
+    are trajectories of several turns, because their text is not the model's alone.
     """
     responses = responses_of(scored)
     lengths = scored.group.lengths

@@ -48,7 +48,7 @@ def make_panels(
 
 
 def add_legend(axis: Any) -> None:
-    """Add the names of the lines to a figure's panel."""
+    """Add a legend with the names of the drawn lines to a panel of a figure."""
     axis.legend(frameon=False, fontsize=9)
 
 
@@ -60,7 +60,7 @@ def save_figure(figure: Any, path: Path) -> None:
 
 
 def draw_three_panels(curves: Curves, labels: Sequence[str], path: Path) -> None:
-    """Draw the probability of correct tokens Q_pos, their improved share, and their worst change over steps.
+    """Draw the probability of correct tokens Q_pos, the improved share of them, and their worst change over steps.
 
     Each rollout size has one line.
     """

@@ -19,7 +19,10 @@ SCORE = "validation/pass_at_1"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print where the detector finds a plateau. Exit code: 0 done, 2 an option or a file that cannot be used."""
+    """Print at which validations of a run the score has stopped rising, and return the exit code.
+
+    0: done, 2: an option or a file cannot be used.
+    """
     defaults = PlateauConfig()
     parser = argparse.ArgumentParser(prog="brorl plateau", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder or metrics.jsonl")
@@ -51,10 +54,10 @@ def plateau_rows(
     config: PlateauConfig,
     metric: str = SCORE,
 ) -> list[list[str]]:
-    """Return a table row for each validation of a metrics file: step, score, slope with its error, verdict.
+    """Return a table row for each validation in a metrics file: step, score, slope with its error, verdict.
 
-    After an alarm the detector starts over, as a run does after its switch. Raises DataError when no row has the
-    metric.
+    After each plateau the detector starts over, as it does in a run that then changes its rollout size. Raises
+    DataError when no row of the file has the metric.
     """
     detector = PlateauDetector(config)
     table = []

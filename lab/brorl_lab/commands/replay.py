@@ -59,9 +59,9 @@ class ReplayStart:
 
 
 def find_start(run_folder: Path, first: int, last: int) -> ReplayStart:
-    """Return the newest checkpoint before step `first`.
+    """Return the run's newest checkpoint before step `first`, from which stored steps are trained on again.
 
-    Raises DataError unless all steps from there to `last` are stored with all of their groups.
+    Raises DataError unless all steps from the checkpoint to step `last` are stored with all of their groups.
     """
     start = ReplayStart(0, None)
     for folder in Checkpoints(run_folder / "checkpoints", keep=1).complete():
@@ -112,9 +112,9 @@ class Replay:
         step: int,
         lag: int = 0,
     ) -> UpdateReport:
-        """Repeat the update of a step, and the reference reset after it if the run made one.
+        """Repeat the policy update of a stored step, and the reset of the reference policy if the run made one then.
 
-        `lag` counts earlier updates under other settings, which make the step's rollouts that much older.
+        `lag` counts earlier updates under other settings, by which the step's rollouts have become older.
         """
         record = read_step(self.run_folder, step, fates=[TRAINED])
         plan = self.plan(record)
@@ -124,7 +124,7 @@ class Replay:
         return report
 
     def plan(self, record: StepRecord) -> UpdatePlan:
-        """Return the update plan that the training loop made, under the settings of this replay."""
+        """Return the plan for a policy update with the stored rollouts of a step, under the settings of this replay."""
         groups = [stored.scored for stored in record.groups]
         batch = make_train_batch(
             groups,
@@ -147,9 +147,9 @@ class Replay:
         )
 
     def _learning_rate(self, record: StepRecord) -> float:
-        """Return the recorded learning rate, scaled by the ratio of the new to the old setting.
+        """Return a step's recorded learning rate, scaled by the ratio of the new to the old setting.
 
-        The recorded one includes the stage of the run's schedule.
+        The recorded rate includes the factor of the stage of the run's rollout schedule.
         """
         was = learning_rate(self.recorded.policy.optim, record.step)
         now = learning_rate(self.config.policy.optim, record.step)
@@ -159,9 +159,10 @@ class Replay:
 
 
 def off_policy(plan: UpdatePlan, lag: int) -> UpdatePlan:
-    """Return the plan with rollouts that are older by `lag` updates.
+    """Return a copy of an update plan whose rollouts count as older by `lag` policy updates.
 
-    Their mismatch counts as drift, and no gain is measured with them.
+    The difference between their sampled and trained log-probs then counts as policy drift, and no `measured_gain`
+    metric is computed from them.
     """
     groups = []
     for group in plan.groups:
@@ -171,7 +172,10 @@ def off_policy(plan: UpdatePlan, lag: int) -> UpdatePlan:
 
 
 def recorded_row(run_folder: Path, step: int) -> Row:
-    """Return the run's own metrics of a step. Raises DataError when there are none."""
+    """Return the metrics that a run recorded for a training step.
+
+    Raises DataError when it recorded none.
+    """
     path = run_folder / "metrics.jsonl"
     for row in read_metrics(path) if path.exists() else []:
         if row["step"] == step:
@@ -180,9 +184,9 @@ def recorded_row(run_folder: Path, step: int) -> Row:
 
 
 def differing_metrics(row: Row, report: UpdateReport) -> list[str]:
-    """Return the names of the update's metrics that differ from the recorded ones in any bit.
+    """Return the names of a repeated update's metrics that differ in any bit from those in the run's metrics file.
 
-    NaN is null in a file.
+    NaN is written as null in the file.
     """
     names: list[str] = []
     for name, value in report.metrics.items():
@@ -193,7 +197,7 @@ def differing_metrics(row: Row, report: UpdateReport) -> list[str]:
 
 
 def _reset_steps(run_folder: Path) -> set[int]:
-    """Return the steps after which the run reset the reference of its KL term."""
+    """Return the steps after which the run reset the reference policy of its KL term."""
     path = run_folder / "events.jsonl"
     if not path.exists():
         return set()
@@ -213,9 +217,9 @@ class ReplayArguments:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Replay stored steps and return the exit code.
+    """Repeat the policy updates of stored training steps and return the exit code.
 
-    0: done, 1: no setting was changed and still the update differs, 2: a mistake in the input.
+    0: done, 1: no setting was changed and still an update differs from the run's, 2: a mistake in the input.
     """
     asked = parse(argv)
     setup_logging()
@@ -251,9 +255,10 @@ def parse(argv: Sequence[str]) -> ReplayArguments:
 
 
 def replay(asked: ReplayArguments, console: Console) -> int:
-    """Train on the steps again and print the result of each.
+    """Train on stored steps of a run again, print the result of each, and return the exit code.
 
-    Returns the exit code. Raises ConfigError, DataError or CheckpointError.
+    Raises ConfigError for settings that cannot be used, DataError for steps that are not stored completely, and
+    CheckpointError for a checkpoint that cannot be loaded.
     """
     recorded = settings_of(asked.run_folder)
     config = settings_of(asked.run_folder, asked.overrides)
@@ -277,9 +282,10 @@ def replay(asked: ReplayArguments, console: Console) -> int:
 
 
 def settings_of(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
-    """Return a run's settings with overrides over them.
+    """Return a run's recorded settings with the given overrides applied.
 
-    Files go into `run_folder`, whatever the record says. Raises ConfigError.
+    New files go into `run_folder`, whatever folder the recorded settings name. Raises ConfigError for settings that
+    cannot be read or used.
     """
     config = load_run_config(run_folder, overrides)
     exp_manager = replace(config.exp_manager, explicit_log_dir=str(run_folder.absolute()))
@@ -292,9 +298,9 @@ def replay_steps(
     recorded: BroRLConfig,
     config: BroRLConfig,
 ) -> list[UpdateReport]:
-    """Train on the requested steps and return their reports.
+    """Train on the requested stored steps again and return the reports of the policy updates.
 
-    Steps between the checkpoint and the first requested one are repeated with the run's own settings.
+    Steps between the checkpoint and the first requested step are repeated with the run's own settings.
     """
     unchanged = Replay(asked.run_folder, recorded, recorded)
     changed = Replay(asked.run_folder, recorded, config)
@@ -319,7 +325,10 @@ def catch_up(
     first: int,
     scratch: Path,
 ) -> ReplayStart:
-    """Repeat the updates before step `first` as the run made them, and return them as a checkpoint in `scratch`."""
+    """Repeat a run's updates before step `first` with the run's own settings, and return a checkpoint of the result.
+
+    The checkpoint is in the folder `scratch`.
+    """
     folder = scratch / "policy"
     folder.mkdir()
     with policy_of(unchanged.config, start) as policy:
@@ -332,7 +341,7 @@ def catch_up(
 
 @contextlib.contextmanager
 def policy_of(config: BroRLConfig, start: ReplayStart) -> Iterator[Policy]:
-    """Open a policy without engines, with the weights from which the replay starts."""
+    """Start the training workers of a policy, without inference engines, from the weights at the start of a replay."""
     from nemo_brorl.commands.wiring import policy_alone  # Ray, Megatron: imported only for valid settings
 
     with policy_alone(config, with_reference=True) as policy:
@@ -342,7 +351,7 @@ def policy_of(config: BroRLConfig, start: ReplayStart) -> Iterator[Policy]:
 
 
 def print_reports(asked: ReplayArguments, reports: Sequence[UpdateReport], console: Console) -> int:
-    """Print a table for every step, and return how many numbers differ from those of the run."""
+    """Print a table of metrics for every repeated update, and return how many metrics differ from the recorded ones."""
     num_different = 0
     for step, report in enumerate(reports, start=asked.first):
         row = recorded_row(asked.run_folder, step)
@@ -358,7 +367,10 @@ def print_reports(asked: ReplayArguments, reports: Sequence[UpdateReport], conso
 
 
 def table_rows(row: Mapping[str, Any], report: UpdateReport) -> list[list[str]]:
-    """Return the numbers of the run and of the replay that either of them has."""
+    """Return the table rows that compare a run's recorded metrics with those of a repeated update.
+
+    A metric that neither of the two has is left out.
+    """
     rows: list[list[str]] = []
     for title, name in SHOWN.items():
         was = row.get(name)

@@ -21,7 +21,7 @@ MAX_MIB = 5.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the HTML report about runs. Exit code: 0 done, 2 a mistake in the input."""
+    """Write an HTML report about training runs. Exit code: 0 done, 2 a mistake in the input."""
     parser = argparse.ArgumentParser(prog="brorl report", description=__doc__)
     parser.add_argument(
         "runs",
@@ -52,7 +52,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def chosen_folders(given: Sequence[str], config_name: str | None) -> list[Path]:
-    """Return the run folders of a command line. Raises ConfigError when it names none."""
+    """Return the run folders that a command line gives, or the one that the settings `config_name` name.
+
+    Raises ConfigError when the command line gives neither.
+    """
     if config_name is not None:
         config = load_config(config_name, given)
         return [Path(config.exp_manager.explicit_log_dir)]

@@ -47,15 +47,15 @@ class RescoredGroup:
 
     @property
     def changed(self) -> np.ndarray:
-        """Indices of the rollouts whose reward has changed."""
+        """Indices of the rollouts whose reward changed when they were scored again."""
         return np.flatnonzero(self.rewards != self.scored.rewards)
 
 
 def prompt_for_verifier(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]) -> Prompt:
-    """Return the prompt for another verifier (None: its own), with `options` over those of its payload.
+    """Return a copy of a prompt for another verifier, or for its own verifier when `verifier` is None.
 
-    Raises DataError when the verifier cannot score it, ConfigError for an unknown name or one that the command line
-    does not give.
+    `options` replace values of the payload, which the verifier reads. Raises DataError when the verifier cannot score
+    the prompt, ConfigError for a name that is unknown or that the command line does not allow.
     """
     changed = replace(
         prompt,
@@ -80,9 +80,10 @@ def rescore(
     verifier: str | None,
     options: Mapping[str, Any],
 ) -> list[RescoredGroup]:
-    """Score groups of distinct prompts again, and return them in order.
+    """Score the rollouts of groups again, and return the groups with their new rewards in the same order.
 
-    Raises as `prompt_for_verifier` does before anything is scored.
+    No two groups may have the same prompt. Before anything is scored, raises DataError when the verifier cannot score a
+    prompt, ConfigError for a name that is unknown or that the command line does not allow.
     """
     chunks: list[RolloutChunk] = []
     for scored in groups:
@@ -126,7 +127,7 @@ class Changes:
     informative_now: int = 0
 
     def add(self, rescored: RescoredGroup) -> None:
-        """Count the changed rewards of a group."""
+        """Add a group's rewards, and how many of them a second scoring changed, to these counts."""
         before = rescored.scored.rewards
         self.num += len(before)
         self.num_changed += len(rescored.changed)
@@ -138,7 +139,7 @@ class Changes:
 
 
 def confusion(groups: Iterable[RescoredGroup]) -> np.ndarray:
-    """Return the numbers of rollouts, [was right, was wrong] × [is right, is wrong]."""
+    """Return the counts [was right, was wrong] × [is right, is wrong] of rollouts that were scored again."""
     counts = np.zeros((2, 2), np.int64)
     for rescored in groups:
         was_wrong = rescored.scored.rewards < SUCCESS_REWARD
@@ -148,7 +149,7 @@ def confusion(groups: Iterable[RescoredGroup]) -> np.ndarray:
 
 
 def changes_by_task(groups: Iterable[RescoredGroup]) -> dict[str, Changes]:
-    """Return the counts by task name, sorted, and last those over all tasks."""
+    """Return how many rewards a second scoring changed, by task name in sorted order, and last over all tasks."""
     found: dict[str, Changes] = {}
     overall = Changes()
     for rescored in groups:
@@ -161,7 +162,7 @@ def changes_by_task(groups: Iterable[RescoredGroup]) -> dict[str, Changes]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Score a run's responses again and print the changes. Exit code: 0 done, 2 a mistake in the input."""
+    """Score a run's responses again and print which rewards changed. Exit code: 0 done, 2 a mistake in the input."""
     parser = argparse.ArgumentParser(prog="brorl rescore", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("--steps", help="K or K-J; else all that are stored")
@@ -204,7 +205,7 @@ def main(argv: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[ChunkScorer, ChatTokenizer]]:
-    """Open the scoring pool of this machine with the given verifiers, and the model's tokenizer."""
+    """Start a pool of processes on this machine that score with the given verifiers, and load the model's tokenizer."""
     # Import Ray only when there is something to score.
     from nemo_brorl.cluster.ray_cluster import RayCluster
     from nemo_brorl.cluster.ray_watch import start_limit
@@ -225,7 +226,10 @@ def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tu
 
 
 def parse_options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
-    """Return KEY=VALUE texts as a mapping, with values as in YAML. Exits with 2 for another form."""
+    """Return KEY=VALUE arguments as a mapping, with each value parsed as YAML.
+
+    Exits with 2 for an argument of another form.
+    """
     parsed: dict[str, Any] = {}
     for text in given:
         key, separator, value = text.partition("=")
@@ -236,7 +240,7 @@ def parse_options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict
 
 
 def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequence[str]) -> BroRLConfig:
-    """Return the settings of a run with the sandbox of the command line.
+    """Return a run's settings, with the code sandbox as the command line sets it.
 
     Raises ConfigError where the run had another sandbox and the command line does not say which one to use.
     """
@@ -256,7 +260,7 @@ def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequ
 
 
 def print_changes(rescored: Sequence[RescoredGroup], console: Console) -> None:
-    """Print which rewards changed, by task, and how often right became wrong."""
+    """Print how many rewards changed when rollouts were scored again, by task, and how often right became wrong."""
     rows: list[list[str]] = []
     for task, changes in changes_by_task(rescored).items():
         rows.append(_row(task, changes))
@@ -297,7 +301,7 @@ def print_examples(
     num: int,
     console: Console,
 ) -> None:
-    """Print one changed response of each of the first `num` groups that have some.
+    """Print one response with a changed reward from each of the first `num` groups that have one.
 
     Texts are printed as JSON strings, because a model's output must not reach a terminal as it is.
     """
@@ -319,6 +323,9 @@ def _question(scored: ScoredGroup) -> str:
 
 
 def _escape_text(text: str) -> str:
-    """Return a text in ASCII on one line, without control characters. A long text is cut to its end."""
+    """Return a text in ASCII on one line, without control characters.
+
+    Only the end of a long text is returned.
+    """
     tail = text if len(text) <= MAX_SHOWN else "..." + text[-MAX_SHOWN:]
     return json.dumps(tail)

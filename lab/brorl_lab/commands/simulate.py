@@ -79,7 +79,10 @@ def study_settings(
     settings: Mapping[str, Simulation],
     folder: Path,
 ) -> None:
-    """Compare rollout sizes under each setting: print a table each, and draw Figure 3 and any ablations."""
+    """Simulate all rollout sizes under each setting, print a table for each, and draw Figure 3 and any ablations.
+
+    Figure 3 is the one of the BroRL paper (arXiv 2510.01180).
+    """
     console = Console()
     curves = run_all(settings, console)
     labels = [f"N={size}" for size in base.sizes]
@@ -93,7 +96,7 @@ def study_settings(
 
 
 def study_equal_draws(base: Simulation, folder: Path) -> None:
-    """Compare a small and a large rollout size after equally many draws."""
+    """Compare a small and a large rollout size in BroRL's simulator after equally many drawn tokens."""
     console = Console()
     settings = equal_draws(base, SMALL, LARGE)
     curves = run_all(settings, console)

@@ -47,20 +47,23 @@ class SweepCurve(NamedTuple):
     score: Float64
 
     def score_at(self, unit: str, amount: float) -> float:
-        """Return the score at an amount of samples or seconds, interpolated between validations."""
+        """Return a run's validation score after an amount of rollouts or seconds, interpolated between validations."""
         return float(np.interp(amount, getattr(self, unit), self.score))
 
     def amount_to_reach(self, unit: str, score: float) -> float | None:
-        """Return the interpolated amount at which a score is first reached, or None if it never is."""
+        """Return after how many rollouts or seconds a run first reaches a validation score, or None if it never does.
+
+        The amount is interpolated between validations.
+        """
         return first_reached_at(getattr(self, unit), self.score, score)
 
     def points(self, unit: str) -> Points:
-        """Return the validations after the first, because a sigmoid over compute has no value at 0."""
+        """Return a run's validations after the first one, because a sigmoid over compute has no value at 0."""
         return Points(getattr(self, unit)[1:], self.score[1:])
 
 
 def first_reached_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | None:
-    """Return the amount at which a piecewise linear curve first reaches a score, or None if it never does."""
+    """Return the compute at which a piecewise linear curve first reaches a score, or None if it never does."""
     x = np.asarray(amounts, np.float64)
     y = np.asarray(scores, np.float64)
     there = np.flatnonzero(y >= score)
@@ -100,10 +103,11 @@ def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, 
 
 
 def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
-    """Return the tables of a sweep, each at equal samples and at equal training time.
+    """Return tables that compare the arms (combinations of settings) of a sweep, by rollouts and by training time.
 
-    They show scores at the most samples (or the training time) that all runs reached, each arm against the first one
-    seed by seed, how soon an arm matches the first one's last score, and fitted sigmoids with their predictions.
+    They show the scores at the most rollouts (or the longest training time) that all runs reached, each arm against the
+    first arm for each seed, how soon an arm reaches the first arm's last score, and fitted sigmoids with their
+    predictions.
     """
     curves = curves_of(rows_of)
     if not curves:
@@ -166,7 +170,7 @@ def _time_to_match_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: s
 
 
 def mean_and_interval(values: Sequence[float]) -> str:
-    """Return the mean and half the width of Student's 95 % interval, as text."""
+    """Return the mean of the values and half the width of Student's 95 % interval, as text."""
     if len(values) < 2:
         return f"{values[0]:.1f}" if values else ""
     error = np.std(values, ddof=1) / np.sqrt(len(values))
@@ -192,9 +196,9 @@ def _sigmoid_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) ->
 
 
 def _prediction_text(runs: Sequence[Points]) -> str:
-    """Return how well the points up to SEEN_SHARE of the compute predict the later ones, as text.
+    """Return as text how well a sigmoid through the validations up to SEEN_SHARE of the compute predicts later ones.
 
-    It has the mean error and the number of later points inside their predicted interval.
+    The text has the mean error and the number of later validations inside their predicted interval.
     """
     seen, kept_back = hold_back(runs, SEEN_SHARE)
     fit = fit_runs(seen)
@@ -217,9 +221,9 @@ def _unit_name(unit: str) -> str:
 
 
 def draw_figure(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
-    """Draw all arms over samples and over time, and return False when there is nothing to draw.
+    """Draw pass@1 of all arms (combinations of settings) of a sweep over rollouts and over training time.
 
-    Every run is a thin line, the mean of an arm a thick one.
+    Returns False when there is nothing to draw. Every run is a thin line, the mean over the runs of an arm a thick one.
     """
     curves = curves_of(rows_of)
     if not curves:
@@ -268,7 +272,7 @@ class SweepRun:
 
     @property
     def num_done(self) -> int:
-        """Training steps that the run has finished."""
+        """Number of training steps that the run has finished."""
         path = self.folder / "metrics.jsonl"
         rows = read_metrics(path) if path.exists() else []
         return int(rows[-1]["step"]) if rows else 0
@@ -311,7 +315,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read_file(path: Path) -> SweepFile:
-    """Read a sweep file.
+    """Read the YAML file that describes a sweep of training runs.
 
     Raises ConfigError that names what is missing, unknown, or of the wrong type.
     """
@@ -349,9 +353,10 @@ def _check_axes(path: Path, axes: Any) -> None:
 
 
 def plan_runs(file: SweepFile) -> list[SweepRun]:
-    """Return all runs of a sweep, with seeds outermost, so that a slow spell of the machine affects all arms alike.
+    """Return all training runs of a sweep, ordered by seed.
 
-    Their settings are checked. Raises ConfigError before the first run starts.
+    A slow spell of the machine then affects all combinations of settings alike. Raises ConfigError for invalid
+    settings, before any run starts.
     """
     choices = [list(values.items()) for values in file.axes.values()]
     max_steps: dict[str, int] = {}
@@ -373,7 +378,7 @@ def plan_runs(file: SweepFile) -> list[SweepRun]:
 
 
 def list_runs(runs: Sequence[SweepRun], console: Console) -> None:
-    """Print a table of a sweep's runs, and how far they are."""
+    """Print a table of a sweep's runs, with the number of training steps that each has finished."""
     rows = []
     for number, run in enumerate(runs, start=1):
         rows.append([str(number), run.arm, str(run.seed), f"{run.num_done} of {run.max_steps}", str(run.folder)])
@@ -381,7 +386,7 @@ def list_runs(runs: Sequence[SweepRun], console: Console) -> None:
 
 
 def train_all(runs: Sequence[SweepRun], console: Console) -> list[str]:
-    """Train the incomplete runs one after the other, and return one line for each run that failed."""
+    """Train a sweep's incomplete runs one after the other, and return one error message for each run that failed."""
     failed = []
     for number, run in enumerate(runs, start=1):
         if run.is_complete:
@@ -394,7 +399,10 @@ def train_all(runs: Sequence[SweepRun], console: Console) -> list[str]:
 
 
 def train_run(run: SweepRun) -> int:
-    """Train one run to its end in a process of its own, and return its last exit code."""
+    """Train one run of a sweep to its end in a separate process, and return the last exit code.
+
+    A process that was interrupted in a way that allows it to resume is started again, up to MAX_TRIES times in all.
+    """
     command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", run.config_name, *run.overrides]
     code = 0
     for _ in range(MAX_TRIES):
@@ -405,7 +413,7 @@ def train_run(run: SweepRun) -> int:
 
 
 def print_tables(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
-    """Print the tables and write the figure of the runs that have been validated more than once."""
+    """Print the tables and write the figure of a sweep's runs that have been validated more than once."""
     rows_of: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for run in runs:
         path = run.folder / "metrics.jsonl"

@@ -52,7 +52,7 @@ class Coverage(Observer):
         self.is_warned = False
 
     def record_groups(self, groups: Sequence[ScoredGroup]) -> None:
-        """Record the groups of a finished step, and warn when pass@k has just fallen too far."""
+        """Record pass@1 and pass@k of a finished step, and warn when pass@k has fallen too far since the start."""
         means = mean_pass_at(groups)
         if not means:
             return
@@ -71,7 +71,10 @@ class Coverage(Observer):
         self._warn()
 
     def changes(self) -> dict[str, float]:
-        """Return the changes since the first steps, empty until the newest steps are as many as the first ones."""
+        """Return how pass@1 and pass@k have changed since the first steps of the run.
+
+        The result is empty until the newest steps are as many as the first ones.
+        """
         if not self._is_known:
             return {}
         return {
@@ -109,7 +112,7 @@ class Coverage(Observer):
         return float(newest[which] - first[which])
 
     def _error(self, which: int) -> float:
-        """Return the standard error of a change, from the spread over steps."""
+        """Return the standard error of the change of pass@1 (`which` = 0) or pass@k (1), from the spread over steps."""
         spread = np.var(self.first, axis=0, ddof=1) + np.var(self.newest, axis=0, ddof=1)
         return math.sqrt(spread[which] / self.params.window)
 
@@ -119,7 +122,7 @@ class Coverage(Observer):
         return self.changes()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the first and newest pass@k values, in a form that JSON can hold."""
+        """Return the pass@k values of a run's first and newest steps for a checkpoint, in a form that JSON can hold."""
         return {
             "k": self.k,
             "first": self.first,
@@ -128,7 +131,7 @@ class Coverage(Observer):
         }
 
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        """Restore the first and newest pass@k values from a checkpoint."""
+        """Restore the pass@k values of a run's first and newest steps from a checkpoint."""
         if state is None:
             return
         self.k = state["k"]
@@ -138,5 +141,5 @@ class Coverage(Observer):
 
 
 def coverage(run_folder: Path, params: CoverageParams) -> Coverage:
-    """Make the coverage observer, for the setting `trainer.observers`."""
+    """Make an observer that warns when pass@k falls while pass@1 rises, for the setting `trainer.observers`."""
     return Coverage(params)

@@ -83,11 +83,11 @@ class RewardWatch(Observer):
         self.num_kept: Counter[str] = Counter()  # number of written examples by kind
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
-        """Return the metrics of a step's groups, write examples of its alarms, and warn."""
+        """Return a step's metrics of reward hacking, write examples of suspicious responses, and log warnings."""
         return self.record_step(made.step, made.filled.sampled)
 
     def record_step(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
-        """Return the metrics of the given groups, write examples of their alarms, and warn."""
+        """Return metrics of reward hacking in groups of rollouts, write examples of suspicious responses, and warn."""
         metrics, found = self.find_alarms(groups)
         for alarm in self.select_kept(found):
             append_line(self.path, json.dumps({"step": step, **asdict(alarm)}))
@@ -129,11 +129,11 @@ class RewardWatch(Observer):
         return kept
 
     def state_dict(self) -> dict[str, Any]:
-        """Return past mean rewards and counts of examples, in a form that JSON can hold."""
+        """Return the verifiers' past mean rewards and the counts of written examples, in a form that JSON can hold."""
         return {"history": self.history, "num_kept": dict(self.num_kept)}
 
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        """Restore past mean rewards after a step, and remove examples of later steps.
+        """Restore the verifiers' past mean rewards at the checkpoint of `step`, and remove examples of later steps.
 
         A `step` of None means that a new run starts.
         """
@@ -158,7 +158,10 @@ class RewardWatch(Observer):
         return found
 
     def _same_answer(self, groups: Sequence[ScoredGroup]) -> tuple[list[Alarm], int]:
-        """Return alarms, and the number of prompts on which the commonest answer earned that is none of theirs."""
+        """Return alarms for an answer that earned rewards on several prompts whose reference answer it is not.
+
+        Also returns the number of prompts of the most frequent such answer.
+        """
         prompts: dict[tuple[str, str], set[str]] = {}
         for group in groups:
             for answer in _answers_beside_the_reference(group):
@@ -174,7 +177,10 @@ class RewardWatch(Observer):
         return found, most
 
     def _rises(self, groups: Sequence[ScoredGroup]) -> tuple[list[Alarm], float]:
-        """Return alarms, and the highest z-score, which is 0 while there is too little history."""
+        """Return alarms for verifiers whose mean reward rose suddenly, and the highest z-score of such a rise.
+
+        The z-score is 0 while too few earlier steps are known.
+        """
         rewards: dict[str, list[Any]] = {}
         for group in groups:
             rewards.setdefault(group.prompt.verifier, []).append(group.rewards)
@@ -195,7 +201,10 @@ class RewardWatch(Observer):
         return found, highest
 
     def _failures(self, groups: Sequence[ScoredGroup]) -> tuple[list[Alarm], int, int]:
-        """Return alarms, the number of prompts with a failed verifier, and the number of late responses."""
+        """Return alarms for failing verifiers, the number of prompts with failures, and the number of late responses.
+
+        A late response is one whose verifier was ended at its deadline.
+        """
         failing: dict[str, list[ScoredGroup]] = {}
         num_late = 0
         for group in groups:
@@ -213,9 +222,9 @@ class RewardWatch(Observer):
 
 
 def robust_z(value: float, earlier: Sequence[float]) -> float:
-    """Return the distance of a value from the median of earlier ones, in robust standard deviations.
+    """Return a robust z-score: the distance of a value from the median of earlier ones, in robust standard deviations.
 
-    A deviation counts as at least MIN_SPREAD.
+    The standard deviation counts as at least MIN_SPREAD.
     """
     median = statistics.median(earlier)
     deviations = [abs(one - median) for one in earlier]
@@ -224,7 +233,7 @@ def robust_z(value: float, earlier: Sequence[float]) -> float:
 
 
 def _answers_beside_the_reference(group: ScoredGroup) -> set[str]:
-    """Return the answers that earned a reward and are not the prompt's own."""
+    """Return the answers in a group that earned a reward although they are not the prompt's reference answer."""
     found: set[str] = set()
     for item in group.evidence:
         found.update(paid.answer for paid in item.paid if not paid.is_reference)
@@ -244,5 +253,5 @@ def _example(group: ScoredGroup) -> str:
 
 
 def reward_watch(run_folder: Path, params: RewardWatchParams) -> RewardWatch:
-    """Make the reward watch, for the setting `trainer.observers`."""
+    """Make an observer that looks for signs of reward hacking, for the setting `trainer.observers`."""
     return RewardWatch(run_folder, params)

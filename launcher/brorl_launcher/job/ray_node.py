@@ -52,7 +52,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run Ray on this node until it ends, and return the exit code.
+    """Run Ray on this node of a Slurm job until Ray ends, and return the exit code.
 
     0: ended on request, 1: Ray ended by itself, 2: Ray could not be started here.
     """
@@ -82,12 +82,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def session_folder() -> Path:
-    """Return the path of Ray's folder on this node, inside the user's private folder. Raises ResourceError."""
+    """Return the path of Ray's session folder on this node, inside the user's private folder.
+
+    Raises ResourceError when another user could write to the private folder.
+    """
     return private_folder() / session_name(os.environ.get("SLURM_JOB_ID", str(os.getpid())), node_name())
 
 
 def session_name(job: str, node: str) -> str:
-    """Name the folder of a job's Ray on a node.
+    """Return the name of Ray's session folder for a Slurm job on a node.
 
     The name differs from node to node, because nodes may share a disk. It has ten characters, because the paths of the
     sockets in the folder have a limit.
@@ -96,9 +99,10 @@ def session_name(job: str, node: str) -> str:
 
 
 def choose_address(interface: str, head: str | None, peer: str) -> str:
-    """Return the address at which the other nodes reach this node.
+    """Return the IP address at which the other nodes of a job reach this node.
 
-    It is the address of `interface`, else the one on the way to the head or to `peer`. Raises OSError.
+    It is the address of the network interface `interface` where that is given, else the one on the way to the Ray head,
+    or from the head to the node `peer`. Raises OSError when there is no such address.
     """
     if interface:
         return interface_address(interface)
@@ -158,9 +162,10 @@ class RayNode:
         return self
 
     def wait_for_head(self, head: str) -> None:
-        """Wait until the head accepts connections, without a time limit, because `ray start` gives up after seconds.
+        """Wait until Ray's head node accepts connections, without a time limit.
 
-        The job's own deadline ends a wait in vain.
+        A time limit would be too short, because `ray start` gives up after seconds. When the head never starts, the
+        job's own deadline ends the wait.
         """
         host, _, port = head.rpartition(":")
         while not self.is_asked_to_end:
@@ -170,10 +175,10 @@ class RayNode:
             time.sleep(KNOCK_S)
 
     def run(self, command: Sequence[str], head: str | None = None) -> int:
-        """Run Ray until it ends, and return the exit code of this job step.
+        """Run Ray on this node until it ends, and return the exit code of this Slurm job step.
 
-        Where Ray was too slow to start, it is started again, up to START_TRIES times. `head` is HOST:PORT; each start
-        waits until the head accepts connections.
+        Where Ray was too slow to start, it is started again, up to START_TRIES times. `head` is HOST:PORT of Ray's
+        head, and each start waits until the head accepts connections.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         for number in range(1, START_TRIES + 1):
@@ -206,7 +211,7 @@ class RayNode:
         return code, path.read_bytes()[begins_at:]
 
     def _clear(self) -> None:
-        """End the processes that Ray started and left behind, and delete its folder."""
+        """End the processes that Ray started and left behind, and delete Ray's session folder."""
         for process in children_but(()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
@@ -219,9 +224,9 @@ class RayNode:
         self._clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """End Ray, so that `run` returns.
+        """End Ray on this node after a signal, so that `run` returns.
 
-        Ray first gets STOP_S seconds to end its own processes. Then the alarm kills it.
+        Ray first gets STOP_S seconds to end its own processes. Then an alarm signal has it killed.
         """
         if self.process is not None and number == signal.SIGALRM:
             self.process.kill()
@@ -260,13 +265,13 @@ def node_name() -> str:
 
 
 def send_event(event: str) -> None:
-    """Put an event into the Slurm job's queue of events, by printing it."""
+    """Print an event to standard output, which is the Slurm job's queue of events."""
     sys.stdout.write(event + "\n")
     sys.stdout.flush()
 
 
 def report_start_failure(reason: str) -> int:
-    """Report in the job's queue why Ray cannot start on this node, and return the exit code."""
+    """Report to the Slurm job's queue of events why Ray cannot start on this node, and return the exit code."""
     send_event(f"dead {node_name()} {reason}")
     return USER_ERROR
 

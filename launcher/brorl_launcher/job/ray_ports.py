@@ -54,7 +54,7 @@ class RayPorts:
 
 
 def check_ports(ports: RayPorts, is_head: bool) -> None:
-    """Raise OSError when a port is taken or the range is not usable.
+    """Raise OSError when one of Ray's ports on this node is taken or the port range is not usable.
 
     The message names the port, or says what is wrong with the range.
     """
@@ -88,7 +88,7 @@ def own_address(peer: str) -> str:
 
 
 def address_of(node: str) -> str:
-    """Return the address of another node by its name. Raises OSError."""
+    """Return the IP address of another node by its name. Raises OSError when the name has no address here."""
     try:
         return socket.gethostbyname(node)
     except OSError as error:
@@ -98,7 +98,10 @@ def address_of(node: str) -> str:
 
 
 def interface_address(name: str) -> str:
-    """Return the IPv4 address of a network interface. Raises OSError with the interfaces that exist."""
+    """Return the IPv4 address of a network interface.
+
+    Raises OSError, which lists the interfaces of this node, when this one has no address.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))

@@ -36,7 +36,7 @@ Nodes = Iterable[Mapping[str, Any]]  # the form of `ray.nodes()`
 
 
 def main(argv: Sequence[str]) -> int:
-    """Watch the nodes until one is lost, and return the exit code.
+    """Watch the nodes of a Ray cluster until one is lost, and return the exit code.
 
     0: ended on request, 1: a node is lost, 2: the nodes that joined do not match the settings.
     """
@@ -121,7 +121,10 @@ class HostProbes:
                 return
 
     def probe_all(self) -> str:
-        """Probe each host once, and return the `lost` event of a lost one, or an empty text."""
+        """Probe the host of each node once, and return a `lost` event when one has failed MAX_KNOCKS times in a row.
+
+        Returns an empty text when there is no such host.
+        """
         for name in self._names:
             error = unreachable_reason(name, self._port)
             self._unanswered[name] = self._unanswered[name] + 1 if error else 0
@@ -133,7 +136,7 @@ class HostProbes:
 def unreachable_reason(name: str, port: int) -> str:
     """Return why a host does not answer, or an empty text when it does.
 
-    A host that refuses the connection answers. A name without an address proves nothing and counts as an answer.
+    A refused connection counts as an answer. So does a host name without an IP address, which proves nothing.
     """
     try:
         socket.create_connection((name, port), timeout=PROBE_S).close()
@@ -145,9 +148,9 @@ def unreachable_reason(name: str, port: int) -> str:
 
 
 def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:
-    """Return the names of the nodes that have not joined Ray.
+    """Return the names of the nodes of a job that have not joined the Ray cluster.
 
-    A node whose host has another name than in Slurm counts for any of the missing ones.
+    A joined host that has another name than in Slurm counts as one of the missing nodes.
     """
     hosts = [without_domain(node["NodeManagerHostname"]) for node in nodes if node["Alive"]]
     absent = [name for name in names if without_domain(name) not in hosts]
@@ -156,9 +159,9 @@ def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:
 
 
 def cluster_fault(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
-    """Return what is wrong with a complete cluster, or an empty text.
+    """Return what is wrong with a Ray cluster that all nodes have joined, or an empty text.
 
-    Each node needs an address of its own and `num_gpus` GPUs.
+    Each node needs an IP address of its own and `num_gpus` GPUs.
     """
     addresses = []
     too_few = []
@@ -189,7 +192,7 @@ def watch() -> str:
 
 
 def failure_event(node: Mapping[str, Any]) -> str:
-    """Return the event of a node that Ray calls dead: `lost` when its host does not answer, else `dead`."""
+    """Return the event for a node that Ray calls dead: `lost` when its host does not answer, else `dead`."""
     name, address = without_domain(node["NodeManagerHostname"]), node["NodeManagerAddress"]
     reason = node.get("DeathReasonMessage") or "Ray says that it is dead"
     try:

@@ -18,7 +18,10 @@ from nemo_brorl.core.errors import USER_ERROR, BroRLError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the settings as shell variables. Exit code: 0 written, 2 a mistake in the settings."""
+    """Write the settings that a job script needs to a file, as shell variables.
+
+    Returns exit code 0, or 2 for a mistake in the settings.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     split = argv.index("--") if "--" in argv else len(argv)
