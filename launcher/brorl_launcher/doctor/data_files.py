@@ -148,9 +148,9 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
 
 
 def check_constants(config: BroRLConfig) -> Iterator[Check]:
-    """Check that no task rewards twenty constant answers, unless that check is switched off.
+    """Check that no task rewards one of twenty constant answers, unless the settings switch this check off.
 
-    They are scored on some questions of every task.
+    The constant answers are scored on some questions of every task.
     """
     if config.rewards.constant_answers == "off":
         return
