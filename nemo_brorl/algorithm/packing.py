@@ -201,10 +201,10 @@ def plan_update(
     objective: str,
     seed: int,
 ) -> UpdatePlan:
-    """Return the plan of the policy update whose result is the weights of version `version`.
+    """Return the deterministic plan of the policy update whose result is the weights of version `version`.
 
-    The plan is deterministic. `token_budget` bounds the tokens of a micro-batch. A batch that a deadline cut below
-    mini-batches × ranks rollouts gets fewer mini-batches. Fewer rollouts than ranks are all repeated equally often.
+    `token_budget` bounds a micro-batch's tokens. A batch that a deadline cut below mini-batches × ranks rollouts gets
+    fewer mini-batches. Fewer rollouts than ranks are all repeated equally often, which changes no mean.
     """
     num_rollouts = sum(len(rollouts) for rollouts in batch.rollouts)
     num_full = max(1, num_rollouts // data_parallel_size)  # mini-batches with at least one rollout per rank

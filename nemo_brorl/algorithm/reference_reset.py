@@ -46,9 +46,8 @@ class ReferenceResets:
     def note_validation(self, pass_at_1: float) -> None:
         """Record a validation's pass@1 for the rule that resets the KL reference.
 
-        After `patience` validations without a new best, the reference policy is reset.
-
-        A pass@1 equal to the best one is no new best.
+        The reference policy is reset after `patience` validations without a new best. A pass@1 equal to the best one is
+        no new best.
         """
         if pass_at_1 > self.best_pass_at_1:
             self.best_pass_at_1, self.num_stalled = pass_at_1, 0
